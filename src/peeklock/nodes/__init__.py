@@ -1,0 +1,1 @@
+"""Where AMQP links meet the broker: sending, receiving, $cbs."""

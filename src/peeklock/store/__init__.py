@@ -1,0 +1,1 @@
+"""Durability behind one narrow protocol."""

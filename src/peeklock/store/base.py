@@ -1,0 +1,166 @@
+"""The store protocol: what the broker asks of durability, and nothing else.
+
+A store keeps entities and their messages. Message bytes are opaque to it; the few other columns are those
+the broker asks for by. The broker collects what changed into `Changes` and commits them as one: all of it
+becomes durable, or none. Commits become durable in the order in which they were handed over.
+
+`commit` and the reads do not block: the answer arrives by callback, on the thread that called, at once or
+later. A read sees every commit whose callback has run, and may see later ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+"""The state of a stored message, with the numbers of `x-opt-message-state`."""
+
+
+class StoreError(Exception):
+    """The store could not do what was asked; nothing of it was done. `str()` is one clear sentence."""
+
+
+class StoreFull(StoreError):
+    """There is no room left; the same change may succeed once there is."""
+
+
+class StoreHeld(StoreError):
+    """Another running broker holds this store."""
+
+
+class StoredMessage:
+    """One message of one entity. Times are Unix milliseconds."""
+
+    __slots__ = (
+        "annex",
+        "delivery_count",
+        "due_at",
+        "enqueued_at",
+        "expires_at",
+        "payload",
+        "sequence_number",
+        "session_id",
+        "state",
+    )
+
+    def __init__(
+        self,
+        sequence_number: int,
+        payload: bytes,
+        enqueued_at: int,
+        expires_at: int | None = None,
+        delivery_count: int = 0,
+        state: int = ACTIVE,
+        session_id: str | None = None,
+        due_at: int | None = None,
+        annex: bytes | None = None,
+    ) -> None:
+        self.sequence_number = sequence_number
+        self.payload = payload
+        self.enqueued_at = enqueued_at
+        self.expires_at = expires_at
+        self.delivery_count = delivery_count
+        self.state = state
+        self.session_id = session_id
+        self.due_at = due_at
+        self.annex = annex
+        """Small extras that only the broker understands; opaque like the payload."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What an entity must know at start without reading its messages."""
+
+    last_sequence_number: int = 0
+    active: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    size_in_bytes: int = 0
+
+
+@dataclass(slots=True)
+class StoredEntity:
+    """An entity, by a number of its own that is never used again; sub-queues are entities of their own."""
+
+    id: int
+    path: str
+    kind: str
+    definition: dict[str, Any]
+    """JSON-able; only the broker understands it."""
+    counters: Counters = field(default_factory=Counters)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one commit makes durable. Applied in the order of the fields; a removed number never comes back."""
+
+    entities: dict[int, StoredEntity] = field(default_factory=dict)
+    """Created, or with a new path, kind or definition (the counters of an existing one stay)."""
+    appends: list[tuple[int, StoredMessage]] = field(default_factory=list)
+    updates: list[tuple[int, StoredMessage]] = field(default_factory=list)
+    """State, delivery count and times of existing messages; not the payload."""
+    rewrites: list[tuple[int, StoredMessage]] = field(default_factory=list)
+    """As updates, and payload and annex too."""
+    removals: list[tuple[int, int]] = field(default_factory=list)
+    """(entity id, sequence number)"""
+    counters: dict[int, Counters] = field(default_factory=dict)
+    """The values after this commit."""
+    dropped_entities: list[int] = field(default_factory=list)
+    """Deleted, with all their messages."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.appends
+            or self.removals
+            or self.updates
+            or self.rewrites
+            or self.entities
+            or self.dropped_entities
+            or self.counters
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Messages of one entity with after < sequence number <= through, ascending, up to both limits."""
+
+    entity: int
+    after: int = 0
+    through: int
+    limit: int
+    max_bytes: int
+    """The answer ends with the message that reaches this many payload bytes; it always has one if any fits."""
+    state: int | None = ACTIVE
+    """None: in any state."""
+    session_id: str | None = None
+    """None: of any session."""
+
+
+Committed = Callable[[StoreError | None], None]
+MessagesRead = Callable[[list[StoredMessage] | StoreError], None]
+ExpiredRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None]
+
+
+class Store(Protocol):
+    """Where a namespace lives. See the module for when callbacks run and what a read sees."""
+
+    def open(self) -> list[StoredEntity]:
+        """Take hold of the store (StoreHeld, StoreError) and return all entities. Blocks; called once."""
+        ...
+
+    def commit(self, changes: Changes, done: Committed) -> None:
+        """Make the changes durable, then call `done(None)`, or do none of them and say why."""
+        ...
+
+    def read(self, wanted: Range, done: MessagesRead) -> None: ...
+
+    def read_expired(self, entity: int, now: int, limit: int, done: ExpiredRead) -> None:
+        """Active messages with expires_at <= now, soonest first, and the soonest expiry among the other
+        active ones, if any has one."""
+        ...
+
+    def close(self) -> None:
+        """Finish the commits handed over, run their callbacks, and let go. Blocks; may be called twice."""
+        ...

@@ -1,0 +1,86 @@
+"""The ladder of packages holds: an import never goes upwards."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# package -> what it may import besides itself
+LADDER: dict[str, set[str]] = {
+    "amqp": set(),
+    "engine": {"amqp"},
+    "store.base": set(),
+    "store.memory": {"store.base"},
+    "store.sqlite": {"store.base"},
+    "broker": {"amqp", "engine", "store.base"},
+    "nodes": {"amqp", "engine", "broker", "store.base"},
+    "server": {"amqp", "engine", "broker", "nodes", "store.base", "store.memory", "store.sqlite"},
+    "client": {"amqp", "engine"},
+    "cli": {"amqp", "engine", "broker", "nodes", "server", "client", "store.base"},
+}
+
+
+def package_of(module: str) -> str | None:
+    """The rung a dotted module stands on; None for the root package, which holds the version only."""
+    parts = module.split(".")[1:]
+    if parts[:1] == ["store"]:
+        return ".".join(parts[:2]) if len(parts) > 1 else None
+    return parts[0] if parts else None
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted((SOURCE / "peeklock").rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def imported(module: str, path: Path) -> Iterator[tuple[int, str]]:
+    is_package = path.name == "__init__.py"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
+                base = ".".join([*kept, node.module] if node.module else kept)
+            # `from peeklock.store import sqlite` names a module, not only its package.
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def violations(module: str, path: Path) -> list[str]:
+    rung = package_of(module)
+    if rung is None:
+        return []
+    allowed = LADDER[rung] | {rung}
+    found = []
+    for line, name in imported(module, path):
+        target = package_of(name) if name.startswith("peeklock.") else None
+        if target is not None and target in LADDER and target not in allowed:
+            found.append(f"{path.name}:{line}: {rung} may not import {target}")
+    return found
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(m, p, id=m) for m, p in modules()])
+def test_a_module_imports_only_from_its_own_rung_and_below(module: str, path: Path) -> None:
+    assert violations(module, path) == []
+
+
+def test_every_package_has_its_place_on_the_ladder() -> None:
+    rungs = {package_of(module) for module, _ in modules()} - {None, "store"}
+    assert rungs <= set(LADDER)
+
+
+def test_an_import_that_goes_upwards_is_found(tmp_path: Path) -> None:
+    offender = tmp_path / "offender.py"
+    offender.write_text("from peeklock.server import listener\nfrom ..nodes import cbs\n")
+    assert [v.split(": ")[1] for v in violations("peeklock.amqp.offender", offender)] == [
+        "amqp may not import server",
+        "amqp may not import nodes",
+    ]
