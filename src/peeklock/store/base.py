@@ -79,6 +79,14 @@ class Counters:
     scheduled: int = 0
     size_in_bytes: int = 0
 
+    def count(self, state: int, change: int) -> None:
+        if state == ACTIVE:
+            self.active += change
+        elif state == DEFERRED:
+            self.deferred += change
+        else:
+            self.scheduled += change
+
 
 @dataclass(slots=True)
 class StoredEntity:
@@ -94,19 +102,21 @@ class StoredEntity:
 
 @dataclass(slots=True)
 class Changes:
-    """What one commit makes durable. Applied in the order of the fields; a removed number never comes back."""
+    """What one commit makes durable. Applied in the order of the fields; a removed number never comes back.
+
+    The counters of an entity follow from its changes: `deltas` says by how much, and a store adds that to what it
+    keeps, in the same commit.
+    """
 
     entities: dict[int, StoredEntity] = field(default_factory=dict)
     """Created, or with a new path, kind or definition (the counters of an existing one stay)."""
     appends: list[tuple[int, StoredMessage]] = field(default_factory=list)
-    updates: list[tuple[int, StoredMessage]] = field(default_factory=list)
-    """State, delivery count and times of existing messages; not the payload."""
-    rewrites: list[tuple[int, StoredMessage]] = field(default_factory=list)
-    """As updates, and payload and annex too."""
-    removals: list[tuple[int, int]] = field(default_factory=list)
-    """(entity id, sequence number)"""
-    counters: dict[int, Counters] = field(default_factory=dict)
-    """The values after this commit."""
+    updates: list[tuple[int, StoredMessage, int]] = field(default_factory=list)
+    """State, delivery count and times of existing messages, not the payload; and the state before."""
+    rewrites: list[tuple[int, StoredMessage, int, int]] = field(default_factory=list)
+    """As updates, and payload and annex too; the state and the payload size before."""
+    removals: list[tuple[int, StoredMessage]] = field(default_factory=list)
+    """As the messages were when removed; those already gone are no error."""
     dropped_entities: list[int] = field(default_factory=list)
     """Deleted, with all their messages."""
 
@@ -118,8 +128,31 @@ class Changes:
             or self.rewrites
             or self.entities
             or self.dropped_entities
-            or self.counters
         )
+
+    def deltas(self) -> dict[int, Counters]:
+        """By entity: what to add to its counters; `last_sequence_number` is the highest appended, or 0."""
+        found: dict[int, Counters] = {}
+        for entity, message in self.appends:
+            delta = found.get(entity) or found.setdefault(entity, Counters())
+            delta.count(message.state, 1)
+            delta.size_in_bytes += len(message.payload)
+            if message.sequence_number > delta.last_sequence_number:
+                delta.last_sequence_number = message.sequence_number
+        for entity, message, before in self.updates:
+            delta = found.get(entity) or found.setdefault(entity, Counters())
+            delta.count(before, -1)
+            delta.count(message.state, 1)
+        for entity, message, before, size_before in self.rewrites:
+            delta = found.get(entity) or found.setdefault(entity, Counters())
+            delta.count(before, -1)
+            delta.count(message.state, 1)
+            delta.size_in_bytes += len(message.payload) - size_before
+        for entity, message in self.removals:
+            delta = found.get(entity) or found.setdefault(entity, Counters())
+            delta.count(message.state, -1)
+            delta.size_in_bytes -= len(message.payload)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

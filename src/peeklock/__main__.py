@@ -1,0 +1,5 @@
+"""`python -m peeklock` is `peeklock`."""
+
+from peeklock.cli.main import main
+
+main()

@@ -1,0 +1,292 @@
+"""From values to bytes: one writer for each Python class that stands for an AMQP type (part 1, section 1.6).
+
+A writer returns the constructor and the value in the smallest encoding that holds it. Numbers are checked
+against their type here; limits are those our own decoder sets. Writers may fail with any of `FAILURES`
+besides EncodeError when a value is of the wrong class; `codec`, `composites` and `message` turn those into an
+EncodeError. `arrays` and `composites` add their classes to the table.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import struct
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+from peeklock.amqp.decoders import MAX_DEPTH, MAX_ELEMENTS
+from peeklock.amqp.errors import EncodeError
+from peeklock.amqp.types import (
+    Byte,
+    Char,
+    Decimal32,
+    Decimal64,
+    Decimal128,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+
+Pack = Callable[..., bytes]
+Writer = Callable[[Any, int], bytes]
+Body = Callable[[Any, int], tuple[int, bytes]]
+"""The count of a compound value and what stands behind the count."""
+
+FAILURES = (TypeError, ValueError, AttributeError, OverflowError, struct.error)
+
+NULL = b"\x40"
+pack_uint = struct.Struct(">I").pack
+
+
+def write_value(value: Any, depth: int) -> bytes:
+    writer = WRITERS.get(type(value))
+    if writer is None:
+        writer = writer_of(type(value))
+    return writer(value, depth)
+
+
+def writer_of(kind: type) -> Writer:
+    """The writer of the nearest known ancestor, so that a StrEnum is a string."""
+    for ancestor in kind.__mro__:
+        if ancestor in WRITERS:
+            return WRITERS[ancestor]
+    raise EncodeError(f"AMQP has no type for a Python {kind.__name__}")
+
+
+def does_not_fit(kind: str, value: Any) -> EncodeError:
+    if isinstance(value, int) and value.bit_length() > 64:
+        return EncodeError(f"an integer of {value.bit_length()} bits does not fit {kind}")
+    return EncodeError(f"{reprlib.repr(value)} does not fit {kind}")
+
+
+def too_deep() -> EncodeError:
+    return EncodeError(f"values nested more than {MAX_DEPTH} deep")
+
+
+def write_null(value: Any, depth: int) -> bytes:
+    return NULL
+
+
+def write_boolean(value: Any, depth: int) -> bytes:
+    if value is True:
+        return b"\x41"
+    if value is False:
+        return b"\x42"
+    raise does_not_fit("a boolean", value)
+
+
+def unsigned(kind: str, zero: int, small: int, wide: int, layout: str) -> Writer:
+    """uint and ulong: no byte for 0, one up to 255, else the full width."""
+    zeros = bytes((zero,))
+    smalls = [bytes((small, number)) for number in range(256)]
+    pack: Pack = struct.Struct(">B" + layout).pack
+    limit = 1 << (8 * struct.calcsize(">" + layout))
+
+    def write(value: int, depth: int) -> bytes:
+        if 0 < value < 256:
+            return smalls[value]
+        if value == 0:
+            return zeros
+        if 0 < value < limit:
+            return pack(wide, value)
+        raise does_not_fit(kind, value)
+
+    return write
+
+
+def signed(kind: str, small: int, wide: int, layout: str) -> Writer:
+    """int and long: one byte from -128 to 127, else the full width."""
+    pack_small: Pack = struct.Struct(">Bb").pack
+    pack: Pack = struct.Struct(">B" + layout).pack
+    limit = 1 << (8 * struct.calcsize(">" + layout) - 1)
+
+    def write(value: int, depth: int) -> bytes:
+        if -128 <= value < 128:
+            return pack_small(small, value)
+        if -limit <= value < limit:
+            return pack(wide, value)
+        raise does_not_fit(kind, value)
+
+    return write
+
+
+def fixed(kind: str, code: int, layout: str) -> Writer:
+    """What has one width only."""
+    pack: Pack = struct.Struct(">B" + layout).pack
+
+    def write(value: Any, depth: int) -> bytes:
+        try:
+            return pack(code, value)
+        except (struct.error, OverflowError):
+            raise does_not_fit(kind, value) from None
+
+    return write
+
+
+def opaque(kind: str, code: int, width: int) -> Writer:
+    constructor = bytes((code,))
+
+    def write(value: Any, depth: int) -> bytes:
+        if len(value) != width:
+            raise EncodeError(f"{kind} has {width} bytes, not {len(value)}")
+        return constructor + octets(value)
+
+    return write
+
+
+def sized(code: int, octets_of: Callable[[Any], bytes]) -> Writer:
+    """binary, string and symbol: the length in one byte, or in four."""
+    short = [bytes((code, length)) for length in range(256)]
+    long = bytes((code + 0x10,))
+
+    def write(value: Any, depth: int) -> bytes:
+        octets = octets_of(value)
+        length = len(octets)
+        return short[length] + octets if length < 256 else long + pack_uint(length) + octets
+
+    return write
+
+
+def text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise EncodeError(f"a string is a str, not a {type(value).__name__}")
+    return value.encode("utf-8")
+
+
+def ascii_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise EncodeError(f"a symbol is a str, not a {type(value).__name__}")
+    try:
+        return value.encode("ascii")
+    except UnicodeEncodeError:
+        raise EncodeError(f"a symbol is ASCII, which {reprlib.repr(value)} is not") from None
+
+
+def octets(value: Any) -> bytes:
+    if type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise EncodeError(f"a binary is bytes, not a {type(value).__name__}")
+
+
+def code_point(value: Any) -> int:
+    if not isinstance(value, str) or len(value) != 1 or "\ud800" <= value <= "\udfff":
+        raise EncodeError(f"a char is one Unicode code point, not {reprlib.repr(value)}")
+    return ord(value)
+
+
+def write_char(value: Any, depth: int) -> bytes:
+    return b"\x73" + pack_uint(code_point(value))
+
+
+def write_uuid(value: Any, depth: int) -> bytes:
+    return b"\x98" + octets(value.bytes)
+
+
+def list_body(value: Any, depth: int) -> tuple[int, bytes]:
+    """The count of a list and its elements."""
+    check(len(value), depth)
+    return len(value), b"".join([write_value(item, depth + 1) for item in value])
+
+
+def map_body(value: Any, depth: int) -> tuple[int, bytes]:
+    check(2 * len(value), depth)
+    parts = []
+    for key, item in value.items():
+        if isinstance(key, tuple | list | dict):
+            raise EncodeError("the key of a map must be a scalar")
+        parts.append(write_value(key, depth + 1))
+        parts.append(write_value(item, depth + 1))
+    return len(parts), b"".join(parts)
+
+
+def check(count: int, depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise too_deep()
+    if count > MAX_ELEMENTS:
+        raise EncodeError(f"a compound value of {count} elements, more than {MAX_ELEMENTS}")
+
+
+def compound(code: int, body_of: Body) -> Writer:
+    narrow = bytes((code,))
+    wide = bytes((code + 0x10,))
+
+    def write(value: Any, depth: int) -> bytes:
+        count, body = body_of(value, depth)
+        if count < 256 and len(body) < 255:
+            return narrow + narrow_body(count, body)
+        return wide + wide_body(count, body)
+
+    return write
+
+
+def narrow_body(count: int, body: bytes) -> bytes:
+    return bytes((len(body) + 1, count)) + body
+
+
+def wide_body(count: int, body: bytes) -> bytes:
+    return pack_uint(len(body) + 4) + pack_uint(count) + body
+
+
+write_filled_list = compound(0xC0, list_body)
+
+
+def write_list(value: Any, depth: int) -> bytes:
+    if value:
+        return write_filled_list(value, depth)
+    check(0, depth)
+    return b"\x45"
+
+
+def write_described(value: Any, depth: int) -> bytes:
+    if depth >= MAX_DEPTH:
+        raise too_deep()
+    return b"\x00" + write_value(value.descriptor, depth + 1) + write_value(value.value, depth + 1)
+
+
+write_ubyte = fixed("a ubyte", 0x50, "B")
+write_ushort = fixed("a ushort", 0x60, "H")
+write_uint = unsigned("a uint", 0x43, 0x52, 0x70, "I")
+write_ulong = unsigned("a ulong", 0x44, 0x53, 0x80, "Q")
+write_timestamp = fixed("a timestamp", 0x83, "q")
+write_binary = sized(0xA0, octets)
+write_string = sized(0xA1, text)
+write_symbol = sized(0xA3, ascii_text)
+write_map = compound(0xC1, map_body)
+
+WRITERS: dict[type, Writer] = {
+    type(None): write_null,
+    bool: write_boolean,
+    UByte: write_ubyte,
+    UShort: write_ushort,
+    UInt: write_uint,
+    ULong: write_ulong,
+    Byte: fixed("a byte", 0x51, "b"),
+    Short: fixed("a short", 0x61, "h"),
+    Int: signed("an int", 0x54, 0x71, "i"),
+    int: signed("a long", 0x55, 0x81, "q"),
+    Float: fixed("a float", 0x72, "f"),
+    float: fixed("a double", 0x82, "d"),
+    Decimal32: opaque("a decimal32", 0x74, 4),
+    Decimal64: opaque("a decimal64", 0x84, 8),
+    Decimal128: opaque("a decimal128", 0x94, 16),
+    Char: write_char,
+    Timestamp: write_timestamp,
+    UUID: write_uuid,
+    bytes: write_binary,
+    bytearray: write_binary,
+    memoryview: write_binary,
+    str: write_string,
+    Symbol: write_symbol,
+    list: write_list,
+    dict: write_map,
+    Described: write_described,
+}

@@ -1,0 +1,103 @@
+"""Error conditions that travel in AMQP errors, and the exceptions that carry them.
+
+The conditions are those of the specification (2.8.15 to 2.8.18, 4.5.8) and those Service Bus adds. Which
+scope an error ends (delivery, link, session, connection) is decided where it is caught.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Condition(StrEnum):
+    # 2.8.15: AMQP errors
+    INTERNAL_ERROR = "amqp:internal-error"
+    NOT_FOUND = "amqp:not-found"
+    UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+    DECODE_ERROR = "amqp:decode-error"
+    RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
+    NOT_ALLOWED = "amqp:not-allowed"
+    INVALID_FIELD = "amqp:invalid-field"
+    NOT_IMPLEMENTED = "amqp:not-implemented"
+    RESOURCE_LOCKED = "amqp:resource-locked"
+    PRECONDITION_FAILED = "amqp:precondition-failed"
+    RESOURCE_DELETED = "amqp:resource-deleted"
+    ILLEGAL_STATE = "amqp:illegal-state"
+    FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
+
+    # 2.8.16: connection errors
+    CONNECTION_FORCED = "amqp:connection:forced"
+    FRAMING_ERROR = "amqp:connection:framing-error"
+    CONNECTION_REDIRECT = "amqp:connection:redirect"
+
+    # 2.8.17: session errors
+    WINDOW_VIOLATION = "amqp:session:window-violation"
+    ERRANT_LINK = "amqp:session:errant-link"
+    HANDLE_IN_USE = "amqp:session:handle-in-use"
+    UNATTACHED_HANDLE = "amqp:session:unattached-handle"
+
+    # 2.8.18: link errors
+    DETACH_FORCED = "amqp:link:detach-forced"
+    TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
+    MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
+    LINK_REDIRECT = "amqp:link:redirect"
+    LINK_STOLEN = "amqp:link:stolen"
+
+    # 4.5.8: transaction errors
+    TRANSACTION_UNKNOWN_ID = "amqp:transaction:unknown-id"
+    TRANSACTION_ROLLBACK = "amqp:transaction:rollback"
+    TRANSACTION_TIMEOUT = "amqp:transaction:timeout"
+
+    # Service Bus
+    TIMEOUT = "com.microsoft:timeout"
+    SERVER_BUSY = "com.microsoft:server-busy"
+    OPERATION_CANCELLED = "com.microsoft:operation-cancelled"
+    AUTH_FAILED = "com.microsoft:auth-failed"
+    MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
+    SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
+    SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
+    STORE_LOCK_LOST = "com.microsoft:store-lock-lost"
+    MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
+    SESSION_NOT_FOUND = "com.microsoft:session-not-found"
+    ENTITY_DISABLED = "com.microsoft:entity-disabled"
+    ENTITY_ALREADY_EXISTS = "com.microsoft:entity-already-exists"
+    ARGUMENT_ERROR = "com.microsoft:argument-error"
+    ARGUMENT_OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
+    SERVICE_PRECONDITION_FAILED = "com.microsoft:precondition-failed"
+    NO_MATCHING_SUBSCRIPTION = "com.microsoft:no-matching-subscription"
+    PARTITION_NOT_OWNED = "com.microsoft:partition-not-owned"
+    PUBLISHER_REVOKED = "com.microsoft:publisher-revoked"
+    ADDRESS_ALREADY_IN_USE = "com.microsoft:address-already-in-use"
+    RELAY_NOT_FOUND = "com.microsoft:relay-not-found"
+    MESSAGE_WAIT_TIMEOUT = "com.microsoft:message-wait-timeout"
+    CONTAINER_CLOSE = "com.microsoft:container-close"
+    DEAD_LETTER = "com.microsoft:dead-letter"
+    """Not an error: what a client puts into `rejected` to dead-letter a message."""
+
+
+class AmqpError(Exception):
+    """A failure that a peer can be told: the condition it reads and a sentence for people."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(condition, description)
+        self.condition = condition
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.description}"
+
+
+class DecodeError(AmqpError):
+    """The peer's bytes are not what they should be."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(Condition.DECODE_ERROR, description)
+        self.args = (description,)  # what copying and pickling hand to __init__
+
+
+class EncodeError(AmqpError):
+    """A value of our own has no place in AMQP: a mistake on this side, which the peer need not know about."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(Condition.INTERNAL_ERROR, description)
+        self.args = (description,)

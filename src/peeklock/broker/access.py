@@ -1,0 +1,144 @@
+"""Who may do what: shared access keys, the tokens signed with them, and the claims that a connection holds.
+
+A claim names a path, the rights there, and when it ends. It covers everything below its path: an entity's
+sub-queues and `$management`, a topic's subscriptions.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, unquote_plus
+
+from peeklock.broker.definitions import AuthorizationRule, Right
+from peeklock.broker.errors import InvalidToken, Unauthorized
+
+SAS_PREFIX: Final = "SharedAccessSignature "
+MAX_TOKEN_LENGTH: Final = 16384
+_SCHEME_AND_AUTHORITY = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
+_JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
+
+
+def resource_path(uri: str) -> str:
+    """A resource's path, for comparing: no scheme, no host, no query, no case."""
+    path = _SCHEME_AND_AUTHORITY.sub("", uri.split("?", 1)[0])
+    return unquote(path).strip("/").casefold()
+
+
+def _ancestors(path: str) -> Iterator[str]:
+    """The path itself and everything above it, up to the namespace (the empty path)."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+    yield ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Rights at a path and below. `expires_at` is in Unix milliseconds; None: never.
+
+    `owner` is the path of the entity whose own rule gave them (empty: the namespace's). Such a rule says nothing of
+    another entity, even of one whose name starts with the same segments.
+    """
+
+    path: str
+    owner: str
+    rights: frozenset[Right]
+    expires_at: int | None
+
+
+class Keys:
+    """The authorization rules of a namespace and its entities, by the path they stand at."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
+
+    def set(self, path: str, rules: tuple[AuthorizationRule, ...]) -> None:
+        """The rules at an entity, or at the namespace (the empty path)."""
+        if rules:
+            self._rules[path.casefold()] = rules
+        else:
+            self._rules.pop(path.casefold(), None)
+
+    def verify(self, token: str, audience: str, now: int) -> Claim:
+        """What a token that was put for `audience` allows; InvalidToken says why it allows nothing."""
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise InvalidToken("The token is too long.")
+        if not token.startswith(SAS_PREFIX):
+            if _JWT.match(token):
+                raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
+            raise InvalidToken("The token is not a shared access signature.")
+        fields = dict(pair.partition("=")[::2] for pair in token[len(SAS_PREFIX) :].strip().split("&"))
+        missing = [name for name in ("sr", "sig", "se", "skn") if not fields.get(name)]
+        if missing:
+            raise InvalidToken(f"The token has no '{missing[0]}'.")
+        if not re.fullmatch(r"[0-9]{1,15}", fields["se"]):
+            raise InvalidToken("The token's expiry ('se') is not a number of seconds.")
+        scope = resource_path(unquote_plus(fields["sr"]))
+        path = resource_path(audience)
+        if scope not in _ancestors(path):
+            raise InvalidToken("The token was made for another resource than the one it was sent for.")
+        expires_at = int(fields["se"]) * 1000
+        if expires_at <= now:
+            raise InvalidToken("The token has expired.")
+        owner, rule = self._signed_by(fields, path)
+        return Claim(path, owner, rule.rights, expires_at)
+
+    def claims_for(self, name: str, key: str) -> list[Claim]:
+        """What somebody may do who shows a rule's name and key themselves (SASL PLAIN)."""
+        return [
+            Claim(path, path, rule.rights, None)
+            for path, rules in self._rules.items()
+            for rule in rules
+            if rule.name == name
+            and any(hmac.compare_digest(known.encode(), key.encode()) for known in rule.keys)
+        ]
+
+    def _signed_by(self, fields: dict[str, str], path: str) -> tuple[str, AuthorizationRule]:
+        """The rule with whose key the token was signed: the entity's own first, then the namespace's."""
+        signed = f"{fields['sr']}\n{fields['se']}".encode()  # as transmitted, still percent-encoded
+        signature = unquote(fields["sig"]).encode()
+        name = unquote_plus(fields["skn"])
+        for place in _ancestors(path):
+            for rule in self._rules.get(place, ()):
+                if rule.name != name:
+                    continue
+                for key in rule.keys:
+                    digest = hmac.digest(key.encode(), signed, hashlib.sha256)
+                    if hmac.compare_digest(base64.b64encode(digest), signature):
+                        return place, rule
+        raise InvalidToken("The token's signature does not match any key of that name.")
+
+
+class Claims:
+    """What one connection has shown. Claims live and die with it."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, Claim] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._claims)
+
+    def add(self, claim: Claim) -> None:
+        """A newer claim for the same path takes the place of the older one."""
+        self._claims[claim.path] = claim
+
+    def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
+        """The claim that gives the right at that path, which belongs to that queue or topic; else Unauthorized."""
+        expired = False
+        entity = entity.casefold()
+        for place in _ancestors(path.casefold()):
+            claim = self._claims.get(place)
+            if claim is None or claim.owner not in ("", entity):
+                continue
+            if claim.expires_at is not None and claim.expires_at <= now:
+                expired = True
+            elif right in claim.rights:
+                return claim
+        reason = "the token has expired" if expired else f"'{right}' claim is required"
+        raise Unauthorized(f"Unauthorized access to '{path}': {reason}.")

@@ -1,0 +1,158 @@
+"""The messages of a queue that wait to be received: a window of the lowest numbers in memory, the rest in the store.
+
+Every active message with a number up to `_through` is in memory here, or was taken; those beyond it are only in
+the store, and are read when the window runs low. So memory holds the working set, however long the queue is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from peeklock.store.base import Range, Store, StoredMessage, StoreError
+
+log = logging.getLogger(__name__)
+
+PAGE_MESSAGES = 2048
+PAGE_BYTES = 4 * 1024 * 1024
+LOW_MESSAGES = 4096
+"""Below this many in memory the next page is read, so that it is there when the window runs out."""
+LOW_BYTES = 8 * 1024 * 1024
+WINDOW_MESSAGES = 8192
+OBJECT_BYTES = 300
+"""What a message costs in memory beside its payload, about."""
+
+
+class Budget:
+    """The memory that all windows of a namespace share."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
+        self.limit = limit
+        self.used = 0
+
+
+class Backlog:
+    """Waiting messages in order of their numbers."""
+
+    def __init__(self, entity: int, store: Store, budget: Budget, on_loaded: Callable[[], None]) -> None:
+        self._entity = entity
+        self._store = store
+        self._budget = budget
+        self._on_loaded = on_loaded
+        self._ready: deque[StoredMessage] = deque()
+        """Ascending."""
+        self._returned: list[tuple[int, StoredMessage]] = []
+        """A heap of those that came back, or came late with a low number."""
+        self._bytes = 0
+        self._through = 0
+        self._tail = 0
+        self._gone: set[int] = set()
+        self._loading = False
+        self._late: list[StoredMessage] = []
+        """Arrived, with a number in the range that is being read: the read may have been too early for them."""
+        self.held = False
+        """While set no page is read: somebody is removing messages that may lie beyond the window."""
+
+    def resume(self, tail: int, any_stored: bool) -> None:
+        """Start with what the store has: numbers up to `tail`."""
+        self._tail = tail
+        self._through = 0 if any_stored else tail
+
+    @property
+    def loading(self) -> bool:
+        return self._loading
+
+    def add(self, message: StoredMessage) -> None:
+        """A message that is active in the store and now waits here: new, or come back."""
+        number = message.sequence_number
+        if number > self._tail:
+            whole = self._through == self._tail
+            self._tail = number
+            if whole and len(self._ready) < WINDOW_MESSAGES and self._budget.used < self._budget.limit:
+                self._through = number
+                self._ready.append(message)
+                self._took_memory(message)
+        elif number <= self._through:
+            heappush(self._returned, (number, message))
+            self._took_memory(message)
+        elif self._loading:
+            self._late.append(message)
+
+    def take(self) -> StoredMessage | None:
+        """The waiting message with the lowest number. None: there is none, or it is still being read."""
+        ready, returned = self._ready, self._returned
+        while ready or returned:
+            if returned and (not ready or returned[0][0] < ready[0].sequence_number):
+                message = heappop(returned)[1]
+            else:
+                message = ready.popleft()
+            size = len(message.payload) + OBJECT_BYTES
+            self._bytes -= size
+            self._budget.used -= size
+            if self._gone and message.sequence_number in self._gone:
+                self._gone.discard(message.sequence_number)
+            else:
+                if self._through != self._tail and len(ready) < LOW_MESSAGES:
+                    self._load()
+                return message
+        self._load()
+        return None
+
+    def discard(self, number: int) -> None:
+        """That message left for good while it waited; it is skipped when its turn comes."""
+        if number <= self._through:
+            self._gone.add(number)
+
+    def forget(self) -> None:
+        """The entity is gone: give the memory back."""
+        self._budget.used -= self._bytes
+        self._bytes = 0
+        self._ready.clear()
+        self._returned.clear()
+        self._gone.clear()
+        self._through = self._tail
+
+    def _took_memory(self, message: StoredMessage) -> None:
+        size = len(message.payload) + OBJECT_BYTES
+        self._bytes += size
+        self._budget.used += size
+
+    def _load(self) -> None:
+        """Read the next page, unless there is none or the window is full enough."""
+        if self._loading or self.held or self._through == self._tail:
+            return
+        if self._ready and self._bytes > LOW_BYTES:
+            return
+        self._loading = True
+        through = self._tail
+        wanted = Range(
+            entity=self._entity,
+            after=self._through,
+            through=through,
+            limit=PAGE_MESSAGES,
+            max_bytes=PAGE_BYTES,
+        )
+        self._store.read(wanted, lambda page: self._loaded(page, through))
+
+    def _loaded(self, page: list[StoredMessage] | StoreError, asked_through: int) -> None:
+        self._loading = False
+        late, self._late = self._late, []
+        if isinstance(page, StoreError):
+            # Asked again when somebody next wants a message.
+            log.error("messages of entity %d could not be read: %s", self._entity, page)
+            return
+        whole = len(page) < PAGE_MESSAGES and sum(len(message.payload) for message in page) < PAGE_BYTES
+        self._through = asked_through if whole else page[-1].sequence_number
+        for message in page:
+            self._ready.append(message)
+            self._took_memory(message)
+        read = {message.sequence_number for message in page} if late else set()
+        for message in late:
+            if message.sequence_number <= self._through and message.sequence_number not in read:
+                heappush(self._returned, (message.sequence_number, message))
+                self._took_memory(message)
+        self._on_loaded()

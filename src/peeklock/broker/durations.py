@@ -1,0 +1,62 @@
+"""ISO 8601 durations, as entity settings write them, to and from milliseconds.
+
+Knows the text form only. None stands for .NET's `TimeSpan.MaxValue`, which is how the service and its SDKs
+write "no limit"; which settings may have no limit is for the definitions to say.
+"""
+
+from __future__ import annotations
+
+import re
+
+SECOND = 1_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+MAX_DURATION_TEXT = "P10675199DT2H48M5.4775807S"
+MAX_DURATION_MS = 922_337_203_685_477
+"""The same in whole milliseconds: Java writes the value with three decimals, so this already means "max"."""
+
+_LONGEST_TEXT = 64
+_DURATION = re.compile(
+    r"P(?=[0-9T])"
+    r"(?:([0-9]+)Y)?(?:([0-9]+)M)?(?:([0-9]+)W)?(?:([0-9]+)D)?"
+    r"(?:T(?=[0-9])(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)(?:\.([0-9]+))?S)?)?"
+)
+# Years and months have no fixed length; .NET's XmlConvert reads them as 365 and 30 days.
+_UNITS_MS = (365 * DAY, 30 * DAY, 7 * DAY, DAY, HOUR, MINUTE, SECOND)
+
+
+def parse_duration(text: str) -> int | None:
+    """Milliseconds, finer digits cut off; None for the .NET maximum and anything longer.
+
+    ValueError when the text is no duration.
+    """
+    match = _DURATION.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
+    if match is None:
+        shown = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "..."
+        raise ValueError(f"{shown!r} is not an ISO 8601 duration such as PT30S, PT5M or P1DT12H")
+    *counts, fraction = match.groups()
+    total = sum(int(count) * unit for count, unit in zip(counts, _UNITS_MS, strict=True) if count)
+    if fraction:
+        total += int(fraction[:3].ljust(3, "0"))
+    return total if total < MAX_DURATION_MS else None
+
+
+def format_duration(ms: int | None) -> str:
+    """The shortest text in days, hours, minutes and seconds that parses back to the same."""
+    if ms is None or ms >= MAX_DURATION_MS:
+        return MAX_DURATION_TEXT
+    if ms < 0:
+        raise ValueError(f"a duration is not negative, as {ms} ms is")
+    days, rest = divmod(ms, DAY)
+    hours, rest = divmod(rest, HOUR)
+    minutes, rest = divmod(rest, MINUTE)
+    seconds, millis = divmod(rest, SECOND)
+    date = f"{days}D" if days else ""
+    time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
+    if millis:
+        time += f"{seconds}." + f"{millis:03}".rstrip("0") + "S"
+    elif seconds or not (date or time):
+        time += f"{seconds}S"
+    return f"P{date}T{time}" if time else f"P{date}"

@@ -1,0 +1,302 @@
+"""What the broker reads from a message on its way in, and what it writes in front of it on its way out.
+
+The bare message (from its properties on) is kept as it came; only a missing message-id, the absolute expiry and
+changed application properties make the broker write a section anew. Header and annotations are taken off on the
+way in and built for each delivery. What of them cannot be built again is the message's `annex`.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import Any, Final, NamedTuple
+
+from peeklock.amqp.codec import decode_value, encode_value
+from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    NULL,
+    PROPERTIES,
+    Scanned,
+    first_field_is_null,
+    list_section,
+    map_section,
+    raw_entries,
+    raw_fields,
+    replace_section,
+    scan,
+)
+from peeklock.amqp.types import Symbol, Timestamp, UInt
+from peeklock.broker.errors import InvalidMessage, InvalidProperty
+from peeklock.store.base import StoredMessage
+
+MAX_ID_LENGTH: Final = 128
+"""Characters of a message id, a session id and a partition key."""
+UINT_MAX: Final = 0xFFFFFFFF
+
+# Fields of the properties section (3.2.4).
+_MESSAGE_ID, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP_ID = 0, 8, 9, 10
+
+SCHEDULED_ENQUEUE_TIME = "x-opt-scheduled-enqueue-time"
+PARTITION_KEY = "x-opt-partition-key"
+SEQUENCE_NUMBER = "x-opt-sequence-number"
+ENQUEUED_TIME = "x-opt-enqueued-time"
+ENQUEUED_SEQUENCE_NUMBER = "x-opt-enqueue-sequence-number"
+LOCKED_UNTIL = "x-opt-locked-until"
+DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
+_OURS = {
+    SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    ENQUEUED_SEQUENCE_NUMBER,
+    LOCKED_UNTIL,
+    DEAD_LETTER_SOURCE,
+    "x-opt-message-state",
+    "x-opt-lock-token",
+}
+"""Annotations only the broker may set; what a sender says there is not kept."""
+
+
+class Annex(NamedTuple):
+    """What was in front of the bare message and is not the broker's own. Stored as an AMQP list."""
+
+    priority: int | None = None
+    annotations: bytes = b""
+    """Keys and values, encoded, one after the other."""
+    annotation_fields: int = 0
+    dead_letter_source: str | None = None
+
+    def encode(self) -> bytes:
+        return encode_value(list(self))
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Annex:
+        return cls() if data is None else cls(*decode_value(data)[0])
+
+
+class Incoming(NamedTuple):
+    """A message as a sender gave it."""
+
+    bare: bytes
+    annex: bytes | None
+    ttl_ms: int | None
+    session_id: str | None
+    scheduled_at: int | None
+
+
+def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
+    """Look at an encoded message: refuse what is none, and take what the broker needs from it."""
+    try:
+        found = scan(payload)
+        bare = found.bare
+        properties = found.properties
+        if properties is None or first_field_is_null(bare, properties):
+            bare = _with_message_id(found)
+        priority = ttl_ms = scheduled_at = None
+        annex = session_id = None
+        if found.header is not None:
+            priority, ttl_ms = _read_header(payload[found.header])
+            if ttl_ms == UINT_MAX:
+                ttl_ms = _long_ttl(found)
+        annotations: list[bytes] = []
+        if found.annotations is not None:
+            annotations, scheduled_at = _read_annotations(payload, found.annotations)
+        if annotations or priority is not None:
+            annex = Annex(priority, b"".join(annotations), len(annotations)).encode()
+        if wants_session and properties is not None:
+            session_id = _text(_property(found, _GROUP_ID), "session id")
+        return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
+    except DecodeError as error:
+        raise InvalidMessage(f"The message could not be read: {error.description}.") from error
+
+
+def stamp_expiry(bare: bytes, expires_at: int) -> bytes:
+    """Write the absolute expiry into the properties, so that all ways to compute it agree."""
+    found = scan(bare)
+    fields = [] if found.properties is None else raw_fields(bare, found.properties)
+    fields += [NULL] * (_ABSOLUTE_EXPIRY + 1 - len(fields))
+    fields[_ABSOLUTE_EXPIRY] = encode_value(Timestamp(expires_at))
+    return replace_section(bare, found.properties, list_section(PROPERTIES, fields))
+
+
+def message_id(bare: bytes) -> Any:
+    """The message-id, in its own type."""
+    return _property(scan(bare), _MESSAGE_ID)
+
+
+def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
+    """The message with these application properties added or replaced; the others keep their bytes."""
+    if not changes:
+        return bare
+    found = scan(bare)
+    named = {str(key): value for key, value in changes.items()}
+    fields: list[bytes] = []
+    part = found.application_properties
+    if part is not None:
+        for key, value in raw_entries(bare, part):
+            if str(decode_value(key)[0]) not in named:
+                fields += (key, value)
+    for name, value in named.items():
+        fields += (encode_value(name), encode_value(value))
+    section = map_section(APPLICATION_PROPERTIES, fields)
+    if part is None and found.properties is not None:
+        behind = found.properties.stop
+        return b"".join((bare[:behind], section, bare[behind:]))
+    return replace_section(bare, part, section)
+
+
+def _with_message_id(found: Scanned) -> bytes:
+    """A message without an id gets one: some SDKs cannot settle it otherwise."""
+    encoded = b"\xa1\x20%032x" % random.getrandbits(128)
+    if found.properties is None:
+        return b"\x00\x53\x73\xc0\x23\x01" + encoded + found.bare
+    fields = raw_fields(found.bare, found.properties) or [NULL]
+    fields[_MESSAGE_ID] = encoded
+    return replace_section(found.bare, found.properties, list_section(PROPERTIES, fields))
+
+
+def _property(found: Scanned, index: int) -> Any:
+    if found.properties is None:
+        return None
+    fields = raw_fields(found.bare, found.properties)
+    return decode_value(fields[index])[0] if index < len(fields) else None
+
+
+def _text(value: Any, what: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidProperty(f"The {what} must be a string.")
+    if len(value) > MAX_ID_LENGTH:
+        raise InvalidProperty(f"The {what} has {len(value)} characters; at most {MAX_ID_LENGTH} are allowed.")
+    return str(value)
+
+
+# Most headers are one of a few; each is read once. Bounded, so that senders cannot fill it.
+_headers: dict[bytes, tuple[int | None, int | None]] = {}
+
+
+def _read_header(encoded: bytes) -> tuple[int | None, int | None]:
+    """Priority and time to live."""
+    known = _headers.get(encoded)
+    if known is not None:
+        return known
+    values = [decode_value(field)[0] for field in raw_fields(encoded, slice(0, len(encoded)))[:3]]
+    values += [None] * (3 - len(values))
+    _, priority, ttl_ms = values
+    for name, value in (("priority", priority), ("ttl", ttl_ms)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise DecodeError(f"header.{name} is not a number")
+    read = (None if priority is None else int(priority), int(ttl_ms) if ttl_ms else None)
+    if len(_headers) < 1024:
+        _headers[encoded] = read
+    return read
+
+
+def _long_ttl(found: Scanned) -> int | None:
+    """A time to live beyond 32 bits stands in the properties, as the way from creation to expiry."""
+    expiry, creation = _property(found, _ABSOLUTE_EXPIRY), _property(found, _CREATION_TIME)
+    if isinstance(expiry, int) and isinstance(creation, int) and expiry - creation >= UINT_MAX:
+        return expiry - creation
+    return UINT_MAX
+
+
+def _read_annotations(payload: bytes, part: slice) -> tuple[list[bytes], int | None]:
+    kept: list[bytes] = []
+    scheduled_at: int | None = None
+    for key, value in raw_entries(payload, part):
+        name = decode_value(key)[0]
+        if name in _OURS:
+            continue
+        if name == SCHEDULED_ENQUEUE_TIME:
+            moment = decode_value(value)[0]
+            if moment is None:
+                continue
+            if not isinstance(moment, int) or isinstance(moment, bool):
+                raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} must be a timestamp.")
+            scheduled_at = int(moment)
+        elif name == PARTITION_KEY:
+            _text(decode_value(value)[0], "partition key")
+        kept += (key, value)
+    return kept, scheduled_at
+
+
+# --- the way out ---
+
+
+def _symbol(name: str) -> bytes:
+    return encode_value(Symbol(name))
+
+
+_TO_COUNT = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x42\x52"
+"""A header of durable, no priority, no ttl, not the first acquirer, up to the byte with the delivery count."""
+_LONG, _TIMESTAMP = b"\x81", b"\x83"
+_TO_SEQUENCE = _symbol(SEQUENCE_NUMBER) + _LONG
+_TO_ENQUEUED = _symbol(ENQUEUED_TIME) + _TIMESTAMP
+_TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
+_TO_LOCKED = _symbol(LOCKED_UNTIL) + _TIMESTAMP
+
+
+def _opening(entries: bytes, values: int) -> bytes:
+    """The annotations section up to its first entry."""
+    size = len(entries) + 8 * values + 1
+    assert size < 256
+    return b"\x00\x53\x72\xc1" + bytes((size, 2 * values))
+
+
+_UNLOCKED_ENTRIES = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
+_LOCKED_START = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
+_UNLOCKED_START = _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
+_MIDDLE = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
+_pack_locked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq").pack
+_pack_unlocked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
+
+
+def head(message: StoredMessage, locked_until: int | None) -> bytes:
+    """Header and annotations for one delivery of the message: what goes in front of its payload."""
+    count = message.delivery_count
+    if message.annex is not None or message.expires_at is not None or count > 255:
+        return _full_head(message, locked_until)
+    number = message.sequence_number
+    if locked_until is None:
+        return _pack_unlocked(
+            _TO_COUNT, count, _UNLOCKED_START, number, _TO_ENQUEUED, message.enqueued_at, _TO_ENQUEUED_SEQUENCE, number
+        )
+    return _pack_locked(
+        _TO_COUNT,
+        count,
+        _LOCKED_START,
+        number,
+        _TO_ENQUEUED,
+        message.enqueued_at,
+        _TO_ENQUEUED_SEQUENCE,
+        number,
+        _TO_LOCKED,
+        locked_until,
+    )
+
+
+def _full_head(message: StoredMessage, locked_until: int | None) -> bytes:
+    annex = Annex.decode(message.annex)
+    ttl = NULL
+    if message.expires_at is not None and 0 < message.expires_at - message.enqueued_at <= UINT_MAX:
+        ttl = encode_value(UInt(message.expires_at - message.enqueued_at))
+    priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
+    header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
+    ours: dict[str, Any] = {
+        SEQUENCE_NUMBER: message.sequence_number,
+        ENQUEUED_TIME: Timestamp(message.enqueued_at),
+        ENQUEUED_SEQUENCE_NUMBER: message.sequence_number,
+    }
+    if locked_until is not None:
+        ours[LOCKED_UNTIL] = Timestamp(locked_until)
+    if annex.dead_letter_source is not None:
+        ours[DEAD_LETTER_SOURCE] = annex.dead_letter_source
+    fields = [part for name, value in ours.items() for part in (_symbol(name), encode_value(value))]
+    # The sender's entries are one already encoded run; the section counts the fields inside it.
+    count = len(fields) + annex.annotation_fields
+    body = b"".join(fields) + annex.annotations
+    if len(body) < 255 and count < 256:
+        return header + bytes((0x00, 0x53, MESSAGE_ANNOTATIONS, 0xC1, len(body) + 1, count)) + body
+    return header + struct.pack(">4BII", 0x00, 0x53, MESSAGE_ANNOTATIONS, 0xD1, len(body) + 4, count) + body

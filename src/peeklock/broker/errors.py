@@ -1,0 +1,96 @@
+"""What can go wrong in a namespace: each with the condition an AMQP peer reads and the status a request gets."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import ClassVar
+
+from peeklock.amqp.errors import Condition
+
+
+class BrokerError(Exception):
+    """The base: `str()` is one sentence for people."""
+
+    condition: ClassVar[str] = Condition.INTERNAL_ERROR
+    status: ClassVar[HTTPStatus] = HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+class EntityNotFound(BrokerError):
+    """SDKs recognise the phrase and give up at once instead of trying again."""
+
+    condition = Condition.NOT_FOUND
+    status = HTTPStatus.NOT_FOUND
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"The messaging entity 'sb://peeklock/{path}' could not be found.")
+
+
+class Unauthorized(BrokerError):
+    condition = Condition.UNAUTHORIZED_ACCESS
+    status = HTTPStatus.UNAUTHORIZED
+
+
+class InvalidToken(BrokerError):
+    """A token that proves nothing: malformed, forged, expired, or for something else."""
+
+    condition = Condition.AUTH_FAILED
+    status = HTTPStatus.UNAUTHORIZED
+
+
+class OperationNotAllowed(BrokerError):
+    condition = Condition.NOT_ALLOWED
+    status = HTTPStatus.BAD_REQUEST
+
+
+class NotSupported(BrokerError):
+    condition = Condition.NOT_IMPLEMENTED
+    status = HTTPStatus.NOT_IMPLEMENTED
+
+
+class InvalidMessage(BrokerError):
+    """The bytes are not a message, or one that no receiver could be given."""
+
+    condition = Condition.DECODE_ERROR
+    status = HTTPStatus.BAD_REQUEST
+
+
+class InvalidProperty(BrokerError):
+    condition = Condition.ARGUMENT_ERROR
+    status = HTTPStatus.BAD_REQUEST
+
+
+class MessageSizeExceeded(BrokerError):
+    condition = Condition.MESSAGE_SIZE_EXCEEDED
+    status = HTTPStatus.FORBIDDEN
+
+
+class QuotaExceeded(BrokerError):
+    condition = Condition.RESOURCE_LIMIT_EXCEEDED
+    status = HTTPStatus.FORBIDDEN
+
+
+class EntityDisabled(BrokerError):
+    condition = Condition.ENTITY_DISABLED
+    status = HTTPStatus.BAD_REQUEST
+
+
+class MessageLockLost(BrokerError):
+    condition = Condition.MESSAGE_LOCK_LOST
+    status = HTTPStatus.GONE
+
+    def __init__(self) -> None:
+        super().__init__("The lock supplied is invalid. Either the lock expired, or the message has already been settled.")
+
+
+class StorageFull(BrokerError):
+    """There is no room to keep what was sent; nothing of it was kept."""
+
+    condition = Condition.RESOURCE_LIMIT_EXCEEDED
+    status = HTTPStatus.INSUFFICIENT_STORAGE
+
+
+class StorageFailed(BrokerError):
+    """The disk refused; nothing was changed. Worth another try."""
+
+    condition = Condition.INTERNAL_ERROR
+    status = HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,0 +1,119 @@
+"""The way to the store: changes of one turn gathered into one commit, and who waits for it (group commit).
+
+Sends and everything else are gathered apart, because they fail apart: on a full disk the sends are refused while
+settlements, which make room, are tried again without them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from peeklock.broker.errors import BrokerError, StorageFailed, StorageFull
+from peeklock.store.base import Changes, Store, StoreError, StoreFull
+
+log = logging.getLogger(__name__)
+
+Outcome = Callable[[Any, BrokerError | None], None]
+"""Called with the argument it was staged with, after the commit: without an error, or because it failed."""
+
+COMMITS_IN_FLIGHT = 2
+"""One that syncs and one that is ready to follow; more would only make each of them smaller."""
+
+
+class Lane:
+    """What is staged and who waits for it."""
+
+    __slots__ = ("changes", "waiting")
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+        self.waiting: list[tuple[Outcome, Any]] = []
+
+    def finish(self, error: BrokerError | None) -> None:
+        for outcome, argument in self.waiting:
+            try:
+                outcome(argument, error)
+            except Exception:
+                log.exception("what followed a commit failed")
+
+
+class Journal:
+    """Stage changes on a lane and wait there; `flush` commits what is staged."""
+
+    def __init__(self, store: Store, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self.sends = Lane()
+        self.rest = Lane()
+        self.failure: StoreError | None = None
+        """Why the last commit failed; None when it did not."""
+        self._store = store
+        self._call_soon = call_soon
+        self._in_flight = 0
+        self._scheduled = False
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is staged and nothing on its way."""
+        return not self._in_flight and not self.sends.waiting and not self.rest.waiting
+
+    def wake(self) -> None:
+        """Something was staged: commit at the end of this turn, or when a commit under way is done."""
+        if not self._scheduled and self._in_flight < COMMITS_IN_FLIGHT:
+            self._scheduled = True
+            self._call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Commit what is staged now."""
+        self._scheduled = False
+        sends, rest = self.sends, self.rest
+        if not sends.waiting and not rest.waiting:
+            return
+        self.sends, self.rest = Lane(), Lane()
+        self._in_flight += 1
+
+        def done(error: StoreError | None) -> None:
+            if error is not None and sends.waiting and rest.waiting:
+                sends.finish(self._failed(error))
+                self._store.commit(rest.changes, lambda error: self._done((rest,), error))
+            else:
+                self._done((sends, rest), error)
+
+        self._store.commit(_merged(sends.changes, rest.changes), done)
+
+    def _done(self, lanes: tuple[Lane, ...], error: StoreError | None) -> None:
+        self._in_flight -= 1
+        failure = None
+        if error is not None:
+            failure = self._failed(error)
+        elif self.failure is not None:
+            log.warning("the store takes changes again")
+            self.failure = None
+        for lane in lanes:
+            lane.finish(failure)
+        if self.sends.waiting or self.rest.waiting:
+            self.wake()
+
+    def _failed(self, error: StoreError) -> BrokerError:
+        if self.failure is None:
+            log.error("the store refused changes: %s", error)
+        self.failure = error
+        if isinstance(error, StoreFull):
+            return StorageFull("The broker has no room left to store messages.")
+        return StorageFailed("The broker could not write to its store; nothing was changed.")
+
+
+def _merged(sends: Changes, rest: Changes) -> Changes:
+    """One commit for both lanes. The sends' lane holds appends only."""
+    if not rest:
+        return sends
+    if sends:
+        return Changes(
+            entities=rest.entities,
+            appends=rest.appends + sends.appends,
+            updates=rest.updates,
+            rewrites=rest.rewrites,
+            removals=rest.removals,
+            dropped_entities=rest.dropped_entities,
+        )
+    return rest

@@ -1,0 +1,137 @@
+"""A namespace: its entities by name, its keys, and the machinery they share.
+
+Names are found whatever their case; the spelling they were created with is the one that is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from peeklock.broker.access import Keys
+from peeklock.broker.agenda import Agenda, Clock, system_clock
+from peeklock.broker.backlog import Budget
+from peeklock.broker.definitions import (
+    DEFAULT_PROFILE,
+    NamespaceDefinition,
+    Profile,
+    QueueDefinition,
+    TopicDefinition,
+    fold,
+)
+from peeklock.broker.errors import EntityNotFound, NotSupported
+from peeklock.broker.journal import Journal
+from peeklock.broker.queue import Queue
+from peeklock.store.base import Changes, Store, StoredEntity, StoreError
+
+log = logging.getLogger(__name__)
+
+QUEUE, DEAD_LETTER_QUEUE = "queue", "dead-letter-queue"
+DEAD_LETTER_SUFFIX = "$DeadLetterQueue"
+
+CallSoon = Callable[[Callable[[], None]], object]
+
+
+class Namespace:
+    """All entities of a broker."""
+
+    def __init__(
+        self,
+        definition: NamespaceDefinition,
+        store: Store,
+        call_soon: CallSoon,
+        *,
+        clock: Clock = system_clock,
+        profile: Profile = DEFAULT_PROFILE,
+    ) -> None:
+        self.definition = definition
+        self.profile = profile
+        self.agenda = Agenda(clock)
+        self.journal = Journal(store, call_soon)
+        self.keys = Keys()
+        self._store = store
+        self._call_soon = call_soon
+        self._budget = Budget()
+        self._queues: dict[str, Queue] = {}
+        self._topics: dict[str, TopicDefinition] = {fold(topic.name): topic for topic in definition.topics}
+        self._last_entity = 0
+
+    @property
+    def now(self) -> Clock:
+        return self.agenda.now
+
+    @property
+    def queues(self) -> list[Queue]:
+        """All queues, without their sub-queues."""
+        return [queue for queue in self._queues.values() if not queue.is_dead_letter_queue]
+
+    def start(self, ready: Callable[[StoreError | None], None]) -> None:
+        """Open the store and take up its entities, with what the definition adds or changes; then call `ready`."""
+        stored = {fold(entity.path): entity for entity in self._store.open()}
+        self._last_entity = max((entity.id for entity in stored.values()), default=0)
+        changes = Changes()
+        wanted = {fold(queue.name): queue for queue in self.definition.queues}
+        for path, entity in stored.items():
+            if entity.kind == QUEUE and path not in wanted:
+                wanted[path] = QueueDefinition.from_json(entity.definition)
+        for definition in wanted.values():
+            self._take_up(definition, stored, changes)
+        self.keys.set("", self.definition.authorization_rules)
+        if changes:
+            self._store.commit(changes, ready)
+        else:
+            ready(None)
+
+    def queue(self, path: str) -> Queue:
+        """The queue or sub-queue at that path."""
+        folded = fold(path)
+        queue = self._queues.get(folded)
+        if queue is not None:
+            return queue
+        if folded.split("/subscriptions/")[0] in self._topics:
+            raise NotSupported(f"'{path}' belongs to a topic; topics do not carry messages yet.")
+        raise EntityNotFound(path)
+
+    def _take_up(self, definition: QueueDefinition, stored: dict[str, StoredEntity], changes: Changes) -> None:
+        path = definition.name
+        dead_letter_path = f"{path}/{DEAD_LETTER_SUFFIX}"
+        dead_letters = self._make(
+            self._entity(dead_letter_path, DEAD_LETTER_QUEUE, {}, stored, changes), definition, None
+        )
+        self._make(self._entity(path, QUEUE, definition.to_json(), stored, changes), definition, dead_letters)
+        self.keys.set(path, definition.authorization_rules)
+
+    def _entity(
+        self,
+        path: str,
+        kind: str,
+        definition: dict[str, object],
+        stored: dict[str, StoredEntity],
+        changes: Changes,
+    ) -> StoredEntity:
+        known = stored.get(fold(path))
+        if known is None:
+            self._last_entity += 1
+            known = StoredEntity(self._last_entity, path, kind, definition)
+        elif (known.path, known.definition) == (path, definition):
+            return known
+        else:
+            known.path, known.definition = path, definition
+        changes.entities[known.id] = known
+        return known
+
+    def _make(self, entity: StoredEntity, definition: QueueDefinition, dead_letters: Queue | None) -> Queue:
+        queue = Queue(
+            entity.id,
+            entity.path,
+            definition,
+            store=self._store,
+            journal=self.journal,
+            agenda=self.agenda,
+            budget=self._budget,
+            call_soon=self._call_soon,
+            counters=entity.counters,
+            dead_letters=dead_letters,
+        )
+        self._queues[fold(entity.path)] = queue
+        return queue

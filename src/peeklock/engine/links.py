@@ -1,0 +1,319 @@
+"""Links: attaching, credit, whole messages out of and into transfers (2.6).
+
+A `Sender` is a link we send on, a `Receiver` one we receive on, whichever side attached first. What the messages
+are for is the owner's business: it hangs on `link.node`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.fast import TransferEncoder, TransferFields
+from peeklock.amqp.performatives import Attach, Detach, Error, Flow, Transfer
+from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
+from peeklock.engine.errors import DetachLink
+from peeklock.engine.events import CreditChanged
+from peeklock.engine.serial import SERIAL_MASK, serial_sub
+from peeklock.engine.states import LINK, LinkInput, LinkState, step
+
+if TYPE_CHECKING:
+    from peeklock.engine.session import Session
+
+MAX_UNSETTLED = 65536
+"""Deliveries one link may have in the air; beyond them nothing is sent, whatever the credit says."""
+
+
+class Link:
+    """What both directions share: the life from attach to detach."""
+
+    __slots__ = ("handle", "local", "name", "node", "remote", "session", "state")
+    is_sender: bool
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        self.session = session
+        self.name = name
+        self.handle = handle
+        self.state = LinkState.DETACHED
+        self.local: Attach | None = None
+        self.remote: Attach | None = None
+        self.node: Any = None
+
+    @property
+    def attached(self) -> bool:
+        return self.state is LinkState.ATTACHED
+
+    def attach(self, attach: Attach) -> None:
+        """Attach first, as a client does. The handle of `attach` must be this link's."""
+        self._send_attach(attach)
+
+    def accept(
+        self,
+        *,
+        max_message_size: int | None = None,
+        properties: dict[Any, Any] | None = None,
+        source: Any = ...,
+        target: Any = ...,
+    ) -> None:
+        """Answer the peer's attach: termini and settle modes as they came unless given."""
+        remote = self._asked()
+        self._send_attach(
+            Attach(
+                name=self.name,
+                handle=self.handle,
+                role=not self.is_sender,
+                snd_settle_mode=remote.snd_settle_mode,
+                rcv_settle_mode=remote.rcv_settle_mode,
+                source=remote.source if source is ... else source,
+                target=remote.target if target is ... else target,
+                initial_delivery_count=0 if self.is_sender else None,
+                max_message_size=max_message_size,
+                properties=properties if properties is not None else {},
+            )
+        )
+
+    def refuse(self, error: Error) -> None:
+        """Answer the peer's attach with null termini and detach at once: the link was never there (2.6.3)."""
+        if self.state is LinkState.ATTACH_RECEIVED:
+            self.accept(source=None, target=None)
+        self.detach(error)
+
+    def detach(self, error: Error | None = None) -> None:
+        """Close the link, or answer the peer's closing of it. Without effect on a link that is gone."""
+        if self.state is LinkState.ATTACH_RECEIVED:
+            self.refuse(error or Error(condition=Condition.INTERNAL_ERROR, description="the link was not accepted"))
+        elif (self.state, LinkInput.SEND_DETACH) in LINK:
+            self.state = step(LINK, self.state, LinkInput.SEND_DETACH)
+            self.session.forget_deliveries(self)
+            # Always closed: a link that is only suspended could be resumed, which we do not do.
+            self.session.send(Detach(handle=self.handle, closed=True, error=error))
+            if self.state is LinkState.DETACHED:
+                self.session.unmap(self)
+
+    def on_attach(self, attach: Attach) -> None:
+        self.state = step(LINK, self.state, LinkInput.RECEIVE_ATTACH)
+        self.remote = attach
+
+    def on_detach(self, detach: Detach) -> None:
+        self.state = step(LINK, self.state, LinkInput.RECEIVE_DETACH)
+        self.session.forget_deliveries(self)
+        if self.state is LinkState.DETACHED:
+            self.session.unmap(self)
+
+    def on_flow(self, flow: Flow) -> None:
+        raise NotImplementedError  # abstract
+
+    def _asked(self) -> Attach:
+        assert self.remote is not None, "an attach is answered after it came"
+        return self.remote
+
+    def _send_attach(self, attach: Attach) -> None:
+        self.state = step(LINK, self.state, LinkInput.SEND_ATTACH)
+        self.local = attach
+        self.session.send(attach)
+
+
+class Sender(Link):
+    """A link we send on."""
+
+    __slots__ = ("_encoder", "credit", "delivery_count", "drain", "unsettled")
+    is_sender = True
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        self.credit = 0
+        self.delivery_count = 0
+        self.drain = False
+        self.unsettled = 0
+        self._encoder = TransferEncoder(session.channel, handle)
+
+    @property
+    def max_message_size(self) -> int:
+        """What the receiver takes; 0 for no limit."""
+        return (self.remote.max_message_size if self.remote else None) or 0
+
+    def ready(self) -> bool:
+        """Whether a message may go out now and will not wait in our own buffers."""
+        return (
+            self.credit > 0
+            and self.state is LinkState.ATTACHED
+            and self.unsettled < MAX_UNSETTLED
+            and self.session.can_send()
+        )
+
+    def send(
+        self,
+        tag: bytes,
+        parts: Sequence[bytes],
+        *,
+        settled: bool = False,
+        context: Any = None,
+        message_format: int = 0,
+        state: Any = None,
+    ) -> OutgoingDelivery | None:
+        """Send the message that is the parts joined; returns the delivery unless it went out settled."""
+        session = self.session
+        delivery_id = session.next_delivery_id
+        session.next_delivery_id = (delivery_id + 1) & SERIAL_MASK
+        self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
+        self.credit -= 1
+        size = 0
+        for part in parts:
+            size += len(part)
+        if (
+            delivery_id > 255
+            and len(tag) == 16
+            and not message_format
+            and state is None
+            and size + self._encoder.overhead <= session.max_frame_size
+            and session.can_send()
+        ):
+            session.next_outgoing_id = (session.next_outgoing_id + 1) & SERIAL_MASK
+            session.remote_incoming_window -= 1
+            out = session.out
+            out.append(self._encoder.encode(delivery_id, tag, settled, size))
+            out += parts
+        else:
+            self._send_frames(delivery_id, tag, b"".join(parts), settled, message_format, state)
+        if settled:
+            return None
+        delivery = session.outgoing_unsettled[delivery_id] = OutgoingDelivery(self, delivery_id, tag, context)
+        self.unsettled += 1
+        return delivery
+
+    def drained(self) -> None:
+        """Nothing more to send for now: use up the credit and say so (2.6.7)."""
+        self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
+        self.credit = 0
+        self.session.send_flow(self)
+
+    def on_flow(self, flow: Flow) -> None:
+        if flow.link_credit is not None:
+            # Credit counts from what the receiver had seen; sends since then are spent (2.6.7).
+            seen = flow.delivery_count if flow.delivery_count is not None else 0
+            # A receiver that counts frames is ahead of us; that gives it no more credit than it says.
+            spent = max(0, serial_sub(self.delivery_count, seen))
+            self.credit = max(0, flow.link_credit - spent)
+        self.drain = bool(flow.drain)
+        self.session.connection.emit(CreditChanged(self))
+
+    def _send_frames(
+        self, delivery_id: int, tag: bytes, payload: bytes, settled: bool, message_format: int, state: Any
+    ) -> None:
+        session = self.session
+        first = Transfer(
+            handle=self.handle,
+            delivery_id=delivery_id,
+            delivery_tag=tag,
+            message_format=message_format,
+            settled=settled,
+            more=False,
+            state=state,
+        )
+        head = first.encode()
+        room = session.max_frame_size - 8
+        if len(head) + len(payload) <= room:
+            session.send_transfer(head + payload)
+            return
+        # `more` takes one byte either way, so the head keeps its length.
+        first.more = True
+        at = room - len(head)
+        session.send_transfer(first.encode() + payload[:at])
+        # Only the first frame has the id and the tag: some receivers take a second id for a new delivery.
+        following = Transfer(handle=self.handle, settled=settled, more=True).encode()
+        last = Transfer(handle=self.handle, settled=settled, more=False).encode()
+        step_size = room - len(following)
+        while len(payload) - at > step_size:
+            session.send_transfer(following + payload[at : at + step_size])
+            at += step_size
+        session.send_transfer(last + payload[at:])
+
+
+class Receiver(Link):
+    """A link we receive on."""
+
+    __slots__ = ("_parts", "_partial", "_size", "credit", "delivery_count", "draining", "max_message_size")
+    is_sender = False
+
+    def __init__(self, session: Session, name: str, handle: int) -> None:
+        super().__init__(session, name, handle)
+        self.credit = 0
+        self.delivery_count = 0
+        self.draining = False
+        self.max_message_size = 0
+        self._partial: TransferFields | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
+        """Let the sender send `credit` more messages from now on."""
+        self.credit = credit
+        self.draining = drain
+        self.session.send_flow(self, drain=drain, echo=echo)
+
+    def on_attach(self, attach: Attach) -> None:
+        super().on_attach(attach)
+        self.delivery_count = attach.initial_delivery_count or 0
+
+    def on_flow(self, flow: Flow) -> None:
+        # The count of a sender matters only when it jumps: that is how it says that it has drained.
+        if self.draining and flow.delivery_count is not None:
+            passed = serial_sub(flow.delivery_count, self.delivery_count)
+            if passed > 0:
+                self.delivery_count = flow.delivery_count
+                self.credit = max(0, self.credit - passed)
+            if not self.credit:
+                self.draining = False
+
+    def on_transfer(self, fields: TransferFields, data: bytes, end: int) -> IncomingDelivery | None:
+        """Take one frame; returns the delivery when it is whole."""
+        partial = self._partial
+        if partial is None:
+            if fields.delivery_id is None or fields.delivery_tag is None:
+                raise DetachLink(
+                    Condition.INVALID_FIELD, "the first transfer of a delivery needs delivery-id and delivery-tag"
+                )
+            self.credit -= 1
+            self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
+            if not fields.more and not fields.aborted:
+                payload = data[fields.payload_at : end]
+                limit = self.max_message_size
+                oversize = 0 < limit < len(payload)
+                return self._whole(fields, fields.settled or False, b"" if oversize else payload, oversize)
+            partial = self._partial = fields
+        elif fields.delivery_id is not None and fields.delivery_id != partial.delivery_id:
+            raise DetachLink(
+                Condition.INVALID_FIELD,
+                f"delivery {fields.delivery_id} started before delivery {partial.delivery_id} was whole",
+            )
+        if fields.aborted:
+            self._forget_partial()
+            return None
+        self._size += end - fields.payload_at
+        if 0 < self.max_message_size < self._size:
+            self._parts.clear()  # too large already: count on, keep nothing
+        else:
+            self._parts.append(data[fields.payload_at : end])
+        if fields.more:
+            return None
+        oversize = 0 < self.max_message_size < self._size
+        payload = b"" if oversize else b"".join(self._parts)
+        self._forget_partial()
+        return self._whole(partial, bool(partial.settled or fields.settled), payload, oversize)
+
+    def _whole(self, fields: TransferFields, settled: bool, payload: bytes, oversize: bool) -> IncomingDelivery:
+        delivery_id, tag = fields.delivery_id, fields.delivery_tag
+        assert delivery_id is not None
+        assert tag is not None
+        delivery = IncomingDelivery(
+            self, delivery_id, tag, fields.message_format or 0, settled, fields.state, payload, oversize
+        )
+        if not settled:
+            self.session.incoming_unsettled[delivery_id] = delivery
+        return delivery
+
+    def _forget_partial(self) -> None:
+        self._partial = None
+        self._parts = []
+        self._size = 0

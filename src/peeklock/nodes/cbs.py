@@ -1,0 +1,57 @@
+"""`$cbs`: claims-based security. A client puts tokens here before it attaches to anything else."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from peeklock.amqp.message import Message
+from peeklock.amqp.types import Int, Symbol
+from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported
+from peeklock.nodes.requests import RequestNode
+
+log = logging.getLogger(__name__)
+
+
+class CbsNode(RequestNode):
+    """Takes `put-token` requests. Open to all: this is where rights come from."""
+
+    def answer(self, request: Message) -> Message:
+        try:
+            self._put_token(request)
+        except BrokerError as failure:
+            log.warning("token refused", extra={"fields": {"peer": self.peer.name, "reason": str(failure)}})
+            return _reply(failure.status, str(failure), failure.condition)
+        return _reply(202, "Accepted")
+
+    def _put_token(self, request: Message) -> None:
+        properties = request.application_properties or {}
+        if properties.get("operation") != "put-token":
+            raise NotSupported(f"'$cbs' does not know the operation {properties.get('operation')!r}.")
+        audience = properties.get("name")
+        if not isinstance(audience, str):
+            raise InvalidToken("The request has no 'name' that says what the token is for.")
+        peer = self.peer
+        claim = peer.namespace.keys.verify(_token(request), audience, peer.namespace.now())
+        peer.add_claim(claim)
+        log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
+
+
+def _token(request: Message) -> str:
+    """The token text: a value, or a data section from clients that send strings so."""
+    token: Any = b"".join(request.data) if request.data else request.value
+    if isinstance(token, bytes):
+        try:
+            return token.decode()
+        except UnicodeDecodeError:
+            raise InvalidToken("The token is not text.") from None
+    if not isinstance(token, str):
+        raise InvalidToken("The request holds no token.")
+    return token
+
+
+def _reply(status: int, description: str, condition: str | None = None) -> Message:
+    properties: dict[Any, Any] = {"status-code": Int(status), "status-description": description}
+    if condition is not None:
+        properties["error-condition"] = Symbol(condition)
+    return Message(application_properties=properties, value=None)

@@ -1,0 +1,45 @@
+"""What stands at the broker's end of a link, and how failures are put into words for the peer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from peeklock.amqp.outcomes import Error, Rejected
+from peeklock.broker.definitions import Right
+from peeklock.broker.errors import BrokerError, OperationNotAllowed
+from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
+from peeklock.nodes.addresses import Address
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+
+class Node:
+    """The broker's end of one link. Deaf by default: each kind of node hears what concerns it."""
+
+    needs: Right | None = None
+    """The right the link depends on as long as it lives; None for nodes that are open to all."""
+
+    def __init__(self, peer: Peer, address: Address) -> None:
+        self.peer = peer
+        self.address = address
+
+    def on_delivery(self, delivery: IncomingDelivery) -> None:
+        raise OperationNotAllowed(f"'{self.address.path}' takes no messages on this link.")
+
+    def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
+        """The peer's word on messages it was sent."""
+
+    def on_credit(self) -> None:
+        """The peer changed the credit or wants the link drained, or there is room to send again."""
+
+    def closed(self) -> None:
+        """The link is gone, for whatever reason."""
+
+
+def error_of(failure: BrokerError) -> Error:
+    return Error(condition=failure.condition, description=str(failure))
+
+
+def rejected(failure: BrokerError) -> bytes:
+    return Rejected(error=error_of(failure)).encode()

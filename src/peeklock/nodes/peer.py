@@ -1,0 +1,214 @@
+"""One connection as the broker sees it: which node stands at the end of each of its links, and what it may do.
+
+Takes the events of an engine and leads them to the nodes. Sockets are the server's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from peeklock.amqp.errors import AmqpError, Condition
+from peeklock.amqp.outcomes import Error
+from peeklock.amqp.termini import Source, Target
+from peeklock.broker.access import Claim, Claims
+from peeklock.broker.definitions import Right
+from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
+from peeklock.broker.namespace import Namespace
+from peeklock.engine.connection import Connection
+from peeklock.engine.deliveries import IncomingDelivery
+from peeklock.engine.events import (
+    ConnectionClosed,
+    ConnectionOpened,
+    CreditChanged,
+    LinkAttached,
+    LinkDetached,
+    OutgoingDisposed,
+    SessionEnded,
+    WindowOpened,
+)
+from peeklock.engine.links import Link, Receiver, Sender
+from peeklock.engine.session import Session
+from peeklock.nodes.addresses import parse_address
+from peeklock.nodes.cbs import CbsNode
+from peeklock.nodes.node import Node, error_of, rejected
+from peeklock.nodes.receiving import ReceivingNode
+from peeklock.nodes.requests import ReplyNode
+from peeklock.nodes.sending import SendingNode
+
+log = logging.getLogger(__name__)
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+EXPIRY_GRACE_MS: Final = 10_000
+"""How long links outlive their token: clients renew a little late."""
+
+
+class Peer:
+    """A connected client."""
+
+    def __init__(
+        self, connection: Connection, namespace: Namespace, name: str, wake: Callable[[], None]
+    ) -> None:
+        self.connection = connection
+        self.namespace = namespace
+        self.name = name
+        """For the log: where it comes from."""
+        self.wake = wake
+        """There is something to write."""
+        self.claims = Claims()
+        self.unsaved_bytes = 0
+        """Received and not yet durable: what the server keeps in bounds by not reading on."""
+        self._nodes: dict[Link, Node] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    def handle(self, events: list[Any]) -> None:
+        """Lead events to where they belong, in order."""
+        for event in events:
+            kind = type(event)
+            if kind is IncomingDelivery:
+                node = event.link.node
+                if node is not None:
+                    try:
+                        node.on_delivery(event)
+                    except BrokerError as failure:
+                        event.dispose(rejected(failure))
+                        self.wake()
+            elif kind is OutgoingDisposed:
+                node = event.link.node
+                if node is not None:
+                    try:
+                        node.on_disposed(event.deliveries, event.state, event.settled)
+                    except BrokerError as failure:
+                        for delivery in event.deliveries:
+                            delivery.settle(rejected(failure))
+                        self.wake()
+            elif kind is CreditChanged:
+                node = event.link.node
+                if node is not None:
+                    node.on_credit()
+            else:
+                self._handle_rare(event)
+
+    def add_claim(self, claim: Claim) -> None:
+        self.claims.add(claim)
+        if claim.expires_at is not None:
+            self.namespace.agenda.at(claim.expires_at + EXPIRY_GRACE_MS, self._check_claims)
+
+    def writable(self) -> None:
+        """There is room to write again."""
+        for node in self.nodes:
+            node.on_credit()
+
+    def closed(self) -> None:
+        """The connection is gone."""
+        for link in list(self._nodes):
+            self._drop(link)
+
+    # --- inside ---
+
+    def _handle_rare(self, event: Any) -> None:
+        if isinstance(event, LinkAttached):
+            self._attach(event.link)
+        elif isinstance(event, LinkDetached):
+            self._log("link detached", event.error, link=event.link.name)
+            self._drop(event.link)
+        elif isinstance(event, SessionEnded):
+            self._drop_session(event.session)
+            if event.error is not None:
+                self._log("session ended", event.error)
+        elif isinstance(event, WindowOpened):
+            for link, node in list(self._nodes.items()):
+                if link.session is event.session:
+                    node.on_credit()
+        elif isinstance(event, ConnectionOpened):
+            for claim in self.connection.identity or ():
+                self.claims.add(claim)
+            product = (event.open.properties or {}).get("product")
+            self._log("connection opened", None, container=event.open.container_id, product=product)
+        elif isinstance(event, ConnectionClosed):
+            self._log("connection closed", event.error)
+            self.closed()
+
+    def _attach(self, link: Link) -> None:
+        try:
+            node = self._node_for(link)
+        except BrokerError as failure:
+            link.refuse(error_of(failure))
+            self._log("link refused", error_of(failure), link=link.name)
+        except AmqpError as failure:
+            link.refuse(Error(condition=failure.condition, description=failure.description))
+        else:
+            link.node = node
+            self._nodes[link] = node
+            self._log("link attached", None, link=link.name, address=node.address.path, node=type(node).__name__)
+            node.on_credit()
+        self.wake()
+
+    def _node_for(self, link: Link) -> Node:
+        """Make the node that a link asks for; whoever makes a node accepts the link."""
+        attach = link.remote
+        assert attach is not None
+        terminus = attach.source if isinstance(link, Sender) else attach.target
+        if terminus is not None and not isinstance(terminus, Source | Target):
+            raise NotSupported("Transactions are not supported yet.")
+        if terminus is None or not isinstance(terminus.address, str) or not terminus.address:
+            if terminus is not None and terminus.dynamic:
+                raise NotSupported("Dynamic nodes are not supported.")
+            side = "source" if isinstance(link, Sender) else "target"
+            raise InvalidProperty(f"The attach of link '{link.name}' has no {side} address.")
+        address = parse_address(terminus.address)
+        if address.is_cbs:
+            if isinstance(link, Sender):
+                return ReplyNode(self, address, link)
+            assert isinstance(link, Receiver)
+            return CbsNode(self, address, link)
+        right = Right.LISTEN if isinstance(link, Sender) else Right.SEND
+        if address.is_management:
+            raise NotSupported("'$management' is not supported yet.")
+        self.claims.check(address.container, address.entity, right, self.namespace.now())
+        queue = self.namespace.queue(address.container)
+        if isinstance(link, Receiver):
+            return SendingNode(self, address, link, queue)
+        assert isinstance(link, Sender)
+        asks_session = isinstance(terminus, Source) and SESSION_FILTER in (terminus.filter or {})
+        needs_session = queue.definition.requires_session and not queue.is_dead_letter_queue
+        if asks_session and not needs_session:
+            raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; receive without a session filter.")
+        if needs_session and not asks_session:
+            raise OperationNotAllowed(f"The entity '{queue.path}' requires sessions; receive with a session filter.")
+        if asks_session:
+            raise NotSupported("Session receivers are not supported yet.")
+        return ReceivingNode(self, address, link, queue)
+
+    def _check_claims(self) -> None:
+        """A token has run out: links that nothing else allows are detached."""
+        for link, node in list(self._nodes.items()):
+            if node.needs is None:
+                continue
+            try:
+                self.claims.check(node.address.container, node.address.entity, node.needs, self.namespace.now())
+            except Unauthorized as failure:
+                self._drop(link)
+                link.detach(error_of(failure))
+                self._log("link detached", error_of(failure), link=link.name)
+                self.wake()
+
+    def _drop(self, link: Link) -> None:
+        node = self._nodes.pop(link, None)
+        link.node = None
+        if node is not None:
+            node.closed()
+
+    def _drop_session(self, session: Session) -> None:
+        for link in [link for link in self._nodes if link.session is session]:
+            self._drop(link)
+
+    def _log(self, what: str, error: Error | None, **fields: Any) -> None:
+        if error is not None:
+            fields |= {"condition": error.condition, "description": error.description}
+        quiet = error is None or error.condition == Condition.CONNECTION_FORCED
+        log.log(logging.INFO if quiet else logging.WARNING, what, extra={"fields": {"peer": self.name, **fields}})

@@ -1,0 +1,100 @@
+"""Links on which a client sends to a queue: messages and batches in, an outcome for each delivery out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.outcomes import Accepted
+from peeklock.amqp.sections import data_sections
+from peeklock.amqp.types import Symbol, ULong
+from peeklock.broker.definitions import Right
+from peeklock.broker.envelope import Incoming, read_incoming
+from peeklock.broker.errors import BrokerError, InvalidMessage, MessageSizeExceeded, NotSupported
+from peeklock.broker.queue import Queue
+from peeklock.engine.deliveries import IncomingDelivery
+from peeklock.engine.links import Receiver
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.node import Node, rejected
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+BATCH_FORMAT: Final = 0x80013700
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""A batch is no larger than this, whatever one message may be."""
+MAX_BATCH_MESSAGES: Final = 65536
+CREDIT: Final = 2000
+"""Deliveries a sender may have on the way to the store."""
+
+ACCEPTED: Final = Accepted().encode()
+
+
+class SendingNode(Node):
+    """Takes what a client sends to one queue."""
+
+    needs = Right.SEND
+
+    def __init__(self, peer: Peer, address: Address, link: Receiver, queue: Queue) -> None:
+        super().__init__(peer, address)
+        self._link = link
+        self._queue = queue
+        self._in_flight = 0
+        limit = peer.namespace.profile.max_message_bytes
+        if queue.definition.max_message_size_in_kilobytes is not None:
+            limit = min(limit, queue.definition.max_message_size_in_kilobytes * 1024)
+        self._limit = limit
+        link.max_message_size = limit
+        link.accept(
+            max_message_size=limit,
+            properties={Symbol("com.microsoft:max-message-batch-size"): ULong(min(limit, MAX_BATCH_BYTES))},
+        )
+        link.grant(CREDIT)
+
+    def on_delivery(self, delivery: IncomingDelivery) -> None:
+        self._in_flight += 1
+        self.peer.unsaved_bytes += len(delivery.payload)
+        try:
+            if delivery.message_format == BATCH_FORMAT:
+                messages = self._read_batch(delivery)
+            else:
+                self._check(delivery)
+                messages = [read_incoming(delivery.payload, self._queue.definition.requires_session)]
+            self._queue.send(messages, partial(self._sent, delivery))
+        except BrokerError as failure:
+            self._sent(delivery, failure)
+
+    def _check(self, delivery: IncomingDelivery) -> None:
+        if delivery.oversize:
+            raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of this entity.")
+        if delivery.message_format:
+            raise NotSupported(f"Message format 0x{delivery.message_format:x} is not known.")
+        if delivery.state is not None:
+            raise NotSupported("Transactions are not supported yet.")
+
+    def _read_batch(self, delivery: IncomingDelivery) -> list[Incoming]:
+        if delivery.oversize:
+            raise MessageSizeExceeded(f"The batch is larger than {self._limit} bytes, the limit of this entity.")
+        if delivery.state is not None:
+            raise NotSupported("Transactions are not supported yet.")
+        try:
+            encoded = data_sections(delivery.payload)
+        except DecodeError as error:
+            raise InvalidMessage(f"The batch could not be read: {error.description}.") from error
+        if not encoded:
+            raise InvalidMessage("The batch holds no message.")
+        if len(encoded) > MAX_BATCH_MESSAGES:
+            raise MessageSizeExceeded(f"The batch holds more than {MAX_BATCH_MESSAGES} messages.")
+        wants_session = self._queue.definition.requires_session
+        return [read_incoming(message, wants_session) for message in encoded]
+
+    def _sent(self, delivery: IncomingDelivery, error: BrokerError | None) -> None:
+        delivery.dispose(ACCEPTED if error is None else rejected(error))
+        peer = self.peer
+        peer.unsaved_bytes -= len(delivery.payload)
+        self._in_flight -= 1
+        link = self._link
+        if link.credit + self._in_flight < CREDIT // 2 and link.attached:
+            link.grant(CREDIT - self._in_flight)
+        peer.wake()

@@ -1,0 +1,241 @@
+"""A whole broker in one process: store, namespace, listeners, time. What `peeklock serve` and the tests start."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import ssl
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.outcomes import Error
+from peeklock.broker.agenda import Clock, system_clock
+from peeklock.broker.definitions import DEFAULT_KEY, DEFAULT_PROFILE, NamespaceDefinition, Profile, Right
+from peeklock.broker.namespace import Namespace
+from peeklock.server.certificates import CertificateError, ensure_certificates, server_context
+from peeklock.server.config import default_namespace
+from peeklock.server.http import HttpService
+from peeklock.server.listener import Listener
+from peeklock.server.shell import AmqpProtocol, Shell
+from peeklock.store.base import Store, StoreError
+from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite import SqliteStore
+
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS: Final = 5000
+STOP_SECONDS: Final = 5.0
+"""How long running work may take when the broker stops."""
+SWITCH_INTERVAL: Final = 0.0005
+"""The writer thread must not wait long for the interpreter while the loop is busy (docs/benchmarks.md)."""
+
+
+class StartError(Exception):
+    """The broker cannot start; `str()` is one sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a broker is started with."""
+
+    namespace: NamespaceDefinition = field(default_factory=default_namespace)
+    profile: Profile = DEFAULT_PROFILE
+    data: Path | None = None
+    """The data folder; None keeps everything in memory."""
+    host: str = "127.0.0.1"
+    port: int = 5672
+    """0 takes a free one."""
+    further_ports: tuple[int, ...] = ()
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_folder: Path | None = None
+    """Where the local authority lives; the data folder when there is one."""
+    insecure_default_key: bool = False
+    clock: Clock = system_clock
+
+
+class Broker:
+    """Started once, stopped once."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._shells: set[Shell] = set()
+        self._listeners: list[Listener] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def port(self) -> int:
+        return self._listeners[0].port
+
+    @property
+    def connection_string(self) -> str:
+        rule = next(
+            (rule for rule in self.options.namespace.authorization_rules if Right.MANAGE in rule.rights),
+            self.options.namespace.authorization_rules[0],
+        )
+        host = self.options.host
+        if host in ("", "0.0.0.0", "::"):
+            host = "127.0.0.1"
+        elif ":" in host:
+            host = f"[{host}]"
+        return (
+            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={rule.name};"
+            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
+        )
+
+    async def start(self) -> None:
+        """Serve when this returns. StartError says why it cannot."""
+        self._check_default_key()
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        loop = asyncio.get_running_loop()
+        sockets = self._bind()
+        try:
+            self._store = self._open_store()
+            self.namespace = Namespace(
+                self.options.namespace,
+                self._store,
+                loop.call_soon,
+                clock=self.options.clock,
+                profile=self.options.profile,
+            )
+            await self._start_namespace()
+            tls = self._tls_context()
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            if hasattr(self, "_store"):
+                self._store.close()
+            raise
+        self.namespace.agenda.on_earlier = self.look_at_agenda
+        self.look_at_agenda()
+        self._http = HttpService(self.namespace, self._shells.add, self._shells.discard)
+        await self._http.start()
+        for sock in sockets:
+            self._listeners.append(Listener(sock, tls, self._amqp_protocol, self._http.protocol, self._has_room))
+        for listener in self._listeners:
+            log.info("listening", extra={"fields": {"host": self.options.host, "port": listener.port}})
+
+    async def stop(self) -> None:
+        """Stop accepting, let running work finish, commit, tell the clients, let go of the store."""
+        log.info("stopping", extra={"fields": {"connections": len(self._shells)}})
+        for listener in self._listeners:
+            listener.close()
+        for shell in self._shells:
+            shell.pause_reading()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + STOP_SECONDS
+        while not self.namespace.journal.idle and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        error = Error(condition=Condition.CONNECTION_FORCED, description="The broker is stopping.")
+        for shell in list(self._shells):
+            shell.close(error)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._http.stop()
+        await asyncio.sleep(0.05)  # the last bytes leave with the loop
+        self._store.close()
+        log.info("stopped")
+
+    def look_at_agenda(self) -> None:
+        """Do what is due and come back when the next thing is."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        loop = asyncio.get_running_loop()
+        agenda = self.namespace.agenda
+        agenda.on_earlier = lambda: None  # while running, what is added is looked at below
+        agenda.run()
+        agenda.on_earlier = self.look_at_agenda
+        due = agenda.next_due
+        if due is not None:
+            delay = max(0.001, min(3600.0, (due - agenda.now()) / 1000))
+            self._timer = loop.call_later(delay, self.look_at_agenda)
+
+    # --- inside ---
+
+    def _amqp_protocol(self) -> AmqpProtocol:
+        return AmqpProtocol(self.namespace, self._shells.add, self._shells.discard)
+
+    def _has_room(self) -> bool:
+        return len(self._shells) < MAX_CONNECTIONS
+
+    def _check_default_key(self) -> None:
+        namespace = self.options.namespace
+        rules = [*namespace.authorization_rules]
+        for queue in namespace.queues:
+            rules += queue.authorization_rules
+        for topic in namespace.topics:
+            rules += topic.authorization_rules
+        uses_default = any(DEFAULT_KEY in rule.keys for rule in rules)
+        if uses_default and not self.options.insecure_default_key and not _is_loopback(self.options.host):
+            raise StartError(
+                f"the well-known default key is not accepted on {self.options.host}, which others can reach: "
+                "give the namespace keys of its own in the config file, or say --insecure-default-key"
+            )
+
+    def _bind(self) -> list[socket.socket]:
+        sockets: list[socket.socket] = []
+        for port in (self.options.port, *self.options.further_ports):
+            try:
+                family, kind, protocol, _, address = socket.getaddrinfo(
+                    self.options.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+                )[0]
+                sock = socket.socket(family, kind, protocol)
+                sockets.append(sock)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sock.bind(address)
+                sock.listen(1)
+            except (OSError, OverflowError) as error:
+                for opened in sockets:
+                    opened.close()
+                reason = getattr(error, "strerror", None) or str(error)
+                raise StartError(f"cannot listen on {self.options.host} port {port}: {reason}") from error
+        return sockets
+
+    def _open_store(self) -> Store:
+        if self.options.data is None:
+            return MemoryStore()
+        return SqliteStore(self.options.data, asyncio.get_running_loop().call_soon_threadsafe)
+
+    async def _start_namespace(self) -> None:
+        started: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
+        try:
+            self.namespace.start(started.set_result)
+            error = await started
+        except StoreError as failure:
+            error = failure
+        if error is not None:
+            raise StartError(str(error)) from error
+
+    def _tls_context(self) -> ssl.SSLContext:
+        options = self.options
+        try:
+            if options.tls_certificate is not None and options.tls_key is not None:
+                return server_context(options.tls_certificate, options.tls_key)
+            folder = options.tls_folder or options.data
+            assert folder is not None, "a broker in memory is told where its certificates live"
+            made = ensure_certificates(folder, [options.host])
+            return server_context(made.certificate, made.key)
+        except (CertificateError, OSError) as error:
+            raise StartError(str(error)) from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host.casefold() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def default_tls_folder() -> Path:
+    """For a broker without a data folder: certificates that clients trust should survive a restart too."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "peeklock"

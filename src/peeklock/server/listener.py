@@ -1,0 +1,148 @@
+"""Listening sockets: a look at the first bytes of each connection decides what is spoken on it.
+
+TLS is seen before anything is read, so that the socket can still be handed to the TLS layer whole; then, and on
+plain connections, the first bytes tell AMQP from HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, cast
+
+log = logging.getLogger(__name__)
+
+FIRST_BYTES_SECONDS: Final = 20.0
+TLS_RECORD: Final = b"\x16"
+BACKLOG: Final = 1024
+_METHODS: Final = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC")
+_OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+MakeProtocol = Callable[[], asyncio.Protocol]
+
+
+class Listener:
+    """One listening socket."""
+
+    def __init__(
+        self, sock: socket.socket, tls: ssl.SSLContext, amqp: MakeProtocol, http: MakeProtocol, has_room: Callable[[], bool]
+    ) -> None:
+        self._socket = sock
+        self._tls = tls
+        self._amqp = amqp
+        self._http = http
+        self._has_room = has_room
+        self._loop = asyncio.get_running_loop()
+        self._looking: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connections of which nothing has been seen yet, with their deadline."""
+        self._starting: set[asyncio.Task[None]] = set()
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._loop.add_reader(sock, self._accept)
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more; connections that have not spoken yet are dropped."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for connection in list(self._looking):
+            self._forget(connection)
+            connection.close()
+        for task in self._starting:
+            task.cancel()
+
+    def _accept(self) -> None:
+        for _ in range(BACKLOG):
+            try:
+                connection, _address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _OUT_OF_FILES:
+                    raise
+                log.error("no connection can be accepted: %s", error.strerror)
+                self._loop.remove_reader(self._socket)
+                self._loop.call_later(1.0, self._accept_again)
+                return
+            if not self._has_room():
+                log.warning("connection refused: too many are open")
+                connection.close()
+                continue
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            deadline = self._loop.call_later(FIRST_BYTES_SECONDS, self._give_up, connection)
+            self._looking[connection] = deadline
+            self._loop.add_reader(connection, self._look, connection)
+
+    def _accept_again(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _give_up(self, connection: socket.socket) -> None:
+        self._forget(connection)
+        connection.close()
+
+    def _forget(self, connection: socket.socket) -> None:
+        self._loop.remove_reader(connection)
+        self._looking.pop(connection).cancel()
+
+    def _look(self, connection: socket.socket) -> None:
+        try:
+            first = connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._forget(connection)
+        if not first:
+            connection.close()
+            return
+        task = self._loop.create_task(self._start(connection, first == TLS_RECORD))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start(self, connection: socket.socket, with_tls: bool) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: Sniffer(self._amqp, self._http),
+                connection,
+                ssl=self._tls if with_tls else None,
+                ssl_handshake_timeout=FIRST_BYTES_SECONDS if with_tls else None,
+            )
+        except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
+            log.info("connection not established: %s", error)
+            connection.close()
+
+
+class Sniffer(asyncio.Protocol):
+    """Stands in until the first bytes tell which protocol takes over."""
+
+    def __init__(self, amqp: MakeProtocol, http: MakeProtocol) -> None:
+        self._amqp = amqp
+        self._http = http
+        self._seen = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._deadline = asyncio.get_running_loop().call_later(FIRST_BYTES_SECONDS, self._transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        if len(self._seen) < 4:
+            return
+        self._deadline.cancel()
+        # What is neither goes to AMQP, which answers with its own header and hangs up (2.2).
+        protocol = (self._http if self._seen[:4] in _METHODS else self._amqp)()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(self._seen)

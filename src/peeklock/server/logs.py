@@ -1,0 +1,136 @@
+"""Logging: one line an event on standard error, `key=value` after the name of the event.
+
+    2026-01-01T00:00:00.000Z INFO  peeklock.server listening host=127.0.0.1 port=5672
+
+Built on the standard `logging`, so that what libraries log takes the same form. Whatever arrives, a record
+stays one line (line ends and control characters are escaped) and keys and signatures are masked. What is
+worth logging is for others to decide; bodies and tokens are not.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Mapping
+
+LEVELS: dict[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+MASK = "***"
+
+_LEVEL_NAMES = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO ",
+    logging.WARNING: "WARN ",
+    logging.ERROR: "ERROR",
+    logging.CRITICAL: "FATAL",
+}
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_BARE = re.compile(r"[^\s\"=\\]+")
+# The name of a secret, then "=" or ":" or its URL form, then the secret. A key ends where a field of a
+# connection string does, a signature also where a parameter of a query does; rather too much is masked than
+# too little. SharedAccessKeyName is no secret.
+_SECRETS = re.compile(
+    r"((?:SharedAccessKey|PrimaryKey|SecondaryKey)[\"']?\s*(?:=|:|%3D)\s*)[^\s;]+"
+    r"|((?<![A-Za-z0-9_])sig[\"']?\s*(?:=|:|%3D)\s*)[^\s;&]+",
+    re.IGNORECASE,
+)
+_SECRET_FIELDS = frozenset(
+    {"sig", "signature", "key", "token", "password", "sharedaccesskey", "primary_key", "secondary_key"}
+)
+
+
+def configure_logging(level: str) -> None:
+    """Log to standard error from `level` on; ValueError when there is no such level.
+
+    What libraries log is shown from warning on: their info is about themselves.
+    """
+    number = LEVELS.get(level.lower())
+    if number is None:
+        raise ValueError(f"the log level {level!r} is not known: it is one of {', '.join(LEVELS)}")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogfmtFormatter())
+    root = logging.getLogger()
+    for former in [each for each in root.handlers if isinstance(each.formatter, LogfmtFormatter)]:
+        root.removeHandler(former)
+    root.addHandler(handler)
+    root.setLevel(max(number, logging.WARNING))
+    logging.getLogger("peeklock").setLevel(number)
+    logging.captureWarnings(True)
+
+
+def event(logger: logging.Logger, level: int, name: str, /, **fields: object) -> None:
+    """Log one event by its name, with fields; an exception given as `exc` is written with its trace."""
+    if not logger.isEnabledFor(level):
+        return
+    exc = fields.pop("exc", None)
+    if isinstance(exc, BaseException):
+        logger.log(level, name, extra={"fields": fields}, exc_info=exc)
+        return
+    if exc is not None:
+        fields["exc"] = exc
+    logger.log(level, name, extra={"fields": fields})
+
+
+def redact(text: str) -> str:
+    """The text with what looks like a SAS key or signature masked."""
+    return _SECRETS.sub(lambda match: f"{match[1] or match[2]}{MASK}", text)
+
+
+class LogfmtFormatter(logging.Formatter):
+    """One line a record, whatever is in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment, millis = divmod(int(record.created * 1000), 1000)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment))
+        level = _LEVEL_NAMES.get(record.levelno, record.levelname)
+        line = f"{stamp}.{millis:03}Z {level} {record.name} {_escape(redact(record.getMessage()))}"
+        fields = getattr(record, "fields", None)
+        if isinstance(fields, Mapping):
+            line += "".join(
+                f" {_escape(str(key))}={_value(str(key), value)}" for key, value in fields.items()
+            )
+        if record.exc_info and record.exc_info[0] is not None:
+            line += f" exc={_quote(redact(self.formatException(record.exc_info)))}"
+        if record.stack_info:
+            line += f" stack={_quote(redact(record.stack_info))}"
+        return line
+
+
+def _value(key: str, value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if key.lower() in _SECRET_FIELDS:
+        return MASK
+    text = redact(str(value))
+    return text if _BARE.fullmatch(text) and text.isprintable() else _quote(text)
+
+
+def _quote(text: str) -> str:
+    return '"' + _escape(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _escape(text: str) -> str:
+    """Whatever could end the line or steer a terminal, as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else _ESCAPES.get(character) or _code(character)
+        for character in text
+    )
+
+
+def _code(character: str) -> str:
+    number = ord(character)
+    return (
+        f"\\x{number:02x}"
+        if number < 0x100
+        else f"\\u{number:04x}"
+        if number < 0x10000
+        else f"\\U{number:08x}"
+    )

@@ -1,0 +1,245 @@
+"""What a SQLite writer applies: changes copied out of the broker's hands, joined, and made parameters.
+
+A batch holds one commit or several that waited together. The broker may go on changing its objects once
+`Batch(changes)` has returned; everything else here may run on another thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .base import Changes, Counters, StoredEntity, StoredMessage, StoreError
+from .sqlite_schema import MAX_ENTITY, MAX_NUMBER, NUMBER_BITS
+
+_Changed = tuple[int, int, int, int | None, int | None]
+"""State, delivery count, enqueued at, expires at, due at: what an update changes."""
+
+_SLICE_BYTES = 32 * 1024 * 1024
+"""Bytes of messages handed to SQLite at a time; one message may be longer."""
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class Batch:
+    """Changes in the shape of the store's tables; a message is known by its key."""
+
+    def __init__(self, changes: Changes) -> None:
+        self.entities = [_entity_row(entity) for entity in changes.entities.values()]
+        self.owners: set[int] = set()
+        """Entities that are appended to, which must exist."""
+        self.plain: list[tuple[int, bytes, int]] = []
+        """Key, payload and enqueued at of messages for which the other columns have their defaults."""
+        self.rich: list[tuple[int, bytes, _Changed, bytes | None, bytes | None]] = []
+        self.updates: dict[int, _Changed] = {}
+        self.rewrites: dict[int, tuple[_Changed, bytes, bytes | None]] = {}
+        self.removals = [id << NUMBER_BITS | message.sequence_number for id, message in changes.removals]
+        self.deltas = changes.deltas()
+        self.dropped = list(changes.dropped_entities)
+        self.size = 0
+        """Bytes of payloads and annexes."""
+        self._append(changes.appends)
+        for id, message, _ in changes.updates:
+            self._update(id << NUMBER_BITS | message.sequence_number, _changed(message))
+        for id, message, _, _ in changes.rewrites:
+            key = id << NUMBER_BITS | message.sequence_number
+            self._rewrite(key, (_changed(message), message.payload, message.annex))
+            self.size += len(message.payload) + len(message.annex or b"")
+
+    def _append(self, appends: list[tuple[int, StoredMessage]]) -> None:
+        plain = self.plain
+        for id, message in appends:
+            number = message.sequence_number
+            if not 0 < number <= MAX_NUMBER:
+                raise StoreError(f"The sequence number {number} is not between 1 and {MAX_NUMBER}.")
+            self.owners.add(id)
+            self.size += len(message.payload)
+            if (
+                message.expires_at is None
+                and message.session_id is None
+                and message.annex is None
+                and message.due_at is None
+                and not message.state
+                and not message.delivery_count
+            ):
+                plain.append((id << NUMBER_BITS | number, message.payload, message.enqueued_at))
+            else:
+                key = id << NUMBER_BITS | number
+                # As bytes: in SQLite's JSON a string ends at its first NUL.
+                session_id = None if message.session_id is None else message.session_id.encode()
+                self.rich.append((key, message.payload, _changed(message), session_id, message.annex))
+                self.size += len(session_id or b"") + len(message.annex or b"")
+
+    def _update(self, key: int, changed: _Changed) -> None:
+        if key in self.rewrites:
+            self.rewrites[key] = (changed, *self.rewrites[key][1:])
+        else:
+            self.updates[key] = changed
+
+    def _rewrite(self, key: int, rewrite: tuple[_Changed, bytes, bytes | None]) -> None:
+        self.updates.pop(key, None)
+        self.rewrites[key] = rewrite
+
+    @property
+    def rows(self) -> int:
+        return len(self.plain) + len(self.rich) + len(self.updates) + len(self.rewrites) + len(self.removals)
+
+    @property
+    def is_long(self) -> bool:
+        """`parameters` may give several rows."""
+        return self.size >= _SLICE_BYTES
+
+    @property
+    def stands_alone(self) -> bool:
+        """Entities come and go seldom; alone, nothing that a later commit does can come before it."""
+        return bool(self.entities or self.dropped)
+
+    @classmethod
+    def join(cls, batches: Iterable[Batch]) -> Batch:
+        """One batch that does, in one go, what these do one after the other."""
+        joined = cls(Changes())
+        for batch in batches:
+            joined.entities += batch.entities
+            joined.owners |= batch.owners
+            joined.plain += batch.plain
+            joined.rich += batch.rich
+            for key, changed in batch.updates.items():
+                joined._update(key, changed)
+            for key, rewrite in batch.rewrites.items():
+                joined._rewrite(key, rewrite)
+            # A removed number never comes back, so nothing of a later batch is meant for it.
+            joined.removals += batch.removals
+            for id, delta in batch.deltas.items():
+                joined.deltas[id] = _sum(joined.deltas[id], delta) if id in joined.deltas else delta
+            joined.dropped += batch.dropped
+            joined.size += batch.size
+        return joined
+
+    def parameters(self) -> Iterator[dict[str, Any]]:
+        """Rows for the writer's `batch` view, to be inserted in this order; nearly always one.
+
+        Each but `bytes` is a JSON array of arrays, or None. `bytes` holds the payloads one after the other;
+        rows say at which byte, from 1, theirs begins, and how long it is.
+        """
+        slice_ = _Slice()
+        slice_.put("entities", self.entities)
+        slice_.put("owners", sorted(self.owners))
+        for key, payload, enqueued_at in self.plain:
+            slice_.add("plain", key, *slice_.place(payload), enqueued_at)
+            if slice_.size >= _SLICE_BYTES:
+                yield slice_.parameters()
+                slice_ = _Slice()
+        for key, payload, changed, session_id, annex in self.rich:
+            places = (*slice_.place(payload), *slice_.place(annex), *slice_.place(session_id))
+            slice_.add("rich", key, *places, *changed)
+            if slice_.size >= _SLICE_BYTES:
+                yield slice_.parameters()
+                slice_ = _Slice()
+        slice_.put("updates", [(key, *changed) for key, changed in self.updates.items()])
+        for key, (changed, payload, annex) in self.rewrites.items():
+            slice_.add("rewrites", key, *slice_.place(payload), *slice_.place(annex), *changed)
+            if slice_.size >= _SLICE_BYTES:
+                yield slice_.parameters()
+                slice_ = _Slice()
+        slice_.put("runs", list(_runs(self.removals)))
+        slice_.put("deltas", [(id, *_counter_row(delta)) for id, delta in self.deltas.items()])
+        slice_.put("dropped", self.dropped)
+        yield slice_.parameters()
+
+
+class _Slice:
+    """The parameters of one statement in the making."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._parts: list[bytes] = []
+        self._sections: dict[str, list[Any]] = {}
+
+    def place(self, content: bytes | None) -> tuple[int | None, int | None]:
+        if content is None:
+            return None, None
+        begin = self.size + 1
+        self._parts.append(content)
+        self.size += len(content)
+        return begin, len(content)
+
+    def add(self, section: str, *row: object) -> None:
+        rows = self._sections.get(section)
+        if rows is None:
+            rows = self._sections[section] = []
+        rows.append(row)
+
+    def put(self, section: str, rows: list[Any]) -> None:
+        if rows:
+            self._sections[section] = rows
+
+    def parameters(self) -> dict[str, Any]:
+        # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
+        parameters: dict[str, Any] = dict.fromkeys(SECTIONS)
+        parameters["bytes"] = b"".join([*self._parts, b"\0"])
+        for section, rows in self._sections.items():
+            parameters[section] = _encode(rows)
+        return parameters
+
+
+SECTIONS = (
+    "bytes",
+    "entities",
+    "owners",
+    "plain",
+    "rich",
+    "updates",
+    "rewrites",
+    "runs",
+    "deltas",
+    "dropped",
+)
+
+
+def _changed(message: StoredMessage) -> _Changed:
+    return (
+        message.state,
+        message.delivery_count,
+        message.enqueued_at,
+        message.expires_at,
+        message.due_at,
+    )
+
+
+def _entity_row(entity: StoredEntity) -> tuple[int | str, ...]:
+    if not 0 < entity.id <= MAX_ENTITY:
+        raise StoreError(f"The entity number {entity.id} is not between 1 and {MAX_ENTITY}.")
+    try:
+        definition = json.dumps(entity.definition)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"An entity's definition cannot be kept as JSON: {error}.") from error
+    return (entity.id, entity.path, entity.kind, definition, *_counter_row(entity.counters))
+
+
+def _counter_row(of: Counters) -> tuple[int, int, int, int, int]:
+    return (of.last_sequence_number, of.active, of.deferred, of.scheduled, of.size_in_bytes)
+
+
+def _sum(one: Counters, other: Counters) -> Counters:
+    return Counters(
+        max(one.last_sequence_number, other.last_sequence_number),
+        one.active + other.active,
+        one.deferred + other.deferred,
+        one.scheduled + other.scheduled,
+        one.size_in_bytes + other.size_in_bytes,
+    )
+
+
+def _runs(keys: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of neighbours: messages are mostly settled in order."""
+    if not keys:
+        return
+    keys.sort()
+    first = last = keys[0]
+    for key in keys:
+        if key > last + 1:
+            yield first, last
+            first = key
+        last = key
+    yield first, last

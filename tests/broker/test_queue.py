@@ -1,0 +1,484 @@
+"""Queues: the way of messages through sending, locks, settlement, counts and expiry."""
+
+from __future__ import annotations
+
+import pytest
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, delivered, encoded
+
+from peeklock.amqp.message import Header
+from peeklock.broker.backlog import PAGE_MESSAGES, WINDOW_MESSAGES
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.envelope import read_incoming
+from peeklock.broker.errors import (
+    BrokerError,
+    EntityDisabled,
+    InvalidProperty,
+    MessageLockLost,
+    OperationNotAllowed,
+    QuotaExceeded,
+    StorageFull,
+)
+from peeklock.broker.queue import Lock
+from peeklock.store.base import Changes, StoreError, StoreFull
+
+
+def ignore(error: BrokerError | None) -> None:
+    assert error is None
+
+
+def test_messages_are_received_in_the_order_they_were_sent() -> None:
+    world = World()
+    world.send("a", "b", "c")
+    receiver = Receiver(world, world.queue())
+    assert receiver.bodies == ["a", "b", "c"]
+    assert receiver.numbers == [1, 2, 3]
+
+
+def test_a_send_is_confirmed_only_after_its_commit() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    store.held = []
+    receiver = Receiver(world, world.queue())
+    assert world.send("a") == []
+    assert receiver.got == []
+    commit = store.held.pop()
+    store.held = None
+    commit()
+    world.run()
+    assert receiver.bodies == ["a"]
+
+
+def test_a_batch_is_kept_whole_or_not_at_all() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    outcomes: list[BrokerError | None] = []
+    store.fails = lambda changes: StoreFull("no room")
+    world.queue().send([read_incoming(encoded(text), False) for text in "ab"], outcomes.append)
+    world.run()
+    assert [type(outcome) for outcome in outcomes] == [StorageFull]
+    store.fails = lambda changes: None
+    world.send("c")
+    assert Receiver(world, world.queue()).bodies == ["c"]
+
+
+def test_a_full_disk_refuses_sends_while_settlements_go_through() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+
+    def full(changes: Changes) -> StoreError | None:
+        return StoreFull("no room") if changes.appends else None
+
+    store.fails = full
+    sent: list[BrokerError | None] = []
+    completed: list[BrokerError | None] = []
+    world.queue().send([read_incoming(encoded("b"), False)], sent.append)
+    world.queue().complete(receiver.locks[0], completed.append)
+    world.run()
+    assert isinstance(sent[0], StorageFull)
+    assert completed == [None]
+    assert world.namespace.journal.failure is None
+    assert world.queue().counters.active == 0
+
+
+def test_a_settlement_that_could_not_be_stored_leaves_the_message_locked() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    store.fails = lambda changes: StoreError("the disk is on fire")
+    outcomes: list[BrokerError | None] = []
+    world.queue().complete(receiver.locks[0], outcomes.append)
+    world.run()
+    assert outcomes[0] is not None
+    assert world.namespace.journal.failure is not None
+    store.fails = lambda changes: None
+    world.queue().complete(receiver.locks[0], outcomes.append)
+    world.run()
+    assert outcomes[1] is None
+    assert world.namespace.journal.failure is None
+
+
+def test_a_completed_message_is_gone() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    world.queue().complete(receiver.locks[0], ignore)
+    world.advance(10 * MINUTE)
+    assert receiver.bodies == ["a"]
+    assert world.queue().counters.active == 0
+    assert world.queue().counters.size_in_bytes == 0
+
+
+def test_a_message_is_settled_only_once() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    world.queue().complete(receiver.locks[0], ignore)
+    with pytest.raises(MessageLockLost):
+        world.queue().abandon(receiver.locks[0], ignore)
+    world.run()
+    with pytest.raises(MessageLockLost):
+        world.queue().complete(receiver.locks[0], ignore)
+
+
+def test_an_abandoned_message_comes_back_in_its_place_and_is_counted() -> None:
+    world = World()
+    world.send("a", "b", "c")
+    receiver = Receiver(world, world.queue(), credit=2)
+    world.queue().abandon(receiver.locks[0], ignore)
+    world.run()
+    receiver.more()
+    assert receiver.bodies == ["a", "b", "a", "c"]
+    assert [message.delivery_count for message in receiver.got] == [0, 0, 1, 0]
+
+
+def test_abandoning_can_change_application_properties() -> None:
+    world = World()
+    world.send("a", application_properties={"kept": 1, "changed": "old"})
+    receiver = Receiver(world, world.queue(), credit=1)
+    world.queue().abandon(receiver.locks[0], ignore, {"changed": "new", "added": True})
+    world.run()
+    receiver.more(1)
+    assert delivered(receiver.got[1]).application_properties == {"kept": 1, "changed": "new", "added": True}
+    assert receiver.bodies == ["a", "a"]
+
+
+def test_a_released_message_comes_back_at_once_and_uncounted() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue(), credit=1)
+    world.queue().release(receiver.locks[0])
+    receiver.more(1)
+    assert receiver.bodies == ["a", "a"]
+    assert receiver.got[1].delivery_count == 0
+
+
+def test_each_delivery_has_a_tag_of_its_own() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue(), credit=1)
+    first = receiver.locks[0]
+    world.queue().release(first)
+    receiver.more(1)
+    second = receiver.locks[1]
+    assert first.tag != second.tag
+    assert len(first.tag) == 16
+    assert world.queue().lock_of(second.tag) is second
+    with pytest.raises(MessageLockLost):
+        world.queue().lock_of(first.tag)
+
+
+def test_a_lock_runs_out_and_the_message_comes_back_counted() -> None:
+    world = World(QueueDefinition(name="q", lock_duration_ms=30 * SECOND))
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    world.advance(30 * SECOND - 1)
+    assert receiver.bodies == ["a"]
+    world.advance(1)
+    assert receiver.bodies == ["a", "a"]
+    assert receiver.got[1].delivery_count == 1
+    with pytest.raises(MessageLockLost):
+        world.queue().complete(receiver.locks[0], ignore)
+
+
+def test_a_lock_that_has_run_out_cannot_be_used_even_before_anybody_noticed() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    world.clock.advance(MINUTE)
+    with pytest.raises(MessageLockLost):
+        world.queue().complete(receiver.locks[0], ignore)
+
+
+def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    world.queue().leave(receiver)
+    other = Receiver(world, world.queue())
+    assert other.got == []
+    world.queue().complete(world.queue().lock_of(receiver.locks[0].tag), ignore)
+    world.advance(10 * MINUTE)
+    assert other.got == []
+
+
+def test_a_message_delivered_too_often_goes_to_the_dead_letters() -> None:
+    world = World(QueueDefinition(name="q", max_delivery_count=3))
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    for _ in range(3):
+        world.advance(MINUTE)
+    assert receiver.bodies == ["a", "a", "a"]
+    dead = Receiver(world, world.queue("q/$DeadLetterQueue"))
+    assert dead.bodies == ["a"]
+    properties = delivered(dead.got[0]).application_properties
+    assert properties is not None
+    assert properties["DeadLetterReason"] == "MaxDeliveryCountExceeded"
+    assert dead.numbers == [1]
+    assert world.queue().counters.active == 0
+    assert world.queue("q/$deadletterqueue").counters.active == 1
+
+
+def test_a_dead_lettered_message_keeps_its_bytes_and_says_why() -> None:
+    world = World()
+    world.send("a", application_properties={"mine": 7})
+    receiver = Receiver(world, world.queue())
+    world.queue().dead_letter(receiver.locks[0], ignore, "reason", "description", {"extra": 1})
+    world.run()
+    dead = Receiver(world, world.queue("Q/$deadletterqueue"))
+    message = delivered(dead.got[0])
+    assert message.application_properties == {
+        "mine": 7,
+        "extra": 1,
+        "DeadLetterReason": "reason",
+        "DeadLetterErrorDescription": "description",
+    }
+    assert message.data == [b"a"]
+    assert message.message_annotations is not None
+    assert message.message_annotations["x-opt-deadletter-source"] == "q"
+
+
+def test_dead_letters_keep_their_order_and_stay_however_often_they_are_given_back() -> None:
+    world = World(QueueDefinition(name="q", max_delivery_count=1))
+    world.send("a", "b", "c")
+    receiver = Receiver(world, world.queue())
+    for lock in reversed(receiver.locks):
+        world.queue().dead_letter(lock, ignore)
+        world.run()
+    dead = world.queue("q/$deadletterqueue")
+    reader = Receiver(world, dead, credit=1)
+    for _ in range(4):
+        dead.abandon(reader.locks[-1], ignore)
+        world.run()
+        reader.more(1)
+    assert reader.bodies == ["a"] * 5
+    reader.more(2)
+    assert reader.bodies[5:] == ["b", "c"]
+
+
+def test_rejecting_a_dead_letter_leaves_it_where_it_is() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    world.queue().dead_letter(receiver.locks[0], ignore, "first")
+    world.run()
+    dead = world.queue("q/$deadletterqueue")
+    reader = Receiver(world, dead, credit=1)
+    dead.dead_letter(reader.locks[0], ignore, "second")
+    world.run()
+    reader.more(1)
+    properties = delivered(reader.got[1]).application_properties
+    assert properties == {"DeadLetterReason": "second"}
+
+
+def test_a_dead_letter_reason_has_a_length_limit() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    with pytest.raises(InvalidProperty, match="4096"):
+        world.queue().dead_letter(receiver.locks[0], ignore, "x" * 4097)
+    world.queue().complete(receiver.locks[0], ignore)
+
+
+def test_a_deferred_message_is_not_received_any_more() -> None:
+    world = World()
+    world.send("a", "b")
+    receiver = Receiver(world, world.queue(), credit=1)
+    world.queue().defer(receiver.locks[0], ignore, {"why": "later"})
+    world.run()
+    receiver.more()
+    world.advance(10 * MINUTE)
+    assert set(receiver.bodies[1:]) == {"b"}
+    counters = world.queue().counters
+    assert (counters.active, counters.deferred) == (1, 1)
+
+
+def test_received_and_deleted_is_delivered_when_it_is_gone() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a")
+    store.held = []
+    receiver = Receiver(world, world.queue(), deletes=True)
+    assert receiver.got == []
+    commits, store.held = store.held, None
+    for commit in commits:
+        commit()
+    assert receiver.bodies == ["a"]
+    assert world.queue().counters.active == 0
+
+
+def test_a_message_that_could_not_be_deleted_is_not_delivered() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a")
+    store.fails = lambda changes: StoreError("broken")
+    receiver = Receiver(world, world.queue(), credit=1, deletes=True)
+    assert receiver.got == []
+    store.fails = lambda changes: None
+    receiver.more(1)
+    assert receiver.bodies == ["a"]
+
+
+def test_competing_receivers_take_turns() -> None:
+    world = World()
+    receivers = [Receiver(world, world.queue()) for _ in range(3)]
+    world.send(*"abcdefghi")
+    assert [len(receiver.got) for receiver in receivers] == [3, 3, 3]
+
+
+def test_a_receiver_without_credit_does_not_hold_up_the_others() -> None:
+    world = World()
+    full = Receiver(world, world.queue(), credit=1)
+    other = Receiver(world, world.queue())
+    world.send(*"abcd")
+    assert len(full.got) == 1
+    assert len(other.got) == 3
+
+
+def test_an_expired_message_is_dropped() -> None:
+    world = World()
+    world.send("short", header=Header(ttl=5000))
+    world.send("long")
+    world.advance(5000)
+    assert world.queue().counters.active == 1
+    assert Receiver(world, world.queue()).bodies == ["long"]
+
+
+def test_an_expired_message_goes_to_the_dead_letters_where_the_queue_says_so() -> None:
+    world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True))
+    world.send("a", header=Header(ttl=5000))
+    world.advance(5000)
+    dead = Receiver(world, world.queue("q/$deadletterqueue"))
+    assert dead.bodies == ["a"]
+    properties = delivered(dead.got[0]).application_properties
+    assert properties is not None
+    assert properties["DeadLetterReason"] == "TTLExpiredException"
+    world.advance(100 * MINUTE)
+    assert len(set(dead.numbers)) == 1
+    assert world.queue("q/$deadletterqueue").counters.active == 1
+
+
+def test_the_entity_caps_the_time_to_live() -> None:
+    world = World(QueueDefinition(name="q", default_message_ttl_ms=10 * SECOND))
+    world.send("default")
+    world.send("longer", header=Header(ttl=60 * SECOND))
+    world.send("shorter", header=Header(ttl=5 * SECOND))
+    now = world.clock()
+    message = delivered(Receiver(world, world.queue(), credit=1).got[0])
+    assert message.header is not None
+    assert message.header.ttl == 10 * SECOND
+    assert message.properties is not None
+    assert message.properties.absolute_expiry_time == now + 10 * SECOND
+    world.advance(5 * SECOND)
+    assert world.queue().counters.active == 2
+    world.advance(5 * SECOND)
+    assert world.queue().counters.active == 1
+
+
+def test_a_locked_message_does_not_expire_before_it_is_given_back() -> None:
+    world = World()
+    world.send("a", "b", header=Header(ttl=5000))
+    receiver = Receiver(world, world.queue(), credit=2)
+    world.advance(6000)
+    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().abandon(receiver.locks[1], ignore)
+    world.run()
+    receiver.more()
+    assert receiver.bodies == ["a", "b"]
+    assert world.queue().counters.active == 0
+
+
+def test_everything_is_there_after_a_restart() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a", "b", "c", "d")
+    receiver = Receiver(world, world.queue(), credit=3)
+    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().abandon(receiver.locks[1], ignore)
+    world.run()
+    again = World(store=store)
+    again.send("e")
+    second = Receiver(again, again.queue())
+    assert second.bodies == ["b", "c", "d", "e"]
+    assert [message.delivery_count for message in second.got] == [1, 0, 0, 0]
+    assert second.numbers == [2, 3, 4, 5]
+    with pytest.raises(MessageLockLost):
+        again.queue().lock_of(receiver.locks[2].tag)
+
+
+def test_numbers_are_never_used_again_even_when_everything_was_received() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a", "b")
+    Receiver(world, world.queue(), deletes=True)
+    again = World(store=store)
+    again.send("c")
+    assert Receiver(again, again.queue()).numbers == [3]
+
+
+def test_expiry_goes_on_after_a_restart() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a", header=Header(ttl=5000))
+    again = World(store=store, now=world.clock() + 4000)
+    assert again.queue().counters.active == 1
+    again.advance(1000)
+    assert again.queue().counters.active == 0
+
+
+def test_a_backlog_larger_than_the_window_comes_out_whole_and_in_order() -> None:
+    world = World()
+    count = WINDOW_MESSAGES + 2 * PAGE_MESSAGES + 17
+    queue = world.queue()
+    for start in range(0, count, 1000):
+        numbers = range(start, min(count, start + 1000))
+        queue.send([read_incoming(encoded(str(number)), False) for number in numbers], ignore)
+        world.run()
+    receiver = Receiver(world, queue, credit=10)
+    held: list[Lock] = receiver.locks[:]
+    for lock in held[::2]:
+        queue.abandon(lock, ignore)
+    world.run()
+    receiver.more(count)
+    received = receiver.bodies[10:]
+    assert received[:5] == ["0", "2", "4", "6", "8"]
+    assert received[5:] == [str(number) for number in range(10, count)]
+
+
+def test_a_full_queue_refuses_messages() -> None:
+    world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
+    large = "x" * 200_000
+    assert world.send(*[large] * 6) == [None] * 6
+    with pytest.raises(QuotaExceeded, match="1 MB"):
+        world.send("one more")
+    receiver = Receiver(world, world.queue(), deletes=True)
+    assert len(receiver.got) == 6
+    assert world.send("room again") == [None]
+
+
+def test_a_queue_that_does_not_take_messages_says_so() -> None:
+    world = World(QueueDefinition(name="q", status="SendDisabled"), QueueDefinition(name="r", status="ReceiveDisabled"))
+    with pytest.raises(EntityDisabled):
+        world.send("a")
+    world.queue("q").check_receiving()
+    with pytest.raises(EntityDisabled):
+        world.queue("r").check_receiving()
+
+
+def test_nobody_sends_to_a_dead_letter_queue() -> None:
+    world = World()
+    with pytest.raises(OperationNotAllowed):
+        world.send("a", to="q/$deadletterqueue")
+
+
+def test_a_session_queue_refuses_a_message_without_a_session_id() -> None:
+    world = World(QueueDefinition(name="q", requires_session=True))
+    with pytest.raises(OperationNotAllowed, match="session id"):
+        world.send("a")
+
+
+def test_names_are_found_in_any_case_and_keep_their_spelling() -> None:
+    world = World(QueueDefinition(name="Orders/In-1.x~y_z"))
+    assert world.queue("ORDERS/in-1.X~Y_Z").path == "Orders/In-1.x~y_z"

@@ -1,0 +1,438 @@
+"""The configuration file: the emulator's JSON becomes definitions, mistakes name file, line and key."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.broker.definitions import (
+    ALL_RIGHTS,
+    DEFAULT_KEY,
+    DEFAULT_KEY_NAME,
+    PROFILES,
+    CorrelationFilter,
+    FilterKind,
+    NamespaceDefinition,
+    QueueDefinition,
+    Right,
+    RuleDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+    settings_of,
+)
+from peeklock.broker.durations import HOUR, MINUTE, SECOND, format_duration
+from peeklock.server.config import MAX_FILE_BYTES, ConfigError, default_namespace, load_config
+
+STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+# The shape of the file that comes with the official emulator.
+OFFICIAL = """{
+  "UserConfig": {
+    "Namespaces": [
+      {
+        "Name": "sbemulatorns",
+        "Queues": [
+          {
+            "Name": "queue.1",
+            "Properties": {
+              "DeadLetteringOnMessageExpiration": false,
+              "DefaultMessageTimeToLive": "PT1H",
+              "DuplicateDetectionHistoryTimeWindow": "PT20S",
+              "ForwardDeadLetteredMessagesTo": "",
+              "ForwardTo": "",
+              "LockDuration": "PT1M",
+              "MaxDeliveryCount": 3,
+              "RequiresDuplicateDetection": false,
+              "RequiresSession": false
+            }
+          }
+        ],
+        "Topics": [
+          {
+            "Name": "topic.1",
+            "Properties": {
+              "DefaultMessageTimeToLive": "PT1H",
+              "DuplicateDetectionHistoryTimeWindow": "PT20S",
+              "RequiresDuplicateDetection": false
+            },
+            "Subscriptions": [
+              {
+                "Name": "subscription.1",
+                "Properties": {
+                  "DeadLetteringOnMessageExpiration": false,
+                  "DefaultMessageTimeToLive": "PT1H",
+                  "LockDuration": "PT1M",
+                  "MaxDeliveryCount": 3,
+                  "ForwardDeadLetteredMessagesTo": "",
+                  "ForwardTo": "",
+                  "RequiresSession": false
+                },
+                "Rules": [
+                  {
+                    "Name": "app-prop-filter-1",
+                    "Properties": {
+                      "FilterType": "Correlation",
+                      "CorrelationFilter": { "ContentType": "application/text", "Properties": { "p": "v" } }
+                    }
+                  }
+                ]
+              },
+              { "Name": "subscription.2" }
+            ]
+          }
+        ]
+      }
+    ],
+    "Logging": { "Type": "File" }
+  }
+}"""
+
+
+def load_text(tmp_path: Path, text: str, profile: Any = STANDARD) -> NamespaceDefinition:
+    path = tmp_path / "config.json"
+    path.write_text(text, encoding="utf-8")
+    return load_config(path, profile)
+
+
+def namespace(**keys: Any) -> str:
+    return json.dumps({"UserConfig": {"Namespaces": [keys]}}, indent=1)
+
+
+def refusal(tmp_path: Path, text: str, profile: Any = STANDARD) -> str:
+    """The sentence without the folder of the file."""
+    with pytest.raises(ConfigError) as refused:
+        load_text(tmp_path, text, profile)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert message.startswith(str(tmp_path) + os.sep)
+    return message.removeprefix(str(tmp_path) + os.sep)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_official_emulators_file_is_read_under_every_profile(tmp_path: Path, profile: Any) -> None:
+    found = load_text(tmp_path, OFFICIAL, profile)
+    (queue,) = found.queues
+    assert (queue.name, queue.lock_duration_ms, queue.max_delivery_count) == ("queue.1", MINUTE, 3)
+    assert (queue.default_message_ttl_ms, queue.duplicate_detection_window_ms) == (HOUR, 20 * SECOND)
+    assert queue.forward_to is None
+    assert queue.forward_dead_lettered_messages_to is None
+    (topic,) = found.topics
+    first, second = topic.subscriptions
+    assert first.rules == (
+        RuleDefinition(
+            name="app-prop-filter-1",
+            filter_kind=FilterKind.CORRELATION,
+            correlation=CorrelationFilter(content_type="application/text", properties={"p": "v"}),
+        ),
+    )
+    assert second.rules == (RuleDefinition(),)
+
+
+def test_without_rules_on_the_namespace_the_emulators_key_has_all_rights(tmp_path: Path) -> None:
+    (rule,) = load_text(tmp_path, OFFICIAL).authorization_rules
+    assert (rule.name, rule.primary_key, rule.rights) == (DEFAULT_KEY_NAME, DEFAULT_KEY, ALL_RIGHTS)
+
+
+def test_keys_are_read_on_the_namespace_and_on_entities_and_replace_the_emulators(tmp_path: Path) -> None:
+    sender = {"Name": "s", "Rights": ["Send"], "PrimaryKey": "k1", "SecondaryKey": "k2"}
+    found = load_text(
+        tmp_path,
+        namespace(
+            AuthorizationRules=[{"Name": "root", "Rights": ["Manage"], "PrimaryKey": "r"}],
+            Queues=[{"Name": "q", "AuthorizationRules": [sender]}],
+            Topics=[{"Name": "t", "AuthorizationRules": [sender]}],
+        ),
+    )
+    assert [(rule.name, rule.rights) for rule in found.authorization_rules] == [("root", ALL_RIGHTS)]
+    (rule,) = found.queues[0].authorization_rules
+    assert (rule.keys, rule.rights) == (("k1", "k2"), frozenset({Right.SEND}))
+    assert found.topics[0].authorization_rules == (rule,)
+
+
+def test_what_is_not_given_is_the_profiles_default(tmp_path: Path) -> None:
+    text = namespace(Queues=[{"Name": "q"}])
+    assert load_text(tmp_path, text, STANDARD).queues == (QueueDefinition(name="q"),)
+    assert load_text(tmp_path, text, EMULATOR).queues[0].max_delivery_count == 3
+
+
+def test_the_longest_duration_means_no_limit(tmp_path: Path) -> None:
+    properties = {"DefaultMessageTimeToLive": "P10675199DT2H48M5.4775807S", "AutoDeleteOnIdle": "P20000000D"}
+    (queue,) = load_text(tmp_path, namespace(Queues=[{"Name": "q", "Properties": properties}])).queues
+    assert queue.default_message_ttl_ms is None
+    assert queue.auto_delete_on_idle_ms is None
+
+
+def test_forwarding_is_read_whatever_the_order_and_the_case(tmp_path: Path) -> None:
+    text = namespace(
+        Queues=[{"Name": "a", "Properties": {"ForwardTo": "T"}}],
+        Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Properties": {"ForwardTo": "A"}}]}],
+    )
+    assert load_text(tmp_path, text).queues[0].forward_to == "T"
+
+
+def test_a_byte_order_mark_and_comments_are_allowed(tmp_path: Path) -> None:
+    text = "\ufeff// mine\n" + namespace(Queues=[{"Name": "q"}])
+    assert [queue.name for queue in load_text(tmp_path, text).queues] == ["q"]
+
+
+def test_a_filter_type_that_is_left_out_is_the_one_that_was_given(tmp_path: Path) -> None:
+    rule = {"Name": "r", "Properties": {"SqlFilter": {"SqlExpression": "a = 1"}, "CorrelationFilter": None}}
+    text = namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}])
+    (found,) = load_text(tmp_path, text).topics[0].subscriptions[0].rules
+    assert found == RuleDefinition(name="r", filter_kind=FilterKind.SQL, sql_expression="a = 1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            '"LockDuration": "PT1M",\n              "MaxDeliveryCount": 3',
+            '"LockDuration": "PT10M"',
+            "config.json:15: Namespaces[0].Queues[0].Properties.LockDuration: "
+            "PT10M must be from PT5S to PT5M in the standard profile",
+        ),
+        (
+            '"LockDuration": "PT1M",\n              "MaxDeliveryCount": 3',
+            '"LockDuration": "1 minute"',
+            "config.json:15: Namespaces[0].Queues[0].Properties.LockDuration: "
+            "1 minute must be an ISO 8601 duration such as PT30S, PT5M or P1DT12H",
+        ),
+        (
+            '"LockDuration": "PT1M",\n              "MaxDeliveryCount": 3',
+            '"LockDuration": 60',
+            "config.json:15: Namespaces[0].Queues[0].Properties.LockDuration: "
+            '60 must be an ISO 8601 duration such as "PT1M"',
+        ),
+        (
+            '"MaxDeliveryCount": 3,\n              "RequiresDup',
+            '"maxdeliverycount": 3,\n              "RequiresDup',
+            "config.json:16: Namespaces[0].Queues[0].Properties.maxdeliverycount: "
+            "is not a key that is known here; did you mean MaxDeliveryCount?",
+        ),
+        (
+            '"MaxDeliveryCount": 3,\n              "RequiresDup',
+            '"MaxDeliveryCount": "3",\n              "RequiresDup',
+            "config.json:16: Namespaces[0].Queues[0].Properties.MaxDeliveryCount: '3' must be a whole number",
+        ),
+        (
+            '"RequiresSession": false\n            }',
+            '"RequiresSession": "no"\n            }',
+            "config.json:18: Namespaces[0].Queues[0].Properties.RequiresSession: 'no' must be true or false",
+        ),
+        (
+            '"Name": "queue.1"',
+            '"Name": "queue 1"',
+            "config.json:8: Namespaces[0].Queues[0].Name: queue 1 must be letters, digits and / - _ . ~, "
+            "with a letter or digit first and last",
+        ),
+        (
+            '"Name": "subscription.2"',
+            '"Name": "Subscription.1"',
+            "config.json:52: Namespaces[0].Topics[0].Subscriptions[1].Name: "
+            "Subscription.1 is the name of another in the list already (case aside)",
+        ),
+        (
+            '"Name": "topic.1"',
+            '"Name": "QUEUE.1"',
+            "config.json:24: Namespaces[0].Topics[0].Name: there is a queue with the name QUEUE.1 already",
+        ),
+        (
+            '"FilterType": "Correlation"',
+            '"FilterType": "CorrelationFilter"',
+            "config.json:46: Namespaces[0].Topics[0].Subscriptions[0].Rules[0].Properties.FilterType: "
+            "CorrelationFilter must be one of Sql, Correlation, True, False",
+        ),
+        (
+            '"FilterType": "Correlation"',
+            '"FilterType": "Sql"',
+            "config.json:43: Namespaces[0].Topics[0].Subscriptions[0].Rules[0]: "
+            "SqlFilter (none) must be given when FilterType is Sql, and only then",
+        ),
+        (
+            '"ContentType": "application/text", "Properties": { "p": "v" }',
+            "",
+            "config.json:47: Namespaces[0].Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter: "
+            "{} must test at least one property",
+        ),
+        (
+            '"p": "v"',
+            '"p": ["v"]',
+            "config.json:47: Namespaces[0].Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter"
+            ".Properties.p: must be text, a number, true or false",
+        ),
+        (
+            '"ForwardTo": "",\n              "LockDuration"',
+            '"ForwardTo": "nowhere",\n              "LockDuration"',
+            "config.json:14: Namespaces[0].Queues[0].Properties.ForwardTo: "
+            "nowhere must be a queue or topic of the namespace",
+        ),
+        (
+            '"ForwardTo": "",\n                  "RequiresSession": false',
+            '"ForwardTo": "queue.1",\n                  "RequiresSession": true',
+            "config.json:39: Namespaces[0].Topics[0].Subscriptions[0].Properties.ForwardTo: "
+            "queue.1 must be empty when RequiresSession is true",
+        ),
+        (
+            '"Logging"',
+            '"Loging"',
+            "config.json:58: Loging: is not a key that is known here; did you mean Logging?",
+        ),
+        (
+            '"Name": "queue.1",',
+            "",
+            "config.json:7: Namespaces[0].Queues[0]: must have the key Name",
+        ),
+        (
+            '"Name": "queue.1",',
+            '"Name": "queue.1" ',
+            'config.json:9:13: "," or "}" should be here',
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_file_line_and_key(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert OFFICIAL.count(old) == 1
+    assert refusal(tmp_path, OFFICIAL.replace(old, new)) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[]", "config.json:1: the file: must be an object, in braces"),
+        ("{}", "config.json:1: the file: must have the key UserConfig"),
+        (
+            '{"Userconfig": {}}',
+            "config.json:1: Userconfig: is not a key that is known here; did you mean UserC",
+        ),
+        ('{"UserConfig": {}}', "config.json:1: UserConfig: must have the key Namespaces"),
+        ('{"UserConfig": {"Namespaces": {}}}', "config.json:1: Namespaces: must be a list, in brackets"),
+        (
+            '{"UserConfig": {"Namespaces": []}}',
+            "config.json:1: Namespaces: must hold exactly one namespace, not 0",
+        ),
+        (
+            '{"UserConfig": {"Namespaces": [{}, {}]}}',
+            "config.json:1: Namespaces: must hold exactly one namespace, not 2",
+        ),
+        (namespace(Name="a b"), "config.json:5: Namespaces[0].Name: a b must be letters"),
+        (namespace(Name=None), "config.json:5: Namespaces[0].Name: must be text, in double quotes"),
+        (namespace(Xyzzy=1), "Xyzzy: is not a key that is known here; known are Name, Queues, Topics, Auth"),
+        (
+            namespace(AuthorizationRules=[]),
+            "config.json:5: Namespaces[0].AuthorizationRules: must hold a rule; leave the key out",
+        ),
+        (
+            namespace(AuthorizationRules=[{"Name": "n", "Rights": ["Send", "Sned"], "PrimaryKey": "k"}]),
+            "config.json:10: Namespaces[0].AuthorizationRules[0].Rights[1]: Sned must be one of Send, Listen",
+        ),
+        (
+            namespace(AuthorizationRules=[{"Name": "n", "Rights": [], "PrimaryKey": "k"}]),
+            "config.json:8: Namespaces[0].AuthorizationRules[0].Rights: [] must be one or more of Send",
+        ),
+        (
+            namespace(Queues=[{"Name": "q"}, {"Name": "Q"}]),
+            "config.json:10: Namespaces[0].Queues[1].Name: Q is the name of another in the list already",
+        ),
+        (
+            namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [{"Name": "r"}]}]}]),
+            "Subscriptions[0].Rules[0]: must have the key Properties",
+        ),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    assert problem in refusal(tmp_path, text)
+
+
+def test_a_key_that_is_refused_is_not_shown(tmp_path: Path) -> None:
+    rule = {"Name": "n", "Rights": ["Send"], "PrimaryKey": "my secret"}
+    message = refusal(tmp_path, namespace(AuthorizationRules=[rule]))
+    assert "AuthorizationRules[0].PrimaryKey: " in message
+    assert "secret" not in message
+
+
+def test_more_entities_than_the_profile_has_room_for_are_refused(tmp_path: Path) -> None:
+    fifty = [{"Name": f"q{n}"} for n in range(50)]
+    assert len(load_text(tmp_path, namespace(Queues=fifty), EMULATOR).queues) == 50
+    message = refusal(tmp_path, namespace(Queues=fifty, Topics=[{"Name": "t"}]), EMULATOR)
+    assert message.endswith("must hold at most 50 queues and topics in the emulator profile, not 51")
+    topic = {"Name": "t", "Subscriptions": [{"Name": f"s{n}"} for n in range(51)]}
+    message = refusal(tmp_path, namespace(Topics=[topic]), EMULATOR)
+    assert "Topics[0].Subscriptions: must hold at most 50 in the emulator profile, not 51" in message
+
+
+def test_a_file_that_is_missing_or_cannot_be_read_is_said_so(tmp_path: Path) -> None:
+    missing = tmp_path / "none.json"
+    with pytest.raises(ConfigError, match=re.escape(f"{missing}: the configuration file does not exist")):
+        load_config(missing, STANDARD)
+    with pytest.raises(ConfigError, match="the configuration file cannot be read: Is a directory"):
+        load_config(tmp_path, STANDARD)
+
+
+def test_a_file_that_is_not_utf_8_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b'{\n"a": "\xff"}')
+    with pytest.raises(ConfigError, match=r"config\.json:2: the configuration file is not UTF-8 here"):
+        load_config(path, STANDARD)
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(b" " * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ConfigError, match="is larger than 1048576 bytes"):
+        load_config(path, STANDARD)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_without_a_file_there_is_something_of_every_kind(profile: Any) -> None:
+    found = default_namespace(profile)
+    assert [(queue.name, queue.requires_session) for queue in found.queues] == [
+        ("queue", False),
+        ("session-queue", True),
+    ]
+    (topic,) = found.topics
+    assert topic.name == "topic"
+    assert [each.name for each in topic.subscriptions] == ["subscription-1", "subscription-2"]
+    for entity in (*found.queues, topic, *topic.subscriptions):
+        entity.check(profile)
+    assert found.authorization_rules[0].primary_key == DEFAULT_KEY
+
+
+# --- the page
+
+
+def test_the_example_in_the_documentation_is_read(tmp_path: Path) -> None:
+    blocks = re.findall(r"```jsonc\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 1
+    found = load_text(tmp_path, blocks[0])
+    assert [queue.name for queue in found.queues] == ["orders", "failed", "carts"]
+    assert found.queues[0].authorization_rules[0].keys == ("shop-key", "shop-key-2")
+    assert found.queues[0].forward_dead_lettered_messages_to == "failed"
+    assert [rule.name for rule in found.topics[0].subscriptions[1].rules] == ["large", "eu"]
+    load_text(tmp_path, blocks[0], EMULATOR)
+
+
+def test_the_tables_in_the_documentation_hold_every_setting_with_its_ranges() -> None:
+    rows = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        key, _, cells = line.removeprefix("| `").partition("` | ")
+        if line.startswith("| `") and cells:
+            rows[key] = [cell.strip() for cell in cells.strip("| ").split("|")]
+    kinds = {"Q": QueueDefinition, "T": TopicDefinition, "S": SubscriptionDefinition}
+    settings = {setting.name: setting for kind in kinds.values() for setting in settings_of(kind).values()}
+    for name, setting in settings.items():
+        on = [letter for letter, kind in kinds.items() if setting in settings_of(kind).values()]
+        assert rows[name][0].split() == on, name
+        if name in STANDARD.ranges:
+            documented = rows[name][2:]
+            durations = format_duration if setting.kind.name == "DURATION" else str
+            for cell, profile in zip(documented, PROFILES.values(), strict=True):
+                low, high = (durations(bound) for bound in profile.ranges[name])
+                expected = low if low == high else f"{low} – {high}"
+                assert cell.replace("max", format_duration(None)) == expected, (name, profile.name)

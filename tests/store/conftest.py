@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from store_harness import Driver
+
+from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(lambda call: SqliteStore(tmp_path / "data", call))
+    yield driver
+    driver.store.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+    """Each store in turn, opened and empty."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("sqlite")
+    else:
+        store = MemoryStore()
+        yield Driver(lambda call: store)

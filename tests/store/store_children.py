@@ -1,0 +1,92 @@
+"""What child processes of the SQLite tests do: `python -c "import store_children; store_children.name(...)"`."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+from store_harness import Driver, entity, message
+
+from peeklock.store.base import Changes, Counters, StoreError, StoreFull
+from peeklock.store.sqlite import SqliteStore
+
+GROUP = 7
+"""A commit of `commit_until_killed` has this many messages for entity 1, and one for entity 2."""
+
+
+def start(call: str) -> subprocess.Popen[str]:
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parents[1] / "src")]
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import store_children; store_children.{call}"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def hold(folder: str) -> None:
+    """Open the store, say so, and keep it until standard input ends."""
+    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    print("open", flush=True)
+    sys.stdin.read()
+    driver.store.close()
+
+
+def commit_until_killed(folder: str) -> None:
+    """Go on numbering where the store ends, several commits under way, and tell each that is done."""
+    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    if not driver.entities:
+        driver.create(1, 2)
+    group = driver.entities[1].counters.last_sequence_number if driver.entities else 0
+    answers: list[int] = []
+
+    def committed(group: int, error: StoreError | None) -> None:
+        assert error is None
+        answers.append(group)
+        os.write(1, b"%d\n" % group)
+
+    for sent in range(1_000_000):
+        group += 1
+        first = (group - 1) * GROUP + 1
+        changes = Changes(appends=[(1, message(first + at, bytes(500))) for at in range(GROUP)])
+        changes.appends.append((2, message(group)))
+        changes.removals.append((1, message(first, bytes(500))))
+        driver.store.commit(changes, partial(committed, group))
+        driver.wait(answers, sent - 5)
+
+
+def run_out_of_room(folder: str) -> None:
+    """Hit a limit on the size of files, then have it lifted."""
+    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    driver.commit(Changes(entities={1: entity(1)}))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+    kept: list[int] = []
+    failures = 0
+    for number in range(1, 200):
+        changes = Changes(appends=[(1, message(number * 10 + at, bytes(10_000))) for at in range(10)])
+        error = driver.try_commit(changes)
+        if error is None:
+            kept += [number * 10 + at for at in range(10)]
+        else:
+            assert isinstance(error, StoreFull), repr(error)
+            assert "room" in str(error), error
+            failures += 1
+            assert driver.numbers(1) == kept
+        if failures == 3:
+            break
+    assert failures == 3, "the limit was never reached"
+    assert kept, "nothing fitted"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    driver.append(1, *(message(5000 + at, bytes(10_000)) for at in range(100)))
+    kept += range(5000, 5100)
+    assert driver.numbers(1) == kept
+    (reopened,) = driver.reopen()
+    assert driver.numbers(1) == kept
+    assert reopened.counters == Counters(5099, len(kept), 0, 0, len(kept) * 10_000), reopened
+    driver.store.close()

@@ -1,0 +1,90 @@
+"""Drives a store from a test: a queue stands for the event loop, and every call waits for its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Queue
+from typing import Any
+
+from peeklock.store.base import (
+    Changes,
+    Range,
+    Store,
+    StoredEntity,
+    StoredMessage,
+    StoreError,
+)
+
+MAX_NUMBER = 2**44 - 1
+Call = Callable[[Callable[[], None]], object]
+
+
+class Driver:
+    """One store, opened; `make` is asked again when it is reopened."""
+
+    def __init__(self, make: Callable[[Call], Store]) -> None:
+        self._make = make
+        self._calls: Queue[Callable[[], None]] = Queue()
+        self.store = make(self._calls.put)
+        self.entities = self.store.open()
+
+    def reopen(self) -> list[StoredEntity]:
+        self.store.close()
+        self.store = self._make(self._calls.put)
+        self.entities = self.store.open()
+        return self.entities
+
+    def wait(self, answers: list[Any], count: int = 1) -> None:
+        """Be the loop until that many answers have come."""
+        while len(answers) < count:
+            self._calls.get(timeout=30)()
+
+    def try_commit(self, changes: Changes) -> StoreError | None:
+        answers: list[StoreError | None] = []
+        self.store.commit(changes, answers.append)
+        self.wait(answers)
+        return answers[0]
+
+    def commit(self, changes: Changes) -> None:
+        if error := self.try_commit(changes):
+            raise error
+
+    def create(self, *ids: int) -> None:
+        self.commit(Changes(entities={id: entity(id) for id in ids}))
+
+    def append(self, id: int, *messages: StoredMessage) -> None:
+        self.commit(Changes(appends=[(id, each) for each in messages]))
+
+    def read(self, id: int, **wanted: Any) -> list[StoredMessage]:
+        full = {"entity": id, "through": MAX_NUMBER, "limit": 1000, "max_bytes": 1 << 30} | wanted
+        answers: list[list[StoredMessage] | StoreError] = []
+        self.store.read(Range(**full), answers.append)
+        self.wait(answers)
+        if isinstance(answers[0], StoreError):
+            raise answers[0]
+        return answers[0]
+
+    def numbers(self, id: int, **wanted: Any) -> list[int]:
+        return [each.sequence_number for each in self.read(id, **wanted)]
+
+    def expired(self, id: int, now: int, limit: int = 1000) -> tuple[list[int], int | None]:
+        answers: list[tuple[list[StoredMessage], int | None] | StoreError] = []
+        self.store.read_expired(id, now, limit, answers.append)
+        self.wait(answers)
+        if isinstance(answers[0], StoreError):
+            raise answers[0]
+        messages, following = answers[0]
+        return [each.sequence_number for each in messages], following
+
+
+def entity(id: int, **fields: Any) -> StoredEntity:
+    defaults: dict[str, Any] = {"path": f"queue-{id}", "kind": "queue", "definition": {}}
+    return StoredEntity(id, **(defaults | fields))
+
+
+def message(number: int, payload: bytes | None = None, **fields: Any) -> StoredMessage:
+    return StoredMessage(number, payload if payload is not None else b"payload %d" % number, 1000, **fields)
+
+
+def as_dict(of: StoredMessage) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in StoredMessage.__slots__}

@@ -1,0 +1,529 @@
+"""What `store.base` promises, asked of every store."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+from store_harness import MAX_NUMBER, Driver, as_dict, entity, message
+
+from peeklock.store.base import (
+    ACTIVE,
+    DEFERRED,
+    SCHEDULED,
+    Changes,
+    Counters,
+    Range,
+    StoredMessage,
+    StoreError,
+)
+
+
+def test_a_new_store_has_no_entities(driver: Driver) -> None:
+    assert driver.entities == []
+
+
+def test_a_message_comes_back_as_it_was_handed_over(driver: Driver) -> None:
+    driver.create(1)
+    plain = message(1)
+    rich = StoredMessage(
+        2, bytes(range(256)), 10, 20, 3, SCHEDULED, 'a "session"\n\x00 \u00fc\U0001f600', 40, b"\x00annex"
+    )
+    driver.append(1, plain, rich)
+    assert driver.numbers(1, state=None, session_id=rich.session_id) == [2]
+    assert [as_dict(each) for each in driver.read(1, state=None)] == [as_dict(plain), as_dict(rich)]
+
+
+def test_empty_payloads_annexes_and_session_ids_are_not_absent_ones(driver: Driver) -> None:
+    driver.create(1)
+    messages = [message(1, b""), message(2, b"", annex=b"", session_id=""), message(3, b"", annex=None)]
+    driver.append(1, *messages)
+    assert [as_dict(each) for each in driver.read(1)] == [as_dict(each) for each in messages]
+    assert driver.numbers(1, session_id="") == [2]
+
+
+@pytest.mark.parametrize("size", [32 * 1024, 32 * 1024 + 1, 3_000_000])
+def test_long_payloads_come_back_whole(driver: Driver, size: int) -> None:
+    driver.create(1)
+    payloads = [random.Random(seed).randbytes(size) for seed in range(3)]
+    driver.append(1, *(message(n, payload) for n, payload in enumerate(payloads, 1)), message(4))
+    assert [each.payload for each in driver.read(1)] == [*payloads, b"payload 4"]
+
+
+def test_a_commit_longer_than_one_statement_takes_is_still_one_commit(driver: Driver) -> None:
+    driver.create(1)
+    payload = bytes(20_000_000)
+    appends = [(1, message(n, payload, annex=b"a" if n == 4 else None)) for n in range(1, 6)]
+    assert driver.try_commit(Changes(appends=[*appends, (1, message(1))])) is not None
+    assert driver.numbers(1) == []
+    driver.commit(Changes(appends=appends, removals=[(1, message(2, payload))]))
+    assert driver.numbers(1) == [1, 3, 4, 5]
+
+
+def test_the_caller_may_change_its_objects_once_they_are_handed_over(driver: Driver) -> None:
+    handed_over = message(1)
+    definition = {"lock": {"seconds": 30}}
+    changes = Changes(entities={1: entity(1, definition=definition)}, appends=[(1, handed_over)])
+    answers: list[StoreError | None] = []
+    driver.store.commit(changes, answers.append)
+    handed_over.delivery_count = 7
+    handed_over.state = DEFERRED
+    definition["lock"]["seconds"] = 60
+    changes.appends.clear()
+    driver.wait(answers)
+    assert answers == [None]
+    assert [each.delivery_count for each in driver.read(1, state=ACTIVE)] == [0]
+
+
+def test_what_was_read_is_the_callers_own(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, message(1))
+    driver.read(1)[0].delivery_count = 9
+    assert driver.read(1)[0].delivery_count == 0
+
+
+def test_answers_to_commits_come_in_the_order_of_the_commits(driver: Driver) -> None:
+    driver.create(1)
+    answers: list[int] = []
+
+    def committed(number: int, error: StoreError | None) -> None:
+        answers.append(number)
+
+    for number in range(1, 200):
+        driver.store.commit(Changes(appends=[(1, message(number))]), partial(committed, number))
+    driver.wait(answers, 199)
+    assert answers == list(range(1, 200))
+    assert driver.numbers(1) == answers
+
+
+def test_a_read_from_the_callback_of_a_commit_sees_that_commit(driver: Driver) -> None:
+    driver.create(1)
+    answers: list[list[StoredMessage] | StoreError] = []
+    wanted = Range(entity=1, through=10, limit=10, max_bytes=1000)
+    driver.store.commit(Changes(appends=[(1, message(1))]), lambda error: driver.store.read(wanted, answers.append))
+    driver.wait(answers)
+    assert isinstance(answers[0], list)
+    assert [each.sequence_number for each in answers[0]] == [1]
+
+
+def test_a_commit_that_cannot_be_done_leaves_nothing_behind(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, message(1), message(2))
+    error = driver.try_commit(
+        Changes(
+            entities={2: entity(2)},
+            appends=[(1, message(3)), (2, message(1)), (1, message(2))],
+            updates=[(1, message(1, delivery_count=5), ACTIVE)],
+            removals=[(1, message(2))],
+        )
+    )
+    assert isinstance(error, StoreError)
+    assert driver.numbers(1) == [1, 2]
+    assert driver.read(1)[0].delivery_count == 0
+    assert driver.numbers(2) == []
+    driver.append(1, message(3))
+    assert driver.numbers(1) == [1, 2, 3]
+
+
+def test_only_the_commit_at_fault_fails_among_many_that_wait_together(driver: Driver) -> None:
+    driver.create(1)
+    answers: list[StoreError | None] = []
+    for number in [*range(1, 50), 7, *range(50, 100)]:
+        driver.store.commit(Changes(appends=[(1, message(number))]), answers.append)
+    driver.wait(answers, 100)
+    assert [at for at, error in enumerate(answers) if error] == [49]
+    assert driver.numbers(1) == list(range(1, 100))
+
+
+def test_a_number_that_was_appended_twice_in_one_commit_is_refused(driver: Driver) -> None:
+    driver.create(1)
+    assert driver.try_commit(Changes(appends=[(1, message(1)), (1, message(1))])) is not None
+    assert driver.numbers(1) == []
+
+
+def test_a_message_for_an_entity_that_does_not_exist_is_refused(driver: Driver) -> None:
+    driver.create(1)
+    error = driver.try_commit(Changes(appends=[(1, message(1)), (2, message(1))]))
+    assert "does not exist" in str(error)
+    assert driver.numbers(1) == []
+
+
+@pytest.mark.parametrize("number", [0, -1, MAX_NUMBER + 1])
+def test_a_sequence_number_out_of_range_is_refused_by_name(driver: Driver, number: int) -> None:
+    driver.create(1, 2)
+    assert str(number) in str(driver.try_commit(Changes(appends=[(1, message(number))])))
+    assert driver.numbers(1) == driver.numbers(2) == []
+
+
+def test_a_definition_that_is_not_json_is_refused(driver: Driver) -> None:
+    changes = Changes(entities={1: entity(1, definition={"since": object()})})
+    assert "JSON" in str(driver.try_commit(changes))
+
+
+def test_sequence_numbers_go_up_to_the_last_of_44_bits(driver: Driver) -> None:
+    driver.create(1, 2)
+    driver.append(1, message(1), message(MAX_NUMBER - 1), message(MAX_NUMBER, expires_at=5))
+    driver.append(2, message(1, b"other"))
+    assert driver.numbers(1) == [1, MAX_NUMBER - 1, MAX_NUMBER]
+    assert driver.numbers(1, after=MAX_NUMBER - 1) == [MAX_NUMBER]
+    assert driver.numbers(1, after=MAX_NUMBER) == []
+    assert driver.expired(1, 10) == ([MAX_NUMBER], None)
+    assert driver.numbers(2) == [1]
+
+
+class TestRanges:
+    @pytest.fixture
+    def driver(self, driver: Driver) -> Driver:
+        """Entity 2 has every third number between 3 and 300, between two entities with other messages."""
+        driver.create(1, 2, 3)
+        for id in 1, 3:
+            driver.append(id, message(1), message(MAX_NUMBER))
+        driver.append(2, *(message(number, bytes(100)) for number in range(3, 301, 3)))
+        return driver
+
+    def test_a_range_begins_after_its_first_number_and_includes_its_last(self, driver: Driver) -> None:
+        assert driver.numbers(2, after=9, through=15) == [12, 15]
+        assert driver.numbers(2, after=10, through=17) == [12, 15]
+
+    def test_a_range_without_messages_is_empty(self, driver: Driver) -> None:
+        assert driver.numbers(2, after=12, through=14) == []
+        assert driver.numbers(2, after=300) == []
+        assert driver.numbers(2, after=20, through=10) == []
+        assert driver.numbers(9) == []
+
+    def test_the_limit_ends_the_answer(self, driver: Driver) -> None:
+        assert driver.numbers(2, limit=2) == [3, 6]
+        assert driver.numbers(2, after=6, limit=1) == [9]
+        assert driver.numbers(2, limit=0) == []
+
+    def test_the_message_that_reaches_the_bytes_is_the_last(self, driver: Driver) -> None:
+        assert driver.numbers(2, max_bytes=200) == [3, 6]
+        assert driver.numbers(2, max_bytes=201) == [3, 6, 9]
+
+    def test_the_first_message_is_there_however_few_bytes_are_allowed(self, driver: Driver) -> None:
+        assert driver.numbers(2, max_bytes=1) == [3]
+        assert driver.numbers(2, max_bytes=0) == [3]
+
+    def test_removed_messages_leave_gaps(self, driver: Driver) -> None:
+        removed = [*range(3, 60, 3), 90, 93, 99, 300]
+        driver.commit(Changes(removals=[(2, message(number)) for number in removed]))
+        assert driver.numbers(2) == [n for n in range(3, 301, 3) if n not in removed]
+        assert driver.numbers(1) == driver.numbers(3) == [1, MAX_NUMBER]
+
+    def test_removing_what_is_gone_is_no_error(self, driver: Driver) -> None:
+        for _ in range(2):
+            driver.commit(Changes(removals=[(2, message(3)), (2, message(4)), (77, message(1))]))
+        assert driver.numbers(2, limit=2) == [6, 9]
+
+
+def test_a_read_goes_on_through_many_messages_and_many_bytes(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, *(message(number, bytes(1500)) for number in range(1, 3001)))
+    assert driver.numbers(1, limit=5000) == list(range(1, 3001))
+    assert driver.numbers(1, after=7, limit=2000) == list(range(8, 2008))
+    assert len(driver.numbers(1, limit=5000, max_bytes=1500 * 1000)) == 1000
+    assert len(driver.numbers(1, limit=5000, max_bytes=1500 * 1000 + 1)) == 1001
+
+
+def test_a_million_bytes_of_long_messages_are_counted_against_the_limit(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, *(message(number, bytes(400_000)) for number in range(1, 11)))
+    assert driver.numbers(1, max_bytes=2_000_000) == [1, 2, 3, 4, 5]
+    assert len(driver.numbers(1)) == 10
+
+
+def test_messages_appended_out_of_order_are_read_in_order(driver: Driver) -> None:
+    driver.create(1)
+    numbers = list(range(1, 5001))
+    random.Random(1).shuffle(numbers)
+    driver.append(1, *(message(number) for number in numbers))
+    removed = set(random.Random(2).sample(numbers, 2500))
+    driver.commit(Changes(removals=[(1, message(number)) for number in numbers if number in removed]))
+    assert driver.numbers(1, limit=5000) == [n for n in range(1, 5001) if n not in removed]
+
+
+class TestStates:
+    @pytest.fixture
+    def driver(self, driver: Driver) -> Driver:
+        driver.create(1, 2)
+        states = {1: ACTIVE, 2: DEFERRED, 3: SCHEDULED, 4: ACTIVE, 5: DEFERRED, 6: SCHEDULED}
+        for id in 1, 2:
+            driver.append(id, *(message(number, state=state) for number, state in states.items()))
+        return driver
+
+    def test_a_range_is_of_one_state_or_of_any(self, driver: Driver) -> None:
+        assert driver.numbers(1, state=ACTIVE) == [1, 4]
+        assert driver.numbers(1, state=DEFERRED) == [2, 5]
+        assert driver.numbers(1, state=SCHEDULED) == [3, 6]
+        assert driver.numbers(1, state=None) == [1, 2, 3, 4, 5, 6]
+        assert driver.numbers(1, state=DEFERRED, after=2, through=5) == [5]
+        assert driver.numbers(1, state=None, after=2, limit=3) == [3, 4, 5]
+
+    def test_an_update_moves_a_message_to_another_state(self, driver: Driver) -> None:
+        driver.commit(
+            Changes(
+                updates=[
+                    (1, message(1, state=DEFERRED), ACTIVE),
+                    (1, message(2), DEFERRED),
+                    (1, message(3), SCHEDULED),
+                ]
+            )
+        )
+        assert driver.numbers(1, state=ACTIVE) == [2, 3, 4]
+        assert driver.numbers(1, state=DEFERRED) == [1, 5]
+        assert driver.numbers(1, state=SCHEDULED) == [6]
+        assert driver.numbers(2, state=ACTIVE) == [1, 4]
+
+
+def test_a_range_is_of_one_session_or_of_any(driver: Driver) -> None:
+    driver.create(1, 2)
+    for id in 1, 2:
+        driver.append(
+            id,
+            *(message(number, session_id="ab"[number % 2]) for number in range(1, 8)),
+            message(8),
+            message(9, session_id="a", state=DEFERRED),
+        )
+    assert driver.numbers(1) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert driver.numbers(1, session_id="a") == [2, 4, 6]
+    assert driver.numbers(1, session_id="b", after=1, through=5) == [3, 5]
+    assert driver.numbers(1, session_id="a", state=None) == [2, 4, 6, 9]
+    assert driver.numbers(1, session_id="a", state=DEFERRED) == [9]
+    assert driver.numbers(1, session_id="A") == []
+    driver.commit(Changes(removals=[(1, message(number)) for number in (2, 4, 6, 9)]))
+    assert driver.numbers(1, session_id="a", state=None) == []
+    assert driver.numbers(2, session_id="a", state=None) == [2, 4, 6, 9]
+
+
+def test_an_update_changes_state_count_and_times_only(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, message(1, b"old", session_id="s", annex=b"old"))
+    update = StoredMessage(1, b"new", 5, 6, 7, DEFERRED, "other", 8, b"new")
+    driver.commit(Changes(updates=[(1, update, ACTIVE)]))
+    (found,) = driver.read(1, state=None)
+    assert as_dict(found) == as_dict(StoredMessage(1, b"old", 5, 6, 7, DEFERRED, "s", 8, b"old"))
+
+
+def test_a_rewrite_changes_payload_and_annex_too(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, message(1, b"old", session_id="s", annex=b"old"), message(2, b"old", annex=b"old"))
+    first = StoredMessage(1, b"new", 5, 6, 7, DEFERRED, "other", 8, b"new")
+    second = StoredMessage(2, b"", 5)
+    driver.commit(Changes(rewrites=[(1, first, ACTIVE, 3), (1, second, ACTIVE, 3)]))
+    assert [as_dict(each) for each in driver.read(1, state=None)] == [
+        as_dict(StoredMessage(1, b"new", 5, 6, 7, DEFERRED, "s", 8, b"new")),
+        as_dict(second),
+    ]
+
+
+def test_the_last_of_several_changes_to_one_message_wins(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, message(1, b"old"))
+    answers: list[StoreError | None] = []
+    for changes in (
+        Changes(updates=[(1, message(1, delivery_count=n), ACTIVE) for n in (1, 2)]),
+        Changes(rewrites=[(1, message(1, b"new", delivery_count=n), ACTIVE, 3) for n in (3, 4)]),
+        Changes(updates=[(1, message(1, delivery_count=5), ACTIVE)]),
+        Changes(appends=[(1, message(2))]),
+        Changes(updates=[(1, message(2, delivery_count=1), ACTIVE)]),
+        Changes(appends=[(1, message(3))]),
+        Changes(removals=[(1, message(3))]),
+    ):
+        driver.store.commit(changes, answers.append)
+    driver.wait(answers, 7)
+    first, second = driver.read(1)
+    assert (first.payload, first.delivery_count) == (b"new", 5)
+    assert (second.payload, second.delivery_count) == (b"payload 2", 1)
+
+
+def test_changes_to_messages_that_are_gone_change_nothing(driver: Driver) -> None:
+    driver.create(1)
+    driver.commit(
+        Changes(updates=[(1, message(1), ACTIVE)], rewrites=[(1, message(2), ACTIVE, 0), (9, message(1), 0, 0)])
+    )
+    assert driver.numbers(1, state=None) == []
+
+
+def test_a_commit_applies_its_changes_in_the_order_of_the_fields(driver: Driver) -> None:
+    driver.commit(
+        Changes(
+            entities={1: entity(1), 2: entity(2)},
+            appends=[(1, message(1)), (1, message(2)), (1, message(3)), (2, message(1))],
+            updates=[(1, message(1, delivery_count=1), ACTIVE), (1, message(2, delivery_count=1), ACTIVE)],
+            rewrites=[(1, message(2, b"new", delivery_count=2), ACTIVE, 9)],
+            removals=[(1, message(3))],
+            dropped_entities=[2],
+        )
+    )
+    found = driver.read(1)
+    assert [(each.sequence_number, each.delivery_count, each.payload) for each in found] == [
+        (1, 1, b"payload 1"),
+        (2, 2, b"new"),
+    ]
+    assert driver.numbers(2) == []
+
+
+class TestExpiry:
+    def test_expired_messages_come_soonest_first_with_the_next_expiry(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        driver.append(1, *(message(n, expires_at=at) for n, at in ((1, 50), (2, 30), (3, 40), (4, 30), (5, 60))))
+        driver.append(1, message(6))
+        driver.append(2, message(1, expires_at=1))
+        assert driver.expired(1, 29) == ([], 30)
+        assert driver.expired(1, 30) == ([2, 4], 40)
+        assert driver.expired(1, 55) == ([2, 4, 3, 1], 60)
+        assert driver.expired(1, 60) == ([2, 4, 3, 1, 5], None)
+        assert driver.expired(3, 60) == ([], None)
+
+    def test_beyond_the_limit_the_next_expiry_may_have_passed(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, expires_at=n) for n in range(1, 2001)))
+        assert driver.expired(1, 100, limit=3) == ([1, 2, 3], 4)
+        assert driver.expired(1, 100, limit=0) == ([], 1)
+        assert driver.expired(1, 1500, limit=1400) == (list(range(1, 1401)), 1401)
+        assert driver.expired(1, 1500, limit=1600) == (list(range(1, 1501)), 1501)
+
+    def test_only_active_messages_expire(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, expires_at=n, state=n % 3) for n in range(1, 7)))
+        assert driver.expired(1, 4) == ([3], 6)
+        driver.commit(
+            Changes(
+                updates=[
+                    (1, message(3, expires_at=3, state=DEFERRED), ACTIVE),
+                    (1, message(4, expires_at=4), 1),
+                ]
+            )
+        )
+        assert driver.expired(1, 4) == ([4], 6)
+
+    def test_a_changed_expiry_counts(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, message(1, expires_at=10), message(2, expires_at=20), message(3))
+        driver.commit(Changes(updates=[(1, message(1, expires_at=30), ACTIVE), (1, message(2), ACTIVE)]))
+        driver.commit(Changes(rewrites=[(1, message(3, expires_at=25), ACTIVE, 9)]))
+        assert driver.expired(1, 20) == ([], 25)
+        assert driver.expired(1, 30) == ([3, 1], None)
+        driver.commit(Changes(removals=[(1, message(1)), (1, message(3))]))
+        assert driver.expired(1, 30) == ([], None)
+
+    def test_many_long_messages_expire_together(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, bytes(300_000), expires_at=100 - n) for n in range(1, 11)))
+        assert driver.expired(1, 98, limit=8) == ([10, 9, 8, 7, 6, 5, 4, 3], 98)
+
+
+def test_a_dropped_entity_takes_its_messages_with_it(driver: Driver) -> None:
+    driver.create(1, 2, 3)
+    for id in 1, 2, 3:
+        driver.append(id, *(message(number, expires_at=number) for number in range(1, 2501)))
+    driver.commit(Changes(dropped_entities=[2]))
+    assert driver.numbers(2, state=None) == []
+    assert driver.expired(2, 5) == ([], None)
+    assert driver.try_commit(Changes(appends=[(2, message(3000))])) is not None
+    assert len(driver.numbers(1, limit=5000)) == len(driver.numbers(3, limit=5000)) == 2500
+    driver.commit(Changes(dropped_entities=[2, 3, 4]))
+    assert driver.numbers(3) == []
+
+
+def test_a_path_may_be_taken_again_in_the_commit_that_drops_its_entity(driver: Driver) -> None:
+    driver.create(1)
+    driver.commit(Changes(entities={2: entity(2, path="queue-1")}, dropped_entities=[1]))
+    driver.append(2, message(1))
+    assert driver.numbers(2) == [1]
+
+
+def test_after_close_every_call_is_answered_with_an_error(driver: Driver) -> None:
+    driver.create(1)
+    driver.store.close()
+    driver.store.close()
+    assert isinstance(driver.try_commit(Changes(appends=[(1, message(1))])), StoreError)
+    with pytest.raises(StoreError):
+        driver.read(1)
+    with pytest.raises(StoreError):
+        driver.expired(1, 1)
+
+
+def test_close_finishes_the_commits_handed_over_and_runs_their_callbacks(driver: Driver) -> None:
+    answers: list[StoreError | None] = []
+    driver.store.commit(Changes(entities={1: entity(1)}), answers.append)
+    for number in range(1, 101):
+        driver.store.commit(Changes(appends=[(1, message(number))]), answers.append)
+    driver.store.close()
+    assert answers == [None] * 101
+
+
+def test_empty_changes_are_a_commit_too(driver: Driver) -> None:
+    driver.commit(Changes())
+
+
+class TestReopening:
+    def test_entities_are_as_they_were_last_committed(self, driver: Driver) -> None:
+        definition = {"lock_duration": 30, "nested": {"list": [1, None, "\u00fc\x00"]}}
+        driver.commit(Changes(entities={1: entity(1, definition=definition), 2: entity(2), 3: entity(3)}))
+        driver.commit(
+            Changes(entities={2: entity(2, path="Orders/2", kind="topic", definition={"a": 1})}, dropped_entities=[3])
+        )
+        assert driver.reopen() == [
+            entity(1, definition=definition),
+            entity(2, path="Orders/2", kind="topic", definition={"a": 1}),
+        ]
+
+    def test_messages_are_still_there(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(number, annex=b"x" * number) for number in range(1, 100)))
+        before = [as_dict(each) for each in driver.read(1)]
+        driver.reopen()
+        assert [as_dict(each) for each in driver.read(1)] == before
+        driver.append(1, message(100))
+        assert driver.numbers(1, after=98) == [99, 100]
+
+    def test_an_entity_starts_with_the_counters_it_was_created_with(self, driver: Driver) -> None:
+        driver.commit(Changes(entities={1: entity(1, counters=Counters(9, 1, 2, 3, 4))}))
+        assert driver.reopen()[0].counters == Counters(9, 1, 2, 3, 4)
+
+    def test_counters_follow_the_changes(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        driver.append(1, message(5, bytes(10)), message(9, bytes(20)), message(7, bytes(30), state=SCHEDULED))
+        driver.append(2, message(1, bytes(1)))
+        assert [each.counters for each in driver.reopen()] == [
+            Counters(9, 2, 0, 1, 60),
+            Counters(1, 1, 0, 0, 1),
+        ]
+        driver.commit(
+            Changes(
+                updates=[(1, message(5, bytes(10), state=DEFERRED), ACTIVE)],
+                rewrites=[(1, message(7, bytes(5)), SCHEDULED, 30)],
+                removals=[(1, message(9, bytes(20)))],
+            )
+        )
+        assert driver.reopen()[0].counters == Counters(9, 1, 1, 0, 15)
+
+    def test_counters_add_up_over_commits_that_wait_together(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        answers: list[StoreError | None] = []
+        for number in range(1, 101):
+            changes = Changes(appends=[(1, message(number, bytes(10)))])
+            if number % 2:
+                changes.appends.append((2, message(number, b"")))
+            else:
+                changes.removals.append((1, message(number - 1, bytes(10))))
+            driver.store.commit(changes, answers.append)
+        driver.wait(answers, 100)
+        assert [each.counters for each in driver.reopen()] == [
+            Counters(100, 50, 0, 0, 500),
+            Counters(99, 50, 0, 0, 0),
+        ]
+
+    def test_a_refused_commit_does_not_count(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, message(1, b"one"))
+        assert driver.try_commit(Changes(appends=[(1, message(2)), (1, message(1))])) is not None
+        assert driver.reopen()[0].counters == Counters(1, 1, 0, 0, 3)
+
+    def test_a_new_definition_leaves_the_counters(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, message(1, b"one"))
+        driver.commit(Changes(entities={1: entity(1, path="new")}))
+        assert driver.reopen() == [entity(1, path="new", counters=Counters(1, 1, 0, 0, 3))]

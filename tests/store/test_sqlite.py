@@ -1,0 +1,264 @@
+"""What the SQLite store promises beyond the contract: crashes, full disks, foreign files, versions."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from store_children import GROUP, start
+from store_harness import Driver, entity, message
+
+from peeklock.store import sqlite_file, sqlite_reader, sqlite_schema
+from peeklock.store.base import Changes, Counters, StoreError, StoreFull, StoreHeld
+from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite_writer import Writer
+
+
+def open_store(folder: Path) -> Driver:
+    return Driver(lambda call: SqliteStore(folder, call))
+
+
+def query(folder: Path, statement: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(folder / "peeklock.db")) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def test_a_killed_process_loses_no_reported_commit_and_leaves_no_half_one(tmp_path: Path) -> None:
+    randomness = random.Random()
+    reported = 0
+    for _ in range(8):
+        child = start(f"commit_until_killed({str(tmp_path)!r})")
+        assert child.stdout
+        for _ in range(randomness.randint(1, 60)):
+            reported = int(child.stdout.readline())
+        child.kill()
+        reported = max([reported, *map(int, child.stdout.read().split())])
+        child.communicate()
+        driver = open_store(tmp_path)
+        groups = driver.numbers(2, limit=1_000_000)
+        assert groups == list(range(1, len(groups) + 1))
+        assert len(groups) >= reported
+        wanted = [n for n in range(1, len(groups) * GROUP + 1) if n % GROUP != 1]
+        assert driver.numbers(1, limit=1_000_000) == wanted
+        assert driver.entities[0].counters == Counters(len(groups) * GROUP, len(wanted), 0, 0, len(wanted) * 500)
+        driver.store.close()
+
+
+def test_a_folder_held_by_another_process_is_refused_until_that_dies(tmp_path: Path) -> None:
+    child = start(f"hold({str(tmp_path)!r})")
+    assert child.stdout
+    assert child.stdout.readline() == "open\n"
+    with pytest.raises(StoreHeld, match=str(child.pid)) as held:
+        open_store(tmp_path)
+    assert str(tmp_path) in str(held.value)
+    child.kill()
+    child.communicate()
+    open_store(tmp_path).store.close()
+
+
+def test_a_folder_held_in_this_process_is_refused_until_it_is_closed(sqlite: Driver, tmp_path: Path) -> None:
+    with pytest.raises(StoreHeld):
+        open_store(tmp_path / "data")
+    sqlite.store.close()
+    open_store(tmp_path / "data").store.close()
+
+
+def test_commits_fail_while_there_is_no_room_and_work_again_once_there_is(tmp_path: Path) -> None:
+    child = start(f"run_out_of_room({str(tmp_path)!r})")
+    child.communicate(timeout=60)
+    assert child.returncode == 0
+
+
+def test_a_full_disk_fails_the_commit_and_not_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's own word for a full disk, by its own limit on pages; the next connection is without it."""
+
+    def connect_limited(file: Path, synchronous: sqlite_file.Synchronous) -> sqlite3.Connection:
+        connection = sqlite_file.connect_writer(file, synchronous)
+        connection.execute("PRAGMA max_page_count = 20")
+        return connection
+
+    monkeypatch.setattr("peeklock.store.sqlite.connect_writer", connect_limited)
+    driver = open_store(tmp_path)
+    driver.create(1)
+    error = driver.try_commit(Changes(appends=[(1, message(1, bytes(1_000_000)))]))
+    assert isinstance(error, StoreFull)
+    driver.append(1, message(2, bytes(1_000_000)))
+    assert driver.numbers(1) == [2]
+    driver.store.close()
+
+
+def test_a_path_below_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"file/data cannot be made: Not a directory\.$"):
+        open_store(tmp_path / "file" / "data")
+    with pytest.raises(StoreError, match=r"file is not a folder\.$"):
+        open_store(tmp_path / "file")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StoreError, match=r"Is a directory\.$"):
+        open_store(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough to be looked at " * 100, b"short"])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "peeklock.db"
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match="is not a database"):
+        open_store(tmp_path)
+    assert file.read_bytes() == content
+
+
+def test_a_database_of_another_application_is_refused(tmp_path: Path) -> None:
+    query(tmp_path, "CREATE TABLE theirs (x)")
+    with pytest.raises(StoreError, match="another application"):
+        open_store(tmp_path)
+    assert query(tmp_path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+
+
+def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
+    (tmp_path / "peeklock.db").touch()
+    driver = open_store(tmp_path)
+    driver.create(1)
+    driver.store.close()
+
+
+def test_a_newer_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    open_store(tmp_path).store.close()
+    query(tmp_path, "PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match=r"newer Peeklock: its schema version is 99, this one knows .* 1\.$"):
+        open_store(tmp_path)
+
+
+def test_an_older_file_is_brought_to_the_newest_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = open_store(tmp_path)
+    driver.create(1)
+    driver.append(1, message(1))
+    driver.store.close()
+    further = [["ALTER TABLE entity ADD COLUMN color TEXT"], ["UPDATE entity SET color = 'blue'"]]
+    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, *further])
+    driver = open_store(tmp_path)
+    assert driver.numbers(1) == [1]
+    driver.store.close()
+    assert query(tmp_path, "SELECT id, color FROM entity") == [(1, "blue")]
+    assert query(tmp_path, "PRAGMA user_version") == [(3,)]
+
+
+def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(tmp_path).store.close()
+    broken = [["CREATE TABLE extra (x)", "INSERT INTO missing VALUES (1)"]]
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, *broken])
+        with pytest.raises(StoreError, match="missing"):
+            open_store(tmp_path)
+    open_store(tmp_path).store.close()
+    assert query(tmp_path, "PRAGMA user_version") == [(1,)]
+    assert query(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'extra'") == [(0,)]
+
+
+def test_the_file_says_whose_it_is_and_closing_leaves_no_log(sqlite: Driver, tmp_path: Path) -> None:
+    sqlite.create(1)
+    sqlite.store.close()
+    assert query(tmp_path / "data", "PRAGMA application_id") == [(sqlite_schema.APPLICATION_ID,)]
+    assert query(tmp_path / "data", "PRAGMA journal_mode") == [("wal",)]
+    assert {file.name for file in (tmp_path / "data").iterdir()} == {"lock", "peeklock.db"}
+
+
+def test_callbacks_run_on_close_when_the_loop_no_longer_takes_them(tmp_path: Path) -> None:
+    def closed(callback: Callable[[], None]) -> None:
+        raise RuntimeError("Event loop is closed")
+
+    store = SqliteStore(tmp_path, closed)
+    store.open()
+    answers: list[StoreError | None] = []
+    store.commit(Changes(entities={1: entity(1)}), answers.append)
+    store.commit(Changes(appends=[(1, message(1))]), answers.append)
+    store.close()
+    assert answers == [None, None]
+
+
+def test_a_callback_runs_once_though_both_the_loop_and_close_could_run_it(tmp_path: Path) -> None:
+    calls: list[Callable[[], None]] = []
+    store = SqliteStore(tmp_path, calls.append)
+    store.open()
+    answers: list[StoreError | None] = []
+    store.commit(Changes(entities={1: entity(1)}), answers.append)
+    store.close()
+    for call in calls:
+        call()
+    assert answers == [None]
+
+
+def test_callbacks_run_on_the_thread_that_drives_the_loop(sqlite: Driver) -> None:
+    threads: list[threading.Thread] = []
+    sqlite.store.commit(Changes(entities={1: entity(1)}), lambda _: threads.append(threading.current_thread()))
+    sqlite.wait(threads)
+    assert threads == [threading.current_thread()]
+
+
+def test_an_entity_number_out_of_range_is_refused_by_name(sqlite: Driver) -> None:
+    sqlite.create(2**19 - 1)
+    sqlite.append(2**19 - 1, message(2**44 - 1))
+    assert sqlite.numbers(2**19 - 1) == [2**44 - 1]
+    for id in 0, 2**19:
+        assert str(id) in str(sqlite.try_commit(Changes(entities={id: entity(id)})))
+
+
+def test_a_session_id_that_is_no_text_is_refused(sqlite: Driver) -> None:
+    sqlite.create(1)
+    assert sqlite.try_commit(Changes(appends=[(1, message(1, session_id="\ud800"))])) is not None
+    assert sqlite.numbers(1) == []
+
+
+def test_a_time_that_no_column_holds_is_refused(sqlite: Driver) -> None:
+    sqlite.create(1)
+    assert sqlite.try_commit(Changes(appends=[(1, message(1, expires_at=2**80))])) is not None
+    sqlite.append(1, message(1, expires_at=2**63 - 1))
+    assert sqlite.expired(1, 5) == ([], 2**63 - 1)
+
+
+def test_messages_of_a_dropped_entity_are_deleted_in_the_end(tmp_path: Path) -> None:
+    driver = open_store(tmp_path)
+    driver.create(1, 2)
+    for id in 1, 2:
+        driver.append(id, *(message(number, b"", session_id="s") for number in range(1, 4000)))
+    driver.commit(Changes(dropped_entities=[1]))
+    driver.store.close()  # perhaps before all are deleted: the next start goes on
+    file = tmp_path / "peeklock.db"
+    writer = Writer(sqlite_file.connect_writer(file, "off"), file, "off")
+    while writer.has_leftovers:
+        writer.purge()
+    writer.close()
+    assert query(tmp_path, "SELECT count(*) FROM dropped_entity") == [(0,)]
+    assert query(tmp_path, "SELECT count(*) FROM message") == [(3999,)]
+
+
+def test_every_index_is_partial_so_that_a_plain_message_is_in_none(sqlite: Driver, tmp_path: Path) -> None:
+    indexes = query(tmp_path / "data", "SELECT name, partial FROM pragma_index_list('message')")
+    assert sorted(indexes) == [("message_expiry", 1), ("message_session", 1), ("message_state", 1)]
+
+
+@pytest.mark.parametrize(
+    ("statement", "how"),
+    [
+        (sqlite_reader._BY_NUMBER, "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_reader._ACTIVE, "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_reader._BY_STATE, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        (sqlite_reader._BY_SESSION, "INDEX message_session (session_id=? AND rowid>? AND rowid<?)"),
+        (sqlite_reader._EXPIRED, "INDEX message_expiry (<expr>=? AND expires_at>? AND expires_at<?)"),
+        (sqlite_reader._NEXT_EXPIRY, "INDEX message_expiry (<expr>=?"),
+    ],
+)
+def test_no_read_scans_the_messages(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
+    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "bytes", "now"]
+    with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
+    steps = [step for *_, step in plan]
+    assert any(how in step for step in steps), steps
+    assert not [step for step in steps if step.startswith("SCAN message")]
