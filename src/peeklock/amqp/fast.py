@@ -1,25 +1,26 @@
 """The hand-written path for `transfer` and `disposition`, beside the declared one in `performatives`.
 
 Both paths give the same bytes and read the same values; a test holds them to it. What is unusual here is left to
-the declared path: a decoder returns None for it. Figures are in docs/benchmarks.md.
+the declared path: a decoder returns None for it. Delivery states that are read here are shared: never change one.
+Figures are in docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from peeklock.amqp.codec import decode_value
-from peeklock.amqp.composites import decode_composite
-from peeklock.amqp.frames import FRAME_HEADER
+from peeklock.amqp.composites import Composite, decode_composite
+from peeklock.amqp.performatives import Disposition, Transfer
+from peeklock.amqp.types import Described, UByte, UInt
 
 _UINT = struct.Struct(">I")
 _uint_at = _UINT.unpack_from
 
-TRANSFER_START = b"\x00\x53\x14\xc0"
-DISPOSITION_START = b"\x00\x53\x15\xc0"
-
-_BOOLEANS: dict[int, bool | None] = {0x40: None, 0x41: True, 0x42: False}
+TRANSFER_START: Final = 0x005314C0
+DISPOSITION_START: Final = 0x005315C0
+"""The first four octets of a body: the descriptor and the constructor of a list of up to 255 octets."""
 
 
 class TransferFields(NamedTuple):
@@ -44,179 +45,241 @@ class DispositionFields(NamedTuple):
     state: Any
 
 
-# The fields behind those read here take a handful of forms; each is decoded once. The bounds keep a peer from
-# filling these tables: a tail that is longer (a transaction's) or comes too late is decoded every time.
-_MEMO_LENGTH = 24
-_MEMO_ENTRIES = 256
-_transfer_tails: dict[bytes, tuple[Any, bool]] = {}
-_disposition_tails: dict[bytes, Any] = {}
+class _AfterTag(NamedTuple):
+    """The fields of a transfer from message-format on."""
+
+    message_format: int | None
+    settled: bool | None
+    more: bool
+    state: Any
+    aborted: bool
+    fields: int
+    """How many of the list these were."""
 
 
-def _transfer_tail(tail: bytes) -> tuple[Any, bool] | None:
-    """The state and `aborted` out of: rcv-settle-mode, state, resume, aborted, batchable."""
-    known = _transfer_tails.get(tail)
-    if known is not None:
-        return known
-    fields: list[Any] = []
-    at = 0
-    while at < len(tail):
-        value, at = decode_composite(tail, at) if tail[at] == 0 else decode_value(tail, at)
-        fields.append(value)
-    if len(fields) > 5:
-        return None
-    fields += [None] * (5 - len(fields))
-    if fields[2] or not isinstance(fields[3], bool | None):
-        return None
-    read = (fields[1], bool(fields[3]))
-    if len(tail) <= _MEMO_LENGTH and len(_transfer_tails) < _MEMO_ENTRIES:
-        _transfer_tails[tail] = read
-    return read
+class _AfterLast(NamedTuple):
+    """The fields of a disposition from settled on."""
+
+    settled: bool
+    state: Any
+    fields: int
+
+
+# What stands behind the numbers takes a handful of forms; each is decoded once. The bounds keep a peer from filling
+# these tables: a form that is longer (a transaction's) or comes too late is decoded every time.
+_MEMO_LENGTH: Final = 32
+_MEMO_ENTRIES: Final = 512
+_transfer_forms: dict[bytes, _AfterTag] = {}
+_disposition_forms: dict[bytes, _AfterLast] = {}
+
+# A named tuple from a tuple, without the call of a Python function.
+_named = tuple.__new__
+
+# From the start of the body: start, size, count, then handle 0 and a delivery-id above 255, and the tag's length.
+_transfer_to_handle_0 = struct.Struct(">IBBBBIBB")
+# From the handle on, for a handle of one octet.
+_transfer_from_handle = struct.Struct(">BBBIBB").unpack_from
+_disposition_of_two = struct.Struct(">IBBBBIBI")
+
+
+def read_transfer(data: bytes, offset: int, end: int) -> TransferFields:
+    """Read the transfer that starts at `offset` in a frame that ends at `end`, on whichever path can."""
+    return decode_transfer(data, offset, end) or _declared_transfer(data, offset, end)
+
+
+def read_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
+    """Read the disposition that is in data from `offset` to `end`, on whichever path can."""
+    return decode_disposition(data, offset, end) or _declared_disposition(data, offset, end)
 
 
 def decode_transfer(data: bytes, offset: int, end: int) -> TransferFields | None:
     """Read the transfer that starts at `offset` in a frame that ends at `end`."""
-    if data[offset : offset + 4] != TRANSFER_START:
-        return None
+    handle: int
+    delivery_id: int | None
+    tag: bytes | None
     try:
-        payload_at = offset + 5 + data[offset + 4]
-        count = data[offset + 5]
-        if count < 6 or payload_at > end:
+        start, size, count, code, id_code, delivery_id, tag_code, tag_size = _transfer_to_handle_0.unpack_from(
+            data, offset
+        )
+        if start != TRANSFER_START:
             return None
-        at = offset + 6
-
-        code = data[at]
-        if code == 0x43:
+        if code == 0x43 and id_code == 0x70 and tag_code == 0xA0:
             handle = 0
-            at += 1
-        elif code == 0x52:
-            handle = data[at + 1]
-            at += 2
-        elif code == 0x70:
-            handle = _uint_at(data, at + 1)[0]
-            at += 5
+            at = offset + 14 + tag_size
+            tag = data[at - tag_size : at]
         else:
-            return None
-
-        code = data[at]
-        delivery_id: int | None
-        if code == 0x70:
-            delivery_id = _uint_at(data, at + 1)[0]
-            at += 5
-        elif code == 0x52:
-            delivery_id = data[at + 1]
-            at += 2
-        elif code == 0x43:
-            delivery_id = 0
-            at += 1
-        elif code == 0x40:
-            delivery_id = None
-            at += 1
-        else:
-            return None
-
-        code = data[at]
-        delivery_tag: bytes | None
-        if code == 0xA0:
-            start = at + 2
-            at = start + data[at + 1]
-            delivery_tag = data[start:at]
-        elif code == 0x40:
-            delivery_tag = None
-            at += 1
-        else:
-            return None
-
-        code = data[at]
-        message_format: int | None
-        if code == 0x43:
-            message_format = 0
-            at += 1
-        elif code == 0x70:
-            message_format = _uint_at(data, at + 1)[0]
-            at += 5
-        elif code == 0x40:
-            message_format = None
-            at += 1
-        elif code == 0x52:
-            message_format = data[at + 1]
-            at += 2
-        else:
-            return None
-
-        settled = _BOOLEANS[data[at]]
-        more = _BOOLEANS[data[at + 1]] or False
-        at += 2
-        if at == payload_at:
-            return TransferFields(
-                handle, delivery_id, delivery_tag, message_format, settled, more, None, False, payload_at
-            )
-        if at > payload_at:
-            return None
-    except (IndexError, KeyError, struct.error):
+            code, handle, id_code, delivery_id, tag_code, tag_size = _transfer_from_handle(data, offset + 6)
+            if code == 0x52 and id_code == 0x70 and tag_code == 0xA0:
+                at = offset + 15 + tag_size
+                tag = data[at - tag_size : at]
+            else:
+                handle, delivery_id, tag, at = _transfer_numbers(data, offset + 6)
+    except (IndexError, struct.error, _Unusual):
         return None  # the declared path says what is wrong with it
-    tail = _transfer_tail(data[at:payload_at])
-    if tail is None:
+    payload_at = offset + 5 + size
+    if at > payload_at or payload_at > end:
         return None
-    return TransferFields(
-        handle, delivery_id, delivery_tag, message_format, settled, more, tail[0], tail[1], payload_at
+    octets = data[at:payload_at]
+    form = _transfer_forms.get(octets) or _transfer_form(octets)
+    if form is None or form[5] + 3 != count:
+        return None
+    return _named(TransferFields, (handle, delivery_id, tag, form[0], form[1], form[2], form[3], form[4], payload_at))
+
+
+class _Unusual(Exception):
+    """Left to the declared path."""
+
+
+def _transfer_numbers(data: bytes, at: int) -> tuple[int, int | None, bytes | None, int]:
+    """Handle, delivery-id and delivery-tag in all their encodings, and the offset behind them."""
+    handle, at = _uint(data, at)
+    delivery_id, at = _uint(data, at)
+    if handle is None:
+        raise _Unusual
+    if data[at] == 0x40:
+        return handle, delivery_id, None, at + 1
+    if data[at] != 0xA0:
+        raise _Unusual
+    end = at + 2 + data[at + 1]
+    return handle, delivery_id, data[at + 2 : end], end
+
+
+def _uint(data: bytes, at: int) -> tuple[int | None, int]:
+    code = data[at]
+    if code == 0x70:
+        return _uint_at(data, at + 1)[0], at + 5
+    if code == 0x52:
+        return data[at + 1], at + 2
+    if code == 0x43:
+        return 0, at + 1
+    if code == 0x40:
+        return None, at + 1
+    raise _Unusual
+
+
+def _values(octets: bytes, most: int) -> list[Any] | None:
+    """The values that stand one behind the other in `octets`, None when there are more than `most`."""
+    found: list[Any] = []
+    at = 0
+    while at < len(octets):
+        if len(found) == most:
+            return None
+        value, at = decode_composite(octets, at) if octets[at] == 0 else decode_value(octets, at)
+        found.append(value)
+    return found
+
+
+def _transfer_form(octets: bytes) -> _AfterTag | None:
+    fields = _values(octets, 8)
+    if fields is None:
+        return None
+    count = len(fields)
+    fields += [None] * (8 - count)
+    message_format, settled, more, rcv_settle_mode, state, resume, aborted, batchable = fields
+    if not (
+        isinstance(message_format, UInt | None)
+        and _are_flags(settled, more, resume, aborted, batchable)
+        and (rcv_settle_mode is None or (isinstance(rcv_settle_mode, UByte) and rcv_settle_mode < 2))
+        and isinstance(state, Composite | Described | None)
+    ):
+        return None
+    form = _AfterTag(
+        None if message_format is None else int(message_format),
+        settled,
+        more or False,
+        state,
+        aborted or False,
+        count,
     )
+    if len(octets) <= _MEMO_LENGTH and len(_transfer_forms) < _MEMO_ENTRIES:
+        _transfer_forms[octets] = form
+    return form
+
+
+def _are_flags(*values: Any) -> bool:
+    return all(isinstance(value, bool | None) for value in values)
 
 
 def decode_disposition(data: bytes, offset: int, end: int) -> DispositionFields | None:
-    if data[offset : offset + 4] != DISPOSITION_START:
-        return None
+    """Read the disposition that is in data from `offset` to `end`."""
+    first: int | None
+    last: int | None
     try:
-        if offset + 5 + data[offset + 4] != end or data[offset + 5] < 5:
+        start, size, count, role, first_code, first, last_code, last = _disposition_of_two.unpack_from(data, offset)
+        if start != DISPOSITION_START or offset + 5 + size != end or role not in (0x41, 0x42):
             return None
-        at = offset + 6
-        role = _BOOLEANS[data[at]]
-        at += 1
-        code = data[at]
-        if code == 0x70:
-            first = _uint_at(data, at + 1)[0]
-            at += 5
-        elif code == 0x52:
-            first = data[at + 1]
-            at += 2
-        elif code == 0x43:
-            first = 0
-            at += 1
+        if first_code == 0x70 and last_code == 0x70:
+            at = offset + 17
         else:
-            return None
-        code = data[at]
-        last: int | None
-        if code == 0x70:
-            last = _uint_at(data, at + 1)[0]
-            at += 5
-        elif code == 0x52:
-            last = data[at + 1]
-            at += 2
-        elif code == 0x40:
-            last = None
-            at += 1
-        elif code == 0x43:
-            last = 0
-            at += 1
-        else:
-            return None
-        settled = _BOOLEANS[data[at]] or False
-        tail = data[at + 1 : end]
-    except (IndexError, KeyError, struct.error):
+            first, at = _uint(data, offset + 7)
+            last, at = _uint(data, at)
+    except (IndexError, struct.error, _Unusual):
         return None
-    if role is None or not tail:
+    if first is None or at > end:
         return None
-    try:
-        state = _disposition_tails[tail]
-    except KeyError:
-        if tail[0] == 0:
-            state, at = decode_composite(tail, 0)
-        else:
-            state, at = decode_value(tail, 0)
-        if tail[at:] not in (b"", b"\x40", b"\x41", b"\x42"):
-            return None
-        if len(tail) <= _MEMO_LENGTH and len(_disposition_tails) < _MEMO_ENTRIES:
-            _disposition_tails[tail] = state
-    return DispositionFields(role, first, last, settled, state)
+    octets = data[at:end]
+    form = _disposition_forms.get(octets) or _disposition_form(octets)
+    if form is None or form[2] + 3 != count:
+        return None
+    return _named(DispositionFields, (role == 0x41, first, last, form[0], form[1]))
+
+
+def _disposition_form(octets: bytes) -> _AfterLast | None:
+    fields = _values(octets, 3)
+    if fields is None:
+        return None
+    count = len(fields)
+    fields += [None] * (3 - count)
+    settled, state, batchable = fields
+    if not (_are_flags(settled, batchable) and isinstance(state, Composite | Described | None)):
+        return None
+    form = _AfterLast(settled or False, state, count)
+    if len(octets) <= _MEMO_LENGTH and len(_disposition_forms) < _MEMO_ENTRIES:
+        _disposition_forms[octets] = form
+    return form
+
+
+def _declared_transfer(data: bytes, offset: int, end: int) -> TransferFields:
+    transfer, payload_at = decode_composite(data[:end], offset)
+    assert isinstance(transfer, Transfer)
+    return TransferFields(
+        transfer.handle,
+        transfer.delivery_id,
+        transfer.delivery_tag,
+        transfer.message_format,
+        transfer.settled,
+        transfer.more,
+        transfer.state,
+        transfer.aborted,
+        payload_at,
+    )
+
+
+def _declared_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
+    disposition, _ = decode_composite(data[:end], offset)
+    assert isinstance(disposition, Disposition)
+    return DispositionFields(
+        disposition.role, disposition.first, disposition.last, disposition.settled, disposition.state
+    )
+
+
+def _know_common_forms() -> None:
+    """Fill the tables with what clients send, before a peer can fill them with anything else."""
+    flags = b"\x41\x42"
+    for settled in flags:
+        for message_format in (b"\x43", b"\x70\x80\x01\x37\x00"):
+            for batchable in (b"\x40", b"\x41", b"\x42"):
+                for absent in (b"\x40\x40\x40\x40", b"\x40\x40\x42\x42"):
+                    _transfer_form(message_format + bytes((settled, 0x42)) + absent + batchable)
+            _transfer_form(message_format + bytes((settled,)))
+            _transfer_form(message_format + bytes((settled, 0x42)))
+        for code in (0x24, 0x26, 0x27):
+            for state in (b"\x45", b"\xc0\x01\x00"):
+                for batchable in (b"", b"\x40", b"\x41", b"\x42"):
+                    _disposition_form(bytes((settled, 0x00, 0x53, code)) + state + batchable)
+
+
+_know_common_forms()
 
 
 def encode_uint(value: int) -> bytes:
@@ -228,28 +291,33 @@ def encode_uint(value: int) -> bytes:
 class TransferEncoder:
     """Writes the single-frame transfers of one link: what never changes is encoded once."""
 
-    __slots__ = ("_after_tag", "_header", "_prefix", "channel", "handle", "overhead")
+    __slots__ = ("_pack", "_prefix", "overhead")
 
     # message-format 0, settled, more false, then rcv-settle-mode and state null, resume, aborted, batchable false
     _AFTER_TAG = (b"\x43\x42\x42\x40\x40\x42\x42\x42", b"\x43\x41\x42\x40\x40\x42\x42\x42")
 
     def __init__(self, channel: int, handle: int) -> None:
-        self.channel = channel
-        self.handle = handle
         encoded_handle = encode_uint(handle)
         size = 1 + len(encoded_handle) + 5 + 18 + 8
-        self._prefix = TRANSFER_START + bytes((size, 11)) + encoded_handle + b"\x70"
-        self.overhead = 8 + len(self._prefix) + 4 + 18 + 8
-        self._header = FRAME_HEADER.pack
+        self._prefix = b"".join(
+            (
+                b"\x02\x00",
+                channel.to_bytes(2, "big"),
+                _UINT.pack(TRANSFER_START),
+                bytes((size, 11)),
+                encoded_handle,
+                b"\x70",
+            )
+        )
+        layout = struct.Struct(f">I{len(self._prefix)}sI2s16s8s")
+        self._pack = layout.pack
+        self.overhead = layout.size
+        """How much larger a frame is than its payload."""
 
     def encode(self, delivery_id: int, tag: bytes, settled: bool, payload_size: int) -> bytes:
         """The frame up to its payload, for a tag of 16 bytes and a delivery-id above 255."""
-        return b"%b%b%b\xa0\x10%b%b" % (
-            self._header(self.overhead + payload_size, 2, 0, self.channel),
-            self._prefix,
-            _UINT.pack(delivery_id),
-            tag,
-            self._AFTER_TAG[settled],
+        return self._pack(
+            self.overhead + payload_size, self._prefix, delivery_id, b"\xa0\x10", tag, self._AFTER_TAG[settled]
         )
 
 
@@ -267,5 +335,5 @@ def encode_disposition(role: bool, first: int, last: int, settled: bool, state: 
     )
     size = len(body)
     if size < 255:
-        return DISPOSITION_START + bytes((size + 1, 6)) + body
+        return _UINT.pack(DISPOSITION_START) + bytes((size + 1, 6)) + body
     return b"\x00\x53\x15\xd0" + _UINT.pack(size + 4) + _UINT.pack(6) + body

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.errors import AmqpError, Condition
+from peeklock.amqp.fast import DISPOSITION_START, TRANSFER_START
 from peeklock.amqp.frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -46,8 +47,6 @@ _FRAME_START: Final = struct.Struct(">IHHI")
 _HOT_SIZE: Final = _FRAME_START.size
 _PLAIN: Final = 0x0200
 """Data offset and type of an AMQP frame without an extended header."""
-_TRANSFER: Final = 0x005314C0
-_DISPOSITION: Final = 0x005315C0
 _AFTER_OPEN: Final = {Begin, Attach, Flow, Transfer, Disposition, Detach, End}
 _ENDED: Final = ConnectionState.ENDED
 _MAX_DESCRIPTION: Final = 100
@@ -170,9 +169,7 @@ class Connection:
         idleness.look(now)
         if not self.ended and idleness.is_silent(now):
             self._fail(
-                CloseConnection(
-                    Condition.RESOURCE_LIMIT_EXCEEDED, f"nothing was heard for {idleness.limit:g} seconds"
-                )
+                CloseConnection(Condition.RESOURCE_LIMIT_EXCEEDED, f"nothing was heard for {idleness.limit:g} seconds")
             )
         elif self.opened and not self.out and idleness.owes_heartbeat(now):
             self.out.append(HEARTBEAT)
@@ -239,18 +236,13 @@ class Connection:
                 frame_size, doff_and_type, channel, start = unpack(data, at)
                 end = at + frame_size
                 session = sessions.get(channel)
-                if (
-                    session is not None
-                    and end <= size
-                    and _HOT_SIZE < frame_size <= limit
-                    and doff_and_type == _PLAIN
-                ):
+                if session is not None and end <= size and _HOT_SIZE < frame_size <= limit and doff_and_type == _PLAIN:
                     try:
-                        if start == _TRANSFER:
+                        if start == TRANSFER_START:
                             session.on_transfer(data, at + 8, end)
                             at = end
                             continue
-                        if start == _DISPOSITION:
+                        if start == DISPOSITION_START:
                             session.on_disposition(data, at + 8, end)
                             at = end
                             continue

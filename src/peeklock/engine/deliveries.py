@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from peeklock.engine.serial import SERIAL_MASK
 
 if TYPE_CHECKING:
     from peeklock.engine.links import Receiver, Sender
@@ -71,3 +74,39 @@ class OutgoingDelivery:
         """The receiver has settled; nothing is left to say."""
         if self.link.session.outgoing_unsettled.pop(self.delivery_id, None) is not None:
             self.link.unsettled -= 1
+
+
+_AnyDelivery = TypeVar("_AnyDelivery", IncomingDelivery, OutgoingDelivery)
+
+
+def between(unsettled: dict[int, _AnyDelivery], first: int, last: int, take: bool) -> list[_AnyDelivery]:
+    """The deliveries from first to last, taken out if `take`. The work is bounded by what we hold, not by the width."""
+    width = (last - first) & SERIAL_MASK
+    if width < len(unsettled):
+        find = unsettled.pop if take else unsettled.get
+        if last >= first:
+            keys: Iterable[int] = range(first, last + 1)
+        else:
+            keys = (key & SERIAL_MASK for key in range(first, first + width + 1))
+        return [delivery for key in keys if (delivery := find(key, None)) is not None]
+    held = [delivery for key, delivery in unsettled.items() if (key - first) & SERIAL_MASK <= width]
+    if take:
+        for delivery in held:
+            del unsettled[delivery.delivery_id]
+    return held
+
+
+def by_link(deliveries: list[Any]) -> Iterable[tuple[Any, list[Any]]]:
+    """The deliveries of each link, which are most often all of one."""
+    if not deliveries:
+        return ()
+    first = deliveries[0].link
+    for delivery in deliveries:
+        if delivery.link is not first:
+            break
+    else:
+        return ((first, deliveries),)
+    grouped: dict[Any, list[Any]] = {}
+    for delivery in deliveries:
+        grouped.setdefault(delivery.link, []).append(delivery)
+    return grouped.items()

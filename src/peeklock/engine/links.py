@@ -46,6 +46,7 @@ class Link:
 
     def attach(self, attach: Attach) -> None:
         """Attach first, as a client does. The handle of `attach` must be this link's."""
+        self.session.await_attach(self)
         self._send_attach(attach)
 
     def accept(
@@ -56,8 +57,13 @@ class Link:
         source: Any = ...,
         target: Any = ...,
     ) -> None:
-        """Answer the peer's attach: termini and settle modes as they came unless given."""
-        remote = self._asked()
+        """Answer the peer's attach: termini and settle modes as they came unless given.
+
+        Without effect when there is nothing to answer any more.
+        """
+        remote = self.remote
+        if remote is None or self.state not in (LinkState.ATTACH_RECEIVED, LinkState.DETACH_RECEIVED):
+            return
         self._send_attach(
             Attach(
                 name=self.name,
@@ -102,11 +108,7 @@ class Link:
             self.session.unmap(self)
 
     def on_flow(self, flow: Flow) -> None:
-        raise NotImplementedError  # abstract
-
-    def _asked(self) -> Attach:
-        assert self.remote is not None, "an attach is answered after it came"
-        return self.remote
+        raise NotImplementedError  # each direction has its own
 
     def _send_attach(self, attach: Attach) -> None:
         self.state = step(LINK, self.state, LinkInput.SEND_ATTACH)
@@ -161,18 +163,19 @@ class Sender(Link):
         size = 0
         for part in parts:
             size += len(part)
+        encoder = self._encoder
         if (
             delivery_id > 255
             and len(tag) == 16
             and not message_format
             and state is None
-            and size + self._encoder.overhead <= session.max_frame_size
+            and size + encoder.overhead <= session.max_frame_size
             and session.can_send()
         ):
             session.next_outgoing_id = (session.next_outgoing_id + 1) & SERIAL_MASK
             session.remote_incoming_window -= 1
             out = session.out
-            out.append(self._encoder.encode(delivery_id, tag, settled, size))
+            out.append(encoder.encode(delivery_id, tag, settled, size))
             out += parts
         else:
             self._send_frames(delivery_id, tag, b"".join(parts), settled, message_format, state)
@@ -233,87 +236,92 @@ class Sender(Link):
 class Receiver(Link):
     """A link we receive on."""
 
-    __slots__ = ("_parts", "_partial", "_size", "credit", "delivery_count", "draining", "max_message_size")
+    __slots__ = ("_parts", "_size", "credit", "delivery_count", "drain", "max_message_size", "partial")
     is_sender = False
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
         super().__init__(session, name, handle)
         self.credit = 0
         self.delivery_count = 0
-        self.draining = False
+        self.drain = False
         self.max_message_size = 0
-        self._partial: TransferFields | None = None
+        self.partial: TransferFields | None = None
+        """The first frame of a delivery that is not whole yet."""
         self._parts: list[bytes] = []
         self._size = 0
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Let the sender send `credit` more messages from now on."""
+        """Let the sender send `credit` more messages from now on. Without effect on a link that is gone."""
+        if self.state is not LinkState.ATTACHED and self.state is not LinkState.ATTACH_SENT:
+            return
         self.credit = credit
-        self.draining = drain
-        self.session.send_flow(self, drain=drain, echo=echo)
+        self.drain = drain
+        self.session.send_flow(self, echo=echo)
 
     def on_attach(self, attach: Attach) -> None:
         super().on_attach(attach)
         self.delivery_count = attach.initial_delivery_count or 0
+        if self.state is LinkState.ATTACHED:
+            self.session.start_receiving(self)
 
     def on_flow(self, flow: Flow) -> None:
         # The count of a sender matters only when it jumps: that is how it says that it has drained.
-        if self.draining and flow.delivery_count is not None:
+        if self.drain and flow.delivery_count is not None:
             passed = serial_sub(flow.delivery_count, self.delivery_count)
             if passed > 0:
                 self.delivery_count = flow.delivery_count
                 self.credit = max(0, self.credit - passed)
-            if not self.credit:
-                self.draining = False
+            if self.credit <= 0:
+                self.drain = False
 
     def on_transfer(self, fields: TransferFields, data: bytes, end: int) -> IncomingDelivery | None:
-        """Take one frame; returns the delivery when it is whole."""
-        partial = self._partial
-        if partial is None:
+        """Take one frame of a delivery in several; returns the delivery when it is whole."""
+        first = self.partial
+        if first is None:
             if fields.delivery_id is None or fields.delivery_tag is None:
                 raise DetachLink(
                     Condition.INVALID_FIELD, "the first transfer of a delivery needs delivery-id and delivery-tag"
                 )
             self.credit -= 1
             self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
-            if not fields.more and not fields.aborted:
-                payload = data[fields.payload_at : end]
-                limit = self.max_message_size
-                oversize = 0 < limit < len(payload)
-                return self._whole(fields, fields.settled or False, b"" if oversize else payload, oversize)
-            partial = self._partial = fields
-        elif fields.delivery_id is not None and fields.delivery_id != partial.delivery_id:
+            first = self.partial = fields
+        elif fields.delivery_id is not None and fields.delivery_id != first.delivery_id:
             raise DetachLink(
                 Condition.INVALID_FIELD,
-                f"delivery {fields.delivery_id} started before delivery {partial.delivery_id} was whole",
+                f"delivery {fields.delivery_id} started before delivery {first.delivery_id} was whole",
             )
         if fields.aborted:
             self._forget_partial()
             return None
         self._size += end - fields.payload_at
-        if 0 < self.max_message_size < self._size:
+        oversize = 0 < self.max_message_size < self._size
+        if oversize:
             self._parts.clear()  # too large already: count on, keep nothing
         else:
             self._parts.append(data[fields.payload_at : end])
         if fields.more:
             return None
-        oversize = 0 < self.max_message_size < self._size
-        payload = b"" if oversize else b"".join(self._parts)
+        payload = b"".join(self._parts)
         self._forget_partial()
-        return self._whole(partial, bool(partial.settled or fields.settled), payload, oversize)
-
-    def _whole(self, fields: TransferFields, settled: bool, payload: bytes, oversize: bool) -> IncomingDelivery:
-        delivery_id, tag = fields.delivery_id, fields.delivery_tag
-        assert delivery_id is not None
-        assert tag is not None
-        delivery = IncomingDelivery(
-            self, delivery_id, tag, fields.message_format or 0, settled, fields.state, payload, oversize
+        assert first.delivery_id is not None
+        assert first.delivery_tag is not None
+        return IncomingDelivery(
+            self,
+            first.delivery_id,
+            first.delivery_tag,
+            first.message_format or 0,
+            bool(first.settled or fields.settled),
+            first.state if fields.state is None else fields.state,
+            payload,
+            oversize,
         )
-        if not settled:
-            self.session.incoming_unsettled[delivery_id] = delivery
-        return delivery
+
+    def _send_attach(self, attach: Attach) -> None:
+        super()._send_attach(attach)
+        if self.state is LinkState.ATTACHED:
+            self.session.start_receiving(self)
 
     def _forget_partial(self) -> None:
-        self._partial = None
+        self.partial = None
         self._parts = []
         self._size = 0

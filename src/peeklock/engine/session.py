@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.errors import Condition
-from peeklock.amqp.fast import (
-    DispositionFields,
-    TransferFields,
-    decode_disposition,
-    decode_transfer,
-    encode_disposition,
-)
+from peeklock.amqp.fast import TransferFields, encode_disposition, read_disposition, read_transfer
 from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
-from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
+from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery, between, by_link
 from peeklock.engine.errors import DetachLink, EndSession
 from peeklock.engine.events import (
     IncomingDisposed,
@@ -39,16 +32,13 @@ if TYPE_CHECKING:
 INCOMING_WINDOW: Final = 8192
 """Frames the peer may send before it hears from us; renewed when half are used."""
 MAX_INCOMING_UNSETTLED: Final = 65536
-"""Deliveries we hold for the owner to settle; a peer that sends more loses the link."""
+"""Deliveries we hold for the owner to settle; a peer that sends more loses the session."""
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 HANDLE_MAX: Final = 4095
 
 _RENEW_AFTER: Final = INCOMING_WINDOW // 2
 _WIDEST_RANGE: Final = 0x80000000
 _MAPPED: Final = SessionState.MAPPED
-_ATTACHED: Final = LinkState.ATTACHED
-
-_AnyDelivery = TypeVar("_AnyDelivery", IncomingDelivery, OutgoingDelivery)
 
 
 class Session:
@@ -75,6 +65,8 @@ class Session:
         self._awaited: dict[tuple[str, bool], Link] = {}
         """Links that we attached first and the peer has not answered, by name and whether we send."""
         self._by_remote_handle: dict[int, Link] = {}
+        self._receiving: dict[int, Receiver] = {}
+        """Those that a transfer may come on now, by the peer's handle."""
         self._next_handle = 0
         self._free_handles: list[int] = []
         self._held_frames: deque[bytes] = deque()
@@ -86,6 +78,7 @@ class Session:
 
     @property
     def links(self) -> Iterable[Link]:
+        """Those that are there, or were when the session ended."""
         return self._by_handle.values()
 
     def begin(self) -> None:
@@ -126,7 +119,12 @@ class Session:
         return link
 
     def await_attach(self, link: Link) -> None:
+        """We attached first: the peer's attach of that name is the answer."""
         self._awaited[link.name, link.is_sender] = link
+
+    def start_receiving(self, link: Receiver) -> None:
+        if link.remote is not None:
+            self._receiving[link.remote.handle] = link
 
     def can_send(self) -> bool:
         """Whether a transfer would leave at once."""
@@ -134,7 +132,7 @@ class Session:
 
     def send(self, performative: Any) -> None:
         """Write a performative. Without effect on a session that is over."""
-        if self.state is SessionState.UNMAPPED:
+        if self.state is SessionState.UNMAPPED or self.state is SessionState.END_SENT:
             return
         self.flush_dispositions()
         self.connection.send(self.channel, performative)
@@ -194,6 +192,9 @@ class Session:
             del self._by_remote_handle[link.remote.handle]
 
     def forget_deliveries(self, link: Link) -> None:
+        """The link is closing: nothing more is taken on it, and nothing is left to settle."""
+        if link.remote is not None and not link.is_sender:
+            self._receiving.pop(link.remote.handle, None)
         unsettled: dict[int, Any] = self.outgoing_unsettled if link.is_sender else self.incoming_unsettled
         for delivery_id in [key for key, delivery in unsettled.items() if delivery.link is link]:
             del unsettled[delivery_id]
@@ -299,15 +300,13 @@ class Session:
 
     def on_transfer(self, data: bytes, at: int, end: int) -> None:
         """Take the transfer at `at` in a frame that ends at `end`."""
-        if self.state is not _MAPPED:
-            return
-        fields = decode_transfer(data, at, end) or _declared_transfer(data, at, end)
+        fields = read_transfer(data, at, end)
         self.next_incoming_id = (self.next_incoming_id + 1) & SERIAL_MASK
         if self.next_incoming_id == self._renew_at:
             self.send_flow()
         handle, delivery_id, tag, message_format, settled, more, state, aborted, payload_at = fields
-        link = self._by_remote_handle.get(handle)
-        if link is None or link.is_sender or link.state is not _ATTACHED:
+        link = self._receiving.get(handle)
+        if link is None:
             self._on_errant_transfer(handle)
             return
         if more or aborted or link.partial is not None or delivery_id is None or tag is None:
@@ -333,22 +332,19 @@ class Session:
     def on_disposition(self, data: bytes, at: int, end: int) -> None:
         if self.state is not _MAPPED:
             return
-        fields = decode_disposition(data, at, end)
-        if fields is None:
-            fields = _declared_disposition(data, at, end)
-        role, first, last, settled, state = fields
+        role, first, last, settled, state = read_disposition(data, at, end)
         if last is None:
             last = first
         elif (last - first) & SERIAL_MASK >= _WIDEST_RANGE:
             # Taken as serial numbers this would be almost all deliveries; it is a mistake (RFC 1982).
             raise EndSession(Condition.INVALID_FIELD, f"a disposition from {first} to {last} goes backwards")
         if role:
-            for sender, outgoing in _by_link(_between(self.outgoing_unsettled, first, last, settled)):
+            for sender, outgoing in by_link(between(self.outgoing_unsettled, first, last, settled)):
                 if settled:
                     sender.unsettled -= len(outgoing)
                 self.connection.emit(OutgoingDisposed(sender, outgoing, state, settled))
         else:
-            for receiver, incoming in _by_link(_between(self.incoming_unsettled, first, last, settled)):
+            for receiver, incoming in by_link(between(self.incoming_unsettled, first, last, settled)):
                 if settled:
                     for delivery in incoming:
                         delivery.settled = True
@@ -385,6 +381,8 @@ class Session:
             self.connection.emit(delivery)
 
     def _on_errant_transfer(self, handle: int) -> None:
+        if self.state is not _MAPPED:
+            return  # sent before the peer saw that the session has ended
         link = self._linked(handle)
         if link.state is LinkState.DETACH_SENT:
             return  # sent before the peer saw that the link is closed
@@ -400,9 +398,9 @@ class Session:
     def _forget_links(self) -> None:
         for link in self._by_handle.values():
             link.state = LinkState.DETACHED
-        self._by_handle.clear()
         self._awaited.clear()
         self._by_remote_handle.clear()
+        self._receiving.clear()
         self.outgoing_unsettled.clear()
         self.incoming_unsettled.clear()
         self._held_frames.clear()
@@ -418,66 +416,6 @@ class Session:
         if self._free_handles:
             return heappop(self._free_handles)
         if self._next_handle > self._remote_handle_max:
-            raise EndSession(
-                Condition.RESOURCE_LIMIT_EXCEEDED, f"all {self._remote_handle_max + 1} handles are taken"
-            )
+            raise EndSession(Condition.RESOURCE_LIMIT_EXCEEDED, f"all {self._remote_handle_max + 1} handles are taken")
         self._next_handle += 1
         return self._next_handle - 1
-
-
-def _between(
-    unsettled: dict[int, _AnyDelivery], first: int, last: int, take: bool
-) -> list[_AnyDelivery]:
-    """The deliveries from first to last, taken out if `take`. The work is bounded by what we hold, not by the width."""
-    width = (last - first) & SERIAL_MASK
-    if width < len(unsettled):
-        find = unsettled.pop if take else unsettled.get
-        if last >= first:
-            found = [find(key, None) for key in range(first, last + 1)]
-        else:
-            found = [find(key & SERIAL_MASK, None) for key in range(first, first + width + 1)]
-        return [delivery for delivery in found if delivery is not None] if None in found else found
-    held = [delivery for key, delivery in unsettled.items() if (key - first) & SERIAL_MASK <= width]
-    if take:
-        for delivery in held:
-            del unsettled[delivery.delivery_id]
-    return held
-
-
-def _by_link(deliveries: list[Any]) -> Iterable[tuple[Any, list[Any]]]:
-    if not deliveries:
-        return ()
-    first = deliveries[0].link
-    for delivery in deliveries:
-        if delivery.link is not first:
-            break
-    else:
-        return ((first, deliveries),)
-    grouped: dict[Link, list[Any]] = {}
-    for delivery in deliveries:
-        grouped.setdefault(delivery.link, []).append(delivery)
-    return grouped.items()
-
-
-def _declared_transfer(data: bytes, at: int, end: int) -> TransferFields:
-    transfer, payload_at = decode_composite(data[:end], at)
-    assert isinstance(transfer, Transfer)
-    return TransferFields(
-        transfer.handle,
-        transfer.delivery_id,
-        transfer.delivery_tag,
-        transfer.message_format,
-        transfer.settled,
-        bool(transfer.more),
-        transfer.state,
-        bool(transfer.aborted),
-        payload_at,
-    )
-
-
-def _declared_disposition(data: bytes, at: int, end: int) -> DispositionFields:
-    disposition, _ = decode_composite(data[:end], at)
-    assert isinstance(disposition, Disposition)
-    return DispositionFields(
-        disposition.role, disposition.first, disposition.last, bool(disposition.settled), disposition.state
-    )

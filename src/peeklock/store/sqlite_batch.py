@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from .base import Changes, Counters, StoredEntity, StoredMessage, StoreError
@@ -15,6 +16,9 @@ from .sqlite_schema import MAX_ENTITY, MAX_NUMBER, NUMBER_BITS
 
 _Changed = tuple[int, int, int, int | None, int | None]
 """State, delivery count, enqueued at, expires at, due at: what an update changes."""
+
+_Plain = tuple[int, bytes, int, int | None]
+"""Key, payload, enqueued at, expires at of a message for which the other columns have their defaults."""
 
 _SLICE_BYTES = 32 * 1024 * 1024
 """Bytes of messages handed to SQLite at a time; one message may be longer."""
@@ -29,8 +33,7 @@ class Batch:
         self.entities = [_entity_row(entity) for entity in changes.entities.values()]
         self.owners: set[int] = set()
         """Entities that are appended to, which must exist."""
-        self.plain: list[tuple[int, bytes, int]] = []
-        """Key, payload and enqueued at of messages for which the other columns have their defaults."""
+        self.plain: list[_Plain] = []
         self.rich: list[tuple[int, bytes, _Changed, bytes | None, bytes | None]] = []
         self.updates: dict[int, _Changed] = {}
         self.rewrites: dict[int, tuple[_Changed, bytes, bytes | None]] = {}
@@ -53,19 +56,18 @@ class Batch:
             number = message.sequence_number
             if not 0 < number <= MAX_NUMBER:
                 raise StoreError(f"The sequence number {number} is not between 1 and {MAX_NUMBER}.")
+            key = id << NUMBER_BITS | number
             self.owners.add(id)
             self.size += len(message.payload)
             if (
-                message.expires_at is None
-                and message.session_id is None
+                message.session_id is None
                 and message.annex is None
                 and message.due_at is None
                 and not message.state
                 and not message.delivery_count
             ):
-                plain.append((id << NUMBER_BITS | number, message.payload, message.enqueued_at))
+                plain.append((key, message.payload, message.enqueued_at, message.expires_at))
             else:
-                key = id << NUMBER_BITS | number
                 # As bytes: in SQLite's JSON a string ends at its first NUL.
                 session_id = None if message.session_id is None else message.session_id.encode()
                 self.rich.append((key, message.payload, _changed(message), session_id, message.annex))
@@ -125,11 +127,11 @@ class Batch:
         slice_ = _Slice()
         slice_.put("entities", self.entities)
         slice_.put("owners", sorted(self.owners))
-        for key, payload, enqueued_at in self.plain:
-            slice_.add("plain", key, *slice_.place(payload), enqueued_at)
-            if slice_.size >= _SLICE_BYTES:
-                yield slice_.parameters()
-                slice_ = _Slice()
+        taken = slice_.take_plain(self.plain, 0)
+        while taken < len(self.plain):
+            yield slice_.parameters()
+            slice_ = _Slice()
+            taken = slice_.take_plain(self.plain, taken)
         for key, payload, changed, session_id, annex in self.rich:
             places = (*slice_.place(payload), *slice_.place(annex), *slice_.place(session_id))
             slice_.add("rich", key, *places, *changed)
@@ -163,6 +165,21 @@ class _Slice:
         self._parts.append(content)
         self.size += len(content)
         return begin, len(content)
+
+    def take_plain(self, messages: list[_Plain], begin: int) -> int:
+        """`place` and `add` for the many, from there to the returned place: all that fit."""
+        rows: list[tuple[int, int, int, int, int | None]] = []
+        parts, size = self._parts, self.size
+        for key, payload, enqueued_at, expires_at in islice(messages, begin, None):
+            if size >= _SLICE_BYTES:
+                break
+            length = len(payload)
+            rows.append((key, size + 1, length, enqueued_at, expires_at))
+            parts.append(payload)
+            size += length
+        self.size = size
+        self.put("plain", rows)
+        return begin + len(rows)
 
     def add(self, section: str, *row: object) -> None:
         rows = self._sections.get(section)

@@ -46,9 +46,9 @@ _SET_UP = [
         SELECT RAISE(ABORT, 'a message was appended to an entity that does not exist')
         FROM json_each(NEW.owners) WHERE value NOT IN (SELECT id FROM entity);
 
-        INSERT INTO message (key, payload, enqueued_at)
-        SELECT key, {_PAYLOAD}, enqueued_at
-        FROM (SELECT {_fields("key", "payload_at", "payload_length", "enqueued_at")}
+        INSERT INTO message (key, payload, enqueued_at, expires_at)
+        SELECT key, {_PAYLOAD}, enqueued_at, expires_at
+        FROM (SELECT {_fields("key", "payload_at", "payload_length", "enqueued_at", "expires_at")}
               FROM json_each(NEW.plain));
 
         INSERT INTO message (key, payload, annex, {", ".join(_CHANGED)}, session_id)

@@ -1,0 +1,39 @@
+"""Fixtures that many tests share: running brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from serving import BrokerThread, ServedBroker
+
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedBroker]:
+    """A broker as a user starts it, with the default namespace."""
+    broker = ServedBroker(tmp_path)
+    yield broker
+    broker.stop()
+
+
+StartBroker = Callable[..., BrokerThread]
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
+    """Starts brokers in threads, with a clock that tests move."""
+    running: list[BrokerThread] = []
+
+    def start(*queues: QueueDefinition, **options: object) -> BrokerThread:
+        namespace = NamespaceDefinition(queues=queues or (QueueDefinition(name="queue"),))
+        options.setdefault("data", tmp_path / "data")
+        broker = BrokerThread(**{"namespace": namespace, **options})
+        running.append(broker)
+        return broker
+
+    yield start
+    for broker in running:
+        broker.stop()
