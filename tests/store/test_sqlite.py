@@ -120,6 +120,7 @@ def test_a_database_of_another_application_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="another application"):
         open_store(tmp_path)
     assert query(tmp_path, "SELECT name FROM sqlite_schema") == [("theirs",)]
+    assert query(tmp_path, "PRAGMA journal_mode") == [("delete",)]
 
 
 def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
@@ -225,10 +226,10 @@ def test_a_time_that_no_column_holds_is_refused(sqlite: Driver) -> None:
 
 def test_messages_of_a_dropped_entity_are_deleted_in_the_end(tmp_path: Path) -> None:
     driver = open_store(tmp_path)
-    driver.create(1, 2)
-    for id in 1, 2:
+    driver.create(1, 2**19 - 1)
+    for id in 1, 2**19 - 1:
         driver.append(id, *(message(number, b"", session_id="s") for number in range(1, 4000)))
-    driver.commit(Changes(dropped_entities=[1]))
+    driver.commit(Changes(entities={2: entity(2)}, dropped_entities=[2**19 - 1]))
     driver.store.close()  # perhaps before all are deleted: the next start goes on
     file = tmp_path / "peeklock.db"
     writer = Writer(sqlite_file.connect_writer(file, "off"), file, "off")

@@ -82,16 +82,6 @@ _transfer_from_handle = struct.Struct(">BBBIBB").unpack_from
 _disposition_of_two = struct.Struct(">IBBBBIBI")
 
 
-def read_transfer(data: bytes, offset: int, end: int) -> TransferFields:
-    """Read the transfer that starts at `offset` in a frame that ends at `end`, on whichever path can."""
-    return decode_transfer(data, offset, end) or _declared_transfer(data, offset, end)
-
-
-def read_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
-    """Read the disposition that is in data from `offset` to `end`, on whichever path can."""
-    return decode_disposition(data, offset, end) or _declared_disposition(data, offset, end)
-
-
 def decode_transfer(data: bytes, offset: int, end: int) -> TransferFields | None:
     """Read the transfer that starts at `offset` in a frame that ends at `end`."""
     handle: int
@@ -239,7 +229,8 @@ def _disposition_form(octets: bytes) -> _AfterLast | None:
     return form
 
 
-def _declared_transfer(data: bytes, offset: int, end: int) -> TransferFields:
+def declared_transfer(data: bytes, offset: int, end: int) -> TransferFields:
+    """As `decode_transfer`, for whatever is a transfer."""
     transfer, payload_at = decode_composite(data[:end], offset)
     assert isinstance(transfer, Transfer)
     return TransferFields(
@@ -255,7 +246,8 @@ def _declared_transfer(data: bytes, offset: int, end: int) -> TransferFields:
     )
 
 
-def _declared_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
+def declared_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
+    """As `decode_disposition`, for whatever is a disposition."""
     disposition, _ = decode_composite(data[:end], offset)
     assert isinstance(disposition, Disposition)
     return DispositionFields(

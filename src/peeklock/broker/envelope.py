@@ -35,6 +35,7 @@ from peeklock.store.base import StoredMessage
 MAX_ID_LENGTH: Final = 128
 """Characters of a message id, a session id and a partition key."""
 UINT_MAX: Final = 0xFFFFFFFF
+_DEFAULT_PRIORITY: Final = 4
 
 # Fields of the properties section (3.2.4).
 _MESSAGE_ID, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP_ID = 0, 8, 9, 10
@@ -188,7 +189,8 @@ def _read_header(encoded: bytes) -> tuple[int | None, int | None]:
     for name, value in (("priority", priority), ("ttl", ttl_ms)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise DecodeError(f"header.{name} is not a number")
-    read = (None if priority is None else int(priority), int(ttl_ms) if ttl_ms else None)
+    # The default priority needs no keeping: a header without one means the same (3.2.1).
+    read = (None if priority in (None, _DEFAULT_PRIORITY) else int(priority), int(ttl_ms) if ttl_ms else None)
     if len(_headers) < 1024:
         _headers[encoded] = read
     return read
@@ -236,6 +238,8 @@ _TO_SEQUENCE = _symbol(SEQUENCE_NUMBER) + _LONG
 _TO_ENQUEUED = _symbol(ENQUEUED_TIME) + _TIMESTAMP
 _TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
 _TO_LOCKED = _symbol(LOCKED_UNTIL) + _TIMESTAMP
+_TO_DEAD_LETTER_SOURCE = _symbol(DEAD_LETTER_SOURCE)
+_pack_long = struct.Struct(">q").pack
 
 
 def _opening(entries: bytes, values: int) -> bytes:
@@ -284,19 +288,16 @@ def _full_head(message: StoredMessage, locked_until: int | None) -> bytes:
         ttl = encode_value(UInt(message.expires_at - message.enqueued_at))
     priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
     header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
-    ours: dict[str, Any] = {
-        SEQUENCE_NUMBER: message.sequence_number,
-        ENQUEUED_TIME: Timestamp(message.enqueued_at),
-        ENQUEUED_SEQUENCE_NUMBER: message.sequence_number,
-    }
+    number = _pack_long(message.sequence_number)
+    fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, number]
+    count = 6 + annex.annotation_fields
     if locked_until is not None:
-        ours[LOCKED_UNTIL] = Timestamp(locked_until)
+        fields += (_TO_LOCKED, _pack_long(locked_until))
+        count += 2
     if annex.dead_letter_source is not None:
-        ours[DEAD_LETTER_SOURCE] = annex.dead_letter_source
-    fields = [part for name, value in ours.items() for part in (_symbol(name), encode_value(value))]
-    # The sender's entries are one already encoded run; the section counts the fields inside it.
-    count = len(fields) + annex.annotation_fields
-    body = b"".join(fields) + annex.annotations
+        fields += (_TO_DEAD_LETTER_SOURCE, encode_value(annex.dead_letter_source))
+        count += 2
+    body = b"".join((*fields, annex.annotations))
     if len(body) < 255 and count < 256:
         return header + bytes((0x00, 0x53, MESSAGE_ANNOTATIONS, 0xC1, len(body) + 1, count)) + body
     return header + struct.pack(">4BII", 0x00, 0x53, MESSAGE_ANNOTATIONS, 0xD1, len(body) + 4, count) + body

@@ -217,20 +217,20 @@ class Sender(Link):
         head = first.encode()
         room = session.max_frame_size - 8
         if len(head) + len(payload) <= room:
-            session.send_transfer(head + payload)
+            session.send_transfer(self, head + payload)
             return
         # `more` takes one byte either way, so the head keeps its length.
         first.more = True
         at = room - len(head)
-        session.send_transfer(first.encode() + payload[:at])
+        session.send_transfer(self, first.encode() + payload[:at])
         # Only the first frame has the id and the tag: some receivers take a second id for a new delivery.
         following = Transfer(handle=self.handle, settled=settled, more=True).encode()
         last = Transfer(handle=self.handle, settled=settled, more=False).encode()
         step_size = room - len(following)
         while len(payload) - at > step_size:
-            session.send_transfer(following + payload[at : at + step_size])
+            session.send_transfer(self, following + payload[at : at + step_size])
             at += step_size
-        session.send_transfer(last + payload[at:])
+        session.send_transfer(self, last + payload[at:])
 
 
 class Receiver(Link):

@@ -8,7 +8,14 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
-from peeklock.amqp.fast import TransferFields, encode_disposition, read_disposition, read_transfer
+from peeklock.amqp.fast import (
+    TransferFields,
+    declared_disposition,
+    declared_transfer,
+    decode_disposition,
+    decode_transfer,
+    encode_disposition,
+)
 from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery, between, by_link
@@ -69,7 +76,7 @@ class Session:
         """Those that a transfer may come on now, by the peer's handle."""
         self._next_handle = 0
         self._free_handles: list[int] = []
-        self._held_frames: deque[bytes] = deque()
+        self._held_frames: deque[tuple[Sender, bytes]] = deque()
         """Transfers that wait for the peer's window; they keep their order."""
         self._runs: list[tuple[int, int, bool, bytes] | None] = [None, None]
         """The open range of dispositions as sender and as receiver: first, last, settled, state."""
@@ -137,10 +144,10 @@ class Session:
         self.flush_dispositions()
         self.connection.send(self.channel, performative)
 
-    def send_transfer(self, body: bytes) -> None:
+    def send_transfer(self, link: Sender, body: bytes) -> None:
         frame = encode_frame(self.channel, body)
         if self._held_frames or self.remote_incoming_window <= 0:
-            self._held_frames.append(frame)
+            self._held_frames.append((link, frame))
         else:
             self._write_transfer(frame)
 
@@ -287,7 +294,9 @@ class Session:
         self.next_incoming_id = flow.next_outgoing_id
         self._renew_at = (self._renew_at + drift) & SERIAL_MASK
         while self._held_frames and self.remote_incoming_window > 0:
-            self._write_transfer(self._held_frames.popleft())
+            sender, frame = self._held_frames.popleft()
+            if sender.attached:
+                self._write_transfer(frame)
         if was_shut and self.can_send():
             self.connection.emit(WindowOpened(self))
         link = None
@@ -300,7 +309,7 @@ class Session:
 
     def on_transfer(self, data: bytes, at: int, end: int) -> None:
         """Take the transfer at `at` in a frame that ends at `end`."""
-        fields = read_transfer(data, at, end)
+        fields = decode_transfer(data, at, end) or declared_transfer(data, at, end)
         self.next_incoming_id = (self.next_incoming_id + 1) & SERIAL_MASK
         if self.next_incoming_id == self._renew_at:
             self.send_flow()
@@ -332,7 +341,8 @@ class Session:
     def on_disposition(self, data: bytes, at: int, end: int) -> None:
         if self.state is not _MAPPED:
             return
-        role, first, last, settled, state = read_disposition(data, at, end)
+        fields = decode_disposition(data, at, end) or declared_disposition(data, at, end)
+        role, first, last, settled, state = fields
         if last is None:
             last = first
         elif (last - first) & SERIAL_MASK >= _WIDEST_RANGE:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
@@ -110,7 +109,7 @@ class MemoryStore:
             else:
                 self._entities[id] = _Entity(entity)
         for id, message in changes.appends:
-            self._entities[id].add(copy(message))
+            self._entities[id].add(_copy(message))
         for id, message, _ in changes.updates:
             if owner := self._entities.get(id):
                 owner.update(message, with_payload=False)
@@ -183,7 +182,7 @@ class _Entity:
                 break
             message = self.messages[number]
             if wanted.state is None or message.state == wanted.state:
-                found.append(copy(message))
+                found.append(_copy(message))
                 size += len(message.payload)
                 if size >= wanted.max_bytes:
                     break
@@ -204,7 +203,7 @@ class _Entity:
         expired = [key for key in first[:limit] if key >> _NUMBER_BITS <= now]
         others = first[len(expired) :]
         return (
-            [copy(self.messages[key & _MAX_NUMBER]) for key in expired],
+            [_copy(self.messages[key & _MAX_NUMBER]) for key in expired],
             others[0] >> _NUMBER_BITS if others else None,
         )
 
@@ -268,6 +267,20 @@ def _add(counters: Counters, delta: Counters) -> None:
     counters.deferred += delta.deferred
     counters.scheduled += delta.scheduled
     counters.size_in_bytes += delta.size_in_bytes
+
+
+def _copy(of: StoredMessage) -> StoredMessage:
+    return StoredMessage(
+        of.sequence_number,
+        of.payload,
+        of.enqueued_at,
+        of.expires_at,
+        of.delivery_count,
+        of.state,
+        of.session_id,
+        of.due_at,
+        of.annex,
+    )
 
 
 def _copy_entity(entity: StoredEntity) -> StoredEntity:

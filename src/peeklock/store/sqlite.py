@@ -62,13 +62,14 @@ class SqliteStore:
                 held.callback(FolderLock(self._folder).release)
                 connection = connect_writer(self._file, self._synchronous)
                 held.callback(connection.close)
-                migrate(connection, self._file)
+                migrate(connection)
                 entities = _load_entities(connection)
                 writer = Writer(connection, self._file, self._synchronous)
+                held.callback(writer.close)
+                self._reader.open()
+                held.callback(self._reader.close)
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, self._file) from error
-            held.callback(writer.close)
-            held.callback(self._reader.close)
             self._held = held.pop_all()
         self._is_open = True
         self._threads = [
@@ -119,9 +120,10 @@ class SqliteStore:
         self._reads.put(read)
 
     def close(self) -> None:
-        self._is_open = False
-        self._commits.put(None)
-        self._reads.put(None)
+        if self._is_open:
+            self._is_open = False
+            self._commits.put(None)
+            self._reads.put(None)
         for thread in self._threads:
             thread.join()
         self._threads.clear()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from .base import StoreError, StoreFull, StoreHeld
-from .sqlite_schema import PAGE_SIZE
+from .sqlite_schema import PAGE_SIZE, check
 
 Synchronous = Literal["full", "normal", "off"]
 
@@ -62,6 +62,7 @@ def connect_writer(file: Path, synchronous: Synchronous) -> sqlite3.Connection:
         raise StoreError(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
     connection = _connect(file, "rwc")
     try:
+        check(connection, file)
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
@@ -83,6 +84,7 @@ def connect_reader(file: Path) -> sqlite3.Connection:
     """Only while a writer is connected, who has set up the file."""
     connection = _connect(file, "ro")
     connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB}")
+    connection.execute("PRAGMA user_version").fetchone()  # only now SQLite opens the file and its log
     return connection
 
 

@@ -81,6 +81,11 @@ class Reader:
         self._file = file
         self._connection: sqlite3.Connection | None = None
 
+    def open(self) -> None:
+        """Beforehand, though reading would do it: while someone is connected, a writer that reconnects after
+        an I/O error finds the log as far as it was agreed, and not a commit that failed in its last step."""
+        self._connection = connect_reader(self._file)
+
     def read(self, wanted: Range) -> list[StoredMessage]:
         before = first_key(wanted.entity)
         parameters = {
@@ -113,11 +118,10 @@ class Reader:
 
     def _in_snapshot(self, question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
         try:
-            if self._connection is None:
-                self._connection = connect_reader(self._file)
-            self._connection.execute("BEGIN")
-            answer = question(self._connection)
-            self._connection.execute("COMMIT")
+            connection = self._connection = self._connection or connect_reader(self._file)
+            connection.execute("BEGIN")
+            answer = question(connection)
+            connection.execute("COMMIT")
         except Exception as error:
             self.close()
             raise store_error(error, self._file) from error

@@ -67,8 +67,8 @@ MIGRATIONS: list[list[str]] = [
 """The statements that lead from each version to the next; what was released here is never changed."""
 
 
-def migrate(connection: sqlite3.Connection, file: Path) -> None:
-    """Bring the file to the newest version, each step whole or not at all; refuse a file that is not ours."""
+def check(connection: sqlite3.Connection, file: Path) -> None:
+    """Refuse a file that is not ours, or newer than we are, before anything about it is changed."""
     application_id = _pragma(connection, "application_id")
     version = _pragma(connection, "user_version")
     if application_id != APPLICATION_ID:
@@ -80,6 +80,11 @@ def migrate(connection: sqlite3.Connection, file: Path) -> None:
             f"{file} was written by a newer Peeklock: its schema version is {version}, "
             f"this one knows versions up to {len(MIGRATIONS)}."
         )
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a checked file to the newest version, each step whole or not at all."""
+    version = _pragma(connection, "user_version")
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .sqlite_batch import SECTIONS, Batch
 from .sqlite_file import Synchronous, connect_writer, store_error
-from .sqlite_schema import NUMBER_BITS
+from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 
 _PURGE_ROWS = 1000
 """Messages of a dropped entity deleted at a time, so that no commit waits for a million of them."""
@@ -89,7 +89,7 @@ _APPLY = f"INSERT INTO batch VALUES ({', '.join(f':{name}' for name in SECTIONS)
 _PURGE = f"""
     DELETE FROM message WHERE key IN (
         SELECT key FROM message
-        WHERE key BETWEEN :entity << {NUMBER_BITS} AND ((:entity + 1) << {NUMBER_BITS}) - 1
+        WHERE key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}
         LIMIT {_PURGE_ROWS}
     )
 """
