@@ -1,9 +1,8 @@
 """The reading side of a SQLite store: ranges of messages, each read from one snapshot.
 
 As for the writer, every return from SQLite to Python may wait for a busy event loop, and a cursor returns
-once a row. So a chunk of messages comes as one row: their columns as one JSON array, their payloads as one
-string of hexadecimal digits, which SQLite has an aggregate for and Python turns back at a byte a nanosecond.
-Long payloads, which would cost memory this way and are few, are fetched one by one.
+once a row. So a chunk of messages comes as one row: each column's values joined by commas, the payloads by
+nothing at all, and JSON only for what few messages have.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .base import ACTIVE, Range, StoredMessage
 from .sqlite_file import connect_reader, store_error
@@ -23,38 +22,57 @@ _Answer = TypeVar("_Answer")
 
 _CHUNK_ROWS = 512
 _CHUNK_BYTES = 1024 * 1024
-_LONG_PAYLOAD = 32 * 1024
 
 _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
 """The messages of a dropped entity are deleted later."""
 
-_CHUNK = f"""
-    SELECT
-        json_group_array(json_array(
-            key & {MAX_NUMBER}, length(payload), enqueued_at, expires_at, delivery_count, state, session_id,
-            due_at, iif(annex IS NULL, NULL, hex(annex))
-        )),
-        group_concat(iif(length(payload) > {_LONG_PAYLOAD}, '', hex(payload)), '')
-    FROM (
-        SELECT wanted_key FROM (
-            SELECT *, sum(size) OVER (ORDER BY place, wanted_key ROWS UNBOUNDED PRECEDING) AS total FROM (
-                SELECT key AS wanted_key, {{place}} AS place, length(payload) AS size
-                FROM message {{index}}
-                WHERE {{condition}} AND {_ENTITY_EXISTS}
-                ORDER BY {{place}}, key LIMIT :rows OFFSET :offset
-            )
-        )
-        WHERE total - size < :bytes
-        ORDER BY place, wanted_key
-    )
-    CROSS JOIN message ON key = wanted_key
-"""
+_IS_RICH = " OR ".join(
+    f"{column} IS NOT {default}"
+    for column, default in {
+        "expires_at": "NULL",
+        "delivery_count": "0",
+        "state": "0",
+        "session_id": "NULL",
+        "due_at": "NULL",
+        "annex": "NULL",
+    }.items()
+)
 
 
-def _range_query(condition: str, index: str) -> str:
+class _Query(NamedTuple):
+    """A question in two steps: how long the next payloads are, and then as many messages as there is room for."""
+
+    sizes: str
+    messages: str
+
+
+def _make_query(place: str, index: str, condition: str) -> _Query:
+    def chosen(columns: str) -> str:
+        return f"""(
+            SELECT {columns} FROM message {index}
+            WHERE {condition} AND {_ENTITY_EXISTS}
+            ORDER BY {place}, key LIMIT :rows OFFSET :offset
+        )"""
+
+    # A text keeps any bytes; the aggregate that joins texts has no sibling for blobs.
+    messages = f"""
+        SELECT
+            group_concat(key & {MAX_NUMBER}),
+            group_concat(length(payload)),
+            group_concat(enqueued_at),
+            json_group_array(json_array(
+                key & {MAX_NUMBER}, expires_at, delivery_count, state, session_id, due_at,
+                iif(annex IS NULL, NULL, hex(annex))
+            )) FILTER (WHERE {_IS_RICH}),
+            CAST(group_concat(CAST(payload AS TEXT), '') AS BLOB)
+        FROM {chosen("*")}
+    """
+    return _Query(f"SELECT group_concat(size) FROM {chosen('length(payload) AS size')}", messages)
+
+
+def _range_query(condition: str, index: str) -> _Query:
     """The index is named so that no guess of the query planner can turn a read into a scan."""
-    condition = f"key > :after AND key <= :through AND {condition}"
-    return _CHUNK.format(place="key", index=index, condition=condition)
+    return _make_query("key", index, f"key > :after AND key <= :through AND {condition}")
 
 
 _BY_NUMBER = _range_query("true", "NOT INDEXED")
@@ -64,9 +82,7 @@ _BY_SESSION = _range_query("session_id = :session_id", "INDEXED BY message_sessi
 _BY_SESSION_AND_STATE = _range_query("session_id = :session_id AND state = :state", "INDEXED BY message_session")
 
 _EXPIRING = f"key >> {NUMBER_BITS} = :entity AND expires_at IS NOT NULL AND state = 0"
-_EXPIRED = _CHUNK.format(
-    place="expires_at", index="INDEXED BY message_expiry", condition=f"{_EXPIRING} AND expires_at <= :now"
-)
+_EXPIRED = _make_query("expires_at", "INDEXED BY message_expiry", f"{_EXPIRING} AND expires_at <= :now")
 _NEXT_EXPIRY = f"""
     SELECT expires_at FROM message INDEXED BY message_expiry
     WHERE {_EXPIRING} AND {_ENTITY_EXISTS}
@@ -130,7 +146,7 @@ class Reader:
     def _chunks(
         self,
         connection: sqlite3.Connection,
-        query: str,
+        query: _Query,
         entity: int,
         parameters: dict[str, Any],
         limit: int,
@@ -142,21 +158,24 @@ class Reader:
         while len(found) < limit and (max_bytes is None or size < max_bytes):
             rows = min(limit - len(found), _CHUNK_ROWS)
             room = _CHUNK_BYTES if max_bytes is None else min(max_bytes - size, _CHUNK_BYTES)
-            place = {"entity": entity, "rows": rows, "bytes": room, "offset": offset}
-            chunk = _fetch(connection, query, entity, parameters | place)
-            chunk_size = sum(len(message.payload) for message in chunk)
-            found += chunk
+            place = {"entity": entity, "rows": rows, "offset": offset}
+            sizes = _numbers(connection.execute(query.sizes, parameters | place).fetchone()[0])
+            fitting, chunk_size = _fitting(sizes, room)
+            if not fitting:
+                break
+            place["rows"] = fitting
+            found += _fetch(connection, query.messages, parameters | place)
             size += chunk_size
-            if len(chunk) < rows and chunk_size < room:
+            if fitting == len(sizes) < rows:
                 break  # there are no more
             if "after" in parameters:
-                parameters = parameters | {"after": first_key(entity) + chunk[-1].sequence_number}
+                parameters = parameters | {"after": first_key(entity) + found[-1].sequence_number}
             else:
                 offset = len(found)
         return found
 
 
-def _query(wanted: Range) -> str:
+def _query(wanted: Range) -> _Query:
     if wanted.session_id is not None:
         return _BY_SESSION if wanted.state is None else _BY_SESSION_AND_STATE
     if wanted.state is None:
@@ -164,20 +183,35 @@ def _query(wanted: Range) -> str:
     return _ACTIVE if wanted.state == ACTIVE else _BY_STATE
 
 
-def _fetch(connection: sqlite3.Connection, query: str, entity: int, parameters: dict[str, Any]) -> list[StoredMessage]:
-    columns, digits = connection.execute(query, parameters).fetchone()
-    payloads = bytes.fromhex(digits or "")
+def _numbers(joined: str | None) -> list[int]:
+    return [int(digits) for digits in joined.split(",")] if joined else []
+
+
+def _fitting(sizes: list[int], room: int) -> tuple[int, int]:
+    """How many from the first on, up to the one that reaches the room, and how large they are."""
+    total = 0
+    for count, size in enumerate(sizes, start=1):
+        total += size
+        if total >= room:
+            return count, total
+    return len(sizes), total
+
+
+def _fetch(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[StoredMessage]:
+    numbers, lengths, times, rich, payloads = connection.execute(query, parameters).fetchone()
     messages = []
     begin = 0
-    for row in json.loads(columns):
-        number, length, *_, annex = row
-        if length > _LONG_PAYLOAD:
-            key = first_key(entity) + number
-            (row[1],) = connection.execute("SELECT payload FROM message WHERE key = ?", (key,)).fetchone()
-        else:
-            row[1] = payloads[begin : begin + length]
-            begin += length
-        if annex is not None:
-            row[-1] = bytes.fromhex(annex)
-        messages.append(StoredMessage(*row))
+    for number, length, enqueued_at in zip(_numbers(numbers), _numbers(lengths), _numbers(times), strict=True):
+        messages.append(StoredMessage(number, payloads[begin : begin + length], enqueued_at))
+        begin += length
+    if rich != "[]":
+        by_number = {message.sequence_number: message for message in messages}
+        for number, expires_at, delivery_count, state, session_id, due_at, annex in json.loads(rich):
+            message = by_number[number]
+            message.expires_at = expires_at
+            message.delivery_count = delivery_count
+            message.state = state
+            message.session_id = session_id
+            message.due_at = due_at
+            message.annex = None if annex is None else bytes.fromhex(annex)
     return messages

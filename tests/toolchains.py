@@ -1,0 +1,52 @@
+"""Programs that tests need and a machine may lack: missing ones are left out with a reason, but never in CI."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+
+def toolchain(name: str) -> str:
+    """Where the program is. Without it the test is skipped, and the summary says so; under `CI=true` it fails."""
+    found = shutil.which(name)
+    if found is None:
+        missing(f"'{name}' is not installed on this machine")
+    return found
+
+
+def missing(reason: str) -> NoReturn:
+    """What the test needs cannot be had: skip, or fail where everything must have been there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}, and CI leaves nothing out", pytrace=False)
+    pytest.skip(f"left out: {reason}")
+
+
+def npm_packages(folder: Path) -> None:
+    """Install what the folder's package.json names, unless that was done already. Test processes take turns."""
+    npm = toolchain("npm")
+    wanted = (folder / "package.json").read_text()
+    modules = folder / "node_modules"
+    done = modules / ".installed"
+    with _locked(folder / ".install.lock"):
+        if done.exists() and done.read_text() == wanted:
+            return
+        command = [npm, "install", "--no-audit", "--no-fund", "--silent"]
+        outcome = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if outcome.returncode:
+            missing(f"npm could not install the packages of {folder.name}: {outcome.stderr.strip() or outcome.stdout}")
+        done.write_text(wanted)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
