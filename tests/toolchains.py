@@ -35,7 +35,7 @@ def npm_packages(folder: Path) -> None:
     wanted = (folder / "package.json").read_text()
     modules = folder / "node_modules"
     done = modules / ".installed"
-    with _locked(folder / ".install.lock"):
+    with _locked(folder):
         if done.exists() and done.read_text() == wanted:
             return
         command = [npm, "install", "--no-audit", "--no-fund", "--silent"]
@@ -46,7 +46,11 @@ def npm_packages(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def _locked(folder: Path) -> Iterator[None]:
+    """Only one process is inside at a time. A folder can be locked itself: no file is left behind."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)

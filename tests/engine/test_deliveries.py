@@ -243,10 +243,10 @@ def test_a_new_delivery_inside_another_detaches_the_link() -> None:
     assert receiver.session.incoming_unsettled == {}
 
 
-@pytest.mark.parametrize("missing", ["delivery_id", "delivery_tag"])
-def test_a_first_transfer_without_id_or_tag_detaches_the_link(missing: str) -> None:
+@pytest.mark.parametrize("first", [transfer(None, delivery_tag=b"t"), transfer(0, delivery_tag=None)])
+def test_a_first_transfer_without_id_or_tag_detaches_the_link(first: Transfer) -> None:
     peer, _ = sending_peer()
-    (detached,) = peer.send(0, transfer(0, **{missing: None}), b"x" * 20)
+    (detached,) = peer.send(0, first, b"x" * 20)
     assert isinstance(detached, LinkDetached)
     assert peer.engine.opened
 

@@ -79,18 +79,14 @@ def scan(data: bytes) -> Scanned:
     if not size:
         raise DecodeError("the message is empty")
     while at < size:
-        if data[at : at + 2] != b"\x00\x53" or at + 3 >= size:
-            # Legal but unusual descriptors (a long code, a symbol): write the message anew and look again.
-            rewritten = Message.decode(data).encode()
-            if rewritten == data:
-                raise DecodeError("a message section has no descriptor")
-            return scan(rewritten)
+        if at + 3 >= size or data[at] or data[at + 1] != 0x53:
+            return _scan_unusual(data)
         code = data[at + 2]
         # The common constructors of sections, without the call.
         constructor = data[at + 3]
         if constructor == 0xB0 and at + 8 <= size:
             end = at + 8 + _uint_at(data, at + 4)[0]
-        elif constructor in (0xC0, 0xC1, 0xA0) and at + 5 <= size:
+        elif (constructor == 0xC0 or constructor == 0xC1 or constructor == 0xA0) and at + 5 <= size:
             end = at + 5 + data[at + 4]
         else:
             end = value_end(data, at + 3)
@@ -101,10 +97,10 @@ def scan(data: bytes) -> Scanned:
                 bare_from = at
             if code == PROPERTIES:
                 _check_list(constructor, "properties")
-                found.properties = slice(at + 3, end)
+                found.properties = slice(at + 3 - bare_from, end - bare_from)
             elif code == APPLICATION_PROPERTIES:
                 _check_map(constructor, "application-properties")
-                found.application_properties = slice(at + 3, end)
+                found.application_properties = slice(at + 3 - bare_from, end - bare_from)
             elif code > FOOTER:
                 raise DecodeError(f"0x{code:02x} is not a message section")
         else:
@@ -119,8 +115,21 @@ def scan(data: bytes) -> Scanned:
             elif code != DELIVERY_ANNOTATIONS:
                 raise DecodeError(f"0x{code:02x} is not a message section")
         at = end
-    _cut_bare(found, bare_from, strays)
+    if strays:
+        _close_ranks(found, bare_from, strays)
+    elif bare_from < 0:
+        found.bare = b""
+    elif bare_from:
+        found.bare = data[bare_from:]
     return found
+
+
+def _scan_unusual(data: bytes) -> Scanned:
+    """Legal but unusual descriptors (a long code, a symbol): the message is written anew, then they are not."""
+    rewritten = Message.decode(data).encode()
+    if rewritten == data:
+        raise DecodeError("a message section has no descriptor")
+    return scan(rewritten)
 
 
 def _check_list(constructor: int, name: str) -> None:
@@ -133,29 +142,18 @@ def _check_map(constructor: int, name: str) -> None:
         raise DecodeError(f"the {name} section is not a map")
 
 
-def _cut_bare(found: Scanned, bare_from: int, strays: list[slice]) -> None:
+def _close_ranks(found: Scanned, bare_from: int, strays: list[slice]) -> None:
+    """Some clients write annotations behind other sections: the bare message is what is left without them."""
     data = found.data
-    if strays:
-        # Some clients write annotations behind other sections; the bare message closes ranks.
-        kept = []
-        at = bare_from
-        for stray in strays:
-            kept.append(data[at : stray.start])
-            at = stray.stop
-        kept.append(data[at:])
-        bare = b"".join(kept)
-        inner = scan(bare)
-        found.bare, found.properties = bare, inner.properties
-        found.application_properties = inner.application_properties
-    elif bare_from < 0:
-        found.bare = b""
-    elif bare_from > 0:
-        found.bare = data[bare_from:]
-        if found.properties is not None:
-            found.properties = slice(found.properties.start - bare_from, found.properties.stop - bare_from)
-        if found.application_properties is not None:
-            cut = found.application_properties
-            found.application_properties = slice(cut.start - bare_from, cut.stop - bare_from)
+    kept = []
+    at = bare_from
+    for stray in strays:
+        kept.append(data[at : stray.start])
+        at = stray.stop
+    kept.append(data[at:])
+    inner = scan(b"".join(kept))
+    found.bare, found.properties = inner.bare, inner.properties
+    found.application_properties = inner.application_properties
 
 
 def compound_body(data: bytes, at: int) -> tuple[int, int]:

@@ -109,6 +109,8 @@ class Queue:
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._last_number = counters.last_sequence_number
         self._staged_bytes = 0
+        self._max_bytes = definition.max_size_in_megabytes << 20
+        self._refuses_sends = self._why_no_sends()
         self._locks: dict[int, Lock] = {}
         """By sequence number, in the order in which they run out (renewing moves one to the end)."""
         self._lock_timer: Appointment | None = None
@@ -136,52 +138,48 @@ class Queue:
 
     def send(self, messages: Sequence[Incoming], done: Done) -> None:
         """Take these messages, all or none; `done` hears when they are durable. Raises what can be said at once."""
-        self._check_sending(messages)
+        if self._refuses_sends is not None:
+            raise self._refuses_sends
+        if self.counters.size_in_bytes + self._staged_bytes >= self._max_bytes:
+            raise QuotaExceeded(
+                f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB."
+            )
         now = self._agenda.now()
-        lane = self._journal.sends
         stored = [self._admit(message, now) for message in messages]
-        entity = self.entity
+        lane = self._journal.sends
+        appends = lane.changes.appends
         for message in stored:
-            lane.changes.appends.append((entity, message))
+            self._last_number += 1
+            message.sequence_number = self._last_number
             self._staged_bytes += len(message.payload)
+            appends.append((self.entity, message))
         lane.waiting.append((self._sent, (stored, done)))
         self._journal.wake()
 
-    def _check_sending(self, messages: Sequence[Incoming]) -> None:
-        definition = self.definition
-        if self.is_dead_letter_queue:
-            raise OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
-        if definition.status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):
-            raise EntityDisabled(f"The entity '{self.path}' does not take messages: its status is {definition.status}.")
-        if self.counters.size_in_bytes + self._staged_bytes >= definition.max_size_in_megabytes << 20:
-            raise QuotaExceeded(
-                f"The entity '{self.path}' has reached its maximum size of {definition.max_size_in_megabytes} MB."
-            )
-        for message in messages:
-            if definition.requires_session and message.session_id is None:
-                raise OperationNotAllowed(
-                    f"The entity '{self.path}' requires sessions: a message needs a session id."
-                )
-            if message.scheduled_at is not None and message.scheduled_at > self._agenda.now():
-                raise NotSupported("Scheduled messages are not supported yet.")
-
     def _admit(self, incoming: Incoming, now: int) -> StoredMessage:
-        self._last_number = number = self._last_number + 1
-        bare, annex, ttl, session_id, _ = incoming
-        default = self.definition.default_message_ttl_ms
+        """The message as it will be stored, but for its number."""
+        bare, annex, ttl, session_id, scheduled_at = incoming
+        definition = self.definition
+        if session_id is None and definition.requires_session:
+            raise OperationNotAllowed(f"The entity '{self.path}' requires sessions: a message needs a session id.")
+        if scheduled_at is not None and scheduled_at > now:
+            raise NotSupported("Scheduled messages are not supported yet.")
+        default = definition.default_message_ttl_ms
         if default is not None and (ttl is None or ttl > default):
             ttl = default
         if ttl is None:
-            return StoredMessage(number, bare, now, None, 0, ACTIVE, session_id, None, annex)
+            return StoredMessage(0, bare, now, None, 0, ACTIVE, session_id, None, annex)
         expires_at = now + ttl
-        return StoredMessage(
-            number,
-            envelope.stamp_expiry(bare, expires_at),
-            now,
-            expires_at,
-            session_id=session_id,
-            annex=annex,
-        )
+        bare = envelope.stamp_expiry(bare, expires_at)
+        return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
+
+    def _why_no_sends(self) -> BrokerError | None:
+        if self.is_dead_letter_queue:
+            return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
+        status = self.definition.status
+        if status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):
+            return EntityDisabled(f"The entity '{self.path}' does not take messages: its status is {status}.")
+        return None
 
     def _sent(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
         messages, done = argument

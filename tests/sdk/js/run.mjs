@@ -1,0 +1,63 @@
+// Runs the scenarios of scenarios.mjs, one at a time, for a test that speaks JSON lines with it:
+//   in   {"run": name, "brokers": {...}}          out  {"name": name, "error": null or the reason}
+// While a scenario runs it may ask the test for something it cannot do itself:
+//   out  {"ask": "advance", "seconds": 61}        in   {"answer": ...}
+import { createInterface } from "node:readline";
+import { scenarios } from "./scenarios.mjs";
+
+const SCENARIO_MS = 45_000;
+
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+
+function say(message) {
+  process.stdout.write(JSON.stringify(message) + "\n");
+}
+
+async function ask(what, details = {}) {
+  say({ ask: what, ...details });
+  const { value, done } = await lines.next();
+  if (done) throw new Error("the test has gone away");
+  return JSON.parse(value).answer;
+}
+
+async function within(milliseconds, work) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`not done after ${milliseconds} ms`)), milliseconds);
+  });
+  try {
+    return await Promise.race([work, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+// The SDK reports some failures outside of any call; they must not end the whole run.
+const strays = [];
+process.on("unhandledRejection", (reason) => strays.push(reason));
+process.on("uncaughtException", (reason) => strays.push(reason));
+
+say({ scenarios: Object.keys(scenarios) });
+for (;;) {
+  const { value, done } = await lines.next();
+  if (done) break;
+  const { run: name, brokers } = JSON.parse(value);
+  strays.length = 0;
+  const opened = [];
+  let error = null;
+  try {
+    if (!(name in scenarios)) throw new Error(`there is no scenario ${name}`);
+    await within(SCENARIO_MS, scenarios[name]({ brokers, ask, opened }));
+    if (strays.length) throw strays[0];
+  } catch (reason) {
+    error = reason?.stack ?? String(reason);
+    if (reason?.code) error += `\ncode: ${reason.code}`;
+  }
+  for (const client of opened) {
+    await within(5_000, client.close()).catch((reason) => {
+      error ??= `close failed: ${reason?.stack ?? reason}`;
+    });
+  }
+  say({ name, error });
+}
+process.exit(0);

@@ -1,0 +1,388 @@
+// What @azure/service-bus does with the broker: each scenario is a function that throws when something is wrong.
+// `world` has the connection strings of the running broker, `ask` for what only the test can do, and `opened`,
+// the clients that the runner closes afterwards.
+import assert from "node:assert/strict";
+import { ServiceBusClient, isServiceBusError } from "@azure/service-bus";
+import WebSocket from "ws";
+
+const QUEUE = "queue";
+const SHORT = { maxRetries: 0, retryDelayInMs: 10, timeoutInMs: 5_000 };
+
+function connect(world, options = {}, connectionString = world.brokers.plain) {
+  const client = new ServiceBusClient(connectionString, { retryOptions: SHORT, ...options });
+  world.opened.push(client);
+  return client;
+}
+
+async function send(client, ...bodies) {
+  const sender = client.createSender(QUEUE);
+  for (const body of bodies) await sender.sendMessages(body instanceof Object ? body : { body });
+  await sender.close();
+}
+
+// Exactly that many messages, however the SDK cuts them into batches.
+async function receive(receiver, count, maxWaitTimeInMs = 5_000) {
+  const found = [];
+  while (found.length < count) {
+    const batch = await receiver.receiveMessages(count - found.length, { maxWaitTimeInMs });
+    assert.ok(batch.length, `only ${found.length} of ${count} messages came`);
+    found.push(...batch);
+  }
+  return found;
+}
+
+async function nothingLeft(receiver) {
+  assert.deepEqual(await receiver.receiveMessages(1, { maxWaitTimeInMs: 300 }), []);
+}
+
+async function refused(code, work) {
+  await assert.rejects(work, (error) => {
+    assert.ok(isServiceBusError(error), String(error?.stack ?? error));
+    assert.equal(error.code, code, error.message);
+    return true;
+  });
+}
+
+async function thereAndBack(client) {
+  const large = Buffer.alloc(200_000, "0123456789");
+  await send(client, { body: "hello", subject: "greeting", applicationProperties: { n: 1 } }, { body: large });
+  const receiver = client.createReceiver(QUEUE);
+  const [first, second] = await receive(receiver, 2);
+  assert.equal(first.body, "hello");
+  assert.equal(first.subject, "greeting");
+  assert.deepEqual(first.applicationProperties, { n: 1 });
+  assert.ok(Buffer.compare(second.body, large) === 0, "the large body has changed");
+  await receiver.completeMessage(first);
+  await receiver.completeMessage(second);
+  await nothingLeft(receiver);
+}
+
+export const scenarios = {
+  async "a message goes there and back and is completed"(world) {
+    await thereAndBack(connect(world));
+  },
+
+  async "a message goes there and back over TLS"(world) {
+    await thereAndBack(connect(world, {}, world.brokers.tls));
+  },
+
+  async "a message goes there and back over WebSocket"(world) {
+    await thereAndBack(connect(world, { webSocketOptions: { webSocket: WebSocket } }, world.brokers.tls));
+  },
+
+  async "a shared access signature is enough, without SASL"(world) {
+    await thereAndBack(connect(world, {}, world.brokers.signature));
+  },
+
+  async "a batch arrives as single messages in order"(world) {
+    const client = connect(world);
+    const sender = client.createSender(QUEUE);
+    const batch = await sender.createMessageBatch();
+    assert.equal(batch.maxSizeInBytes, 262144);
+    for (let number = 0; number < 50; number++) assert.ok(batch.tryAddMessage({ body: `m${number}` }));
+    await sender.sendMessages(batch);
+    await sender.sendMessages([{ body: "list-1" }, { body: "list-2" }]);
+    const messages = await receive(client.createReceiver(QUEUE), 52);
+    const numbers = Array.from({ length: 50 }, (_, number) => `m${number}`);
+    assert.deepEqual(messages.map((message) => message.body), [...numbers, "list-1", "list-2"]);
+    assert.deepEqual(messages.map((message) => message.sequenceNumber.toNumber()), messages.map((_, at) => at + 1));
+  },
+
+  async "a message over the limit is refused and the link lives on"(world) {
+    const client = connect(world);
+    const sender = client.createSender(QUEUE);
+    await refused("MessageSizeExceeded", sender.sendMessages({ body: Buffer.alloc(300_000) }));
+    await sender.sendMessages({ body: "small" });
+    const [message] = await receive(client.createReceiver(QUEUE), 1);
+    assert.equal(message.body, "small");
+  },
+
+  async "an abandoned message is counted and goes to the dead letters in the end"(world) {
+    const client = connect(world);
+    await send(client, "poison");
+    const receiver = client.createReceiver(QUEUE);
+    for (let count = 0; count < 3; count++) {
+      const [message] = await receive(receiver, 1);
+      assert.equal(message.deliveryCount, count);
+      await receiver.abandonMessage(message, { tried: count });
+    }
+    await nothingLeft(receiver);
+    const letters = client.createReceiver(QUEUE, { subQueueType: "deadLetter" });
+    const [dead] = await receive(letters, 1);
+    assert.equal(dead.deadLetterReason, "MaxDeliveryCountExceeded");
+    assert.equal(dead.applicationProperties.tried, 2);
+  },
+
+  async "a dead-lettered message says why"(world) {
+    const client = connect(world);
+    await send(client, { body: "bad", applicationProperties: { kept: "yes" } });
+    const receiver = client.createReceiver(QUEUE);
+    const [message] = await receive(receiver, 1);
+    await receiver.deadLetterMessage(message, {
+      deadLetterReason: "a reason",
+      deadLetterErrorDescription: "a description",
+      extra: 7,
+    });
+    await nothingLeft(receiver);
+    const letters = client.createReceiver(QUEUE, { subQueueType: "deadLetter" });
+    const [dead] = await receive(letters, 1);
+    assert.equal(dead.body, "bad");
+    assert.equal(dead.deadLetterReason, "a reason");
+    assert.equal(dead.deadLetterErrorDescription, "a description");
+    assert.equal(dead.deadLetterSource, QUEUE);
+    assert.equal(dead.applicationProperties.kept, "yes");
+    assert.equal(dead.applicationProperties.extra, 7);
+    await letters.completeMessage(dead);
+    await nothingLeft(letters);
+  },
+
+  async "a deferred message is set aside"(world) {
+    const client = connect(world);
+    await send(client, "later", "now");
+    const receiver = client.createReceiver(QUEUE);
+    const [later, now] = await receive(receiver, 2);
+    await receiver.deferMessage(later);
+    await receiver.completeMessage(now);
+    await nothingLeft(receiver);
+    assert.deepEqual(await world.ask("counters"), { active: 0, deferred: 1 });
+  },
+
+  async "receive-and-delete leaves nothing"(world) {
+    const client = connect(world);
+    await send(client, "a", "b");
+    const receiver = client.createReceiver(QUEUE, { receiveMode: "receiveAndDelete" });
+    assert.deepEqual((await receive(receiver, 2)).map((message) => message.body), ["a", "b"]);
+    assert.deepEqual(await world.ask("counters"), { active: 0, deferred: 0 });
+  },
+
+  async "a small batch leaves the rest for the next"(world) {
+    const client = connect(world);
+    const sender = client.createSender(QUEUE);
+    await sender.sendMessages(Array.from({ length: 30 }, (_, number) => ({ body: number })));
+    const receiver = client.createReceiver(QUEUE);
+    const seen = [];
+    for (const size of [1, 10, 4, 15]) {
+      for (const message of await receive(receiver, size)) {
+        seen.push(message.body);
+        assert.equal(message.deliveryCount, 0);
+        await receiver.completeMessage(message);
+      }
+    }
+    assert.deepEqual(seen, Array.from({ length: 30 }, (_, number) => number));
+    await nothingLeft(receiver);
+  },
+
+  async "asking for more than there is returns what there is"(world) {
+    const client = connect(world);
+    const receiver = client.createReceiver(QUEUE);
+    for (const round of [1, 2, 3]) {
+      await send(client, `a${round}`, `b${round}`);
+      // The SDK drains the link when nothing more comes, and closes it if the broker is slow to answer.
+      const batch = await receiver.receiveMessages(50, { maxWaitTimeInMs: 5_000 });
+      assert.deepEqual(batch.map((message) => message.body), [`a${round}`, `b${round}`]);
+      for (const message of batch) await receiver.completeMessage(message);
+    }
+  },
+
+  async "a subscriber is called for each message and completes it"(world) {
+    const client = connect(world);
+    const receiver = client.createReceiver(QUEUE);
+    const seen = [];
+    const failures = [];
+    let enough;
+    const all = new Promise((resolve) => (enough = resolve));
+    const subscription = receiver.subscribe(
+      {
+        async processMessage(message) {
+          seen.push(message.body);
+          if (seen.length === 10) enough();
+        },
+        async processError({ error }) {
+          failures.push(error);
+          enough();
+        },
+      },
+      { maxConcurrentCalls: 3, maxAutoLockRenewalDurationInMs: 0 },
+    );
+    await send(client, ...Array.from({ length: 10 }, (_, number) => `m${number}`));
+    await all;
+    await subscription.close();
+    await receiver.close();
+    assert.deepEqual(failures, []);
+    assert.deepEqual(seen.sort(), Array.from({ length: 10 }, (_, number) => `m${number}`));
+    assert.deepEqual(await world.ask("counters"), { active: 0, deferred: 0 });
+  },
+
+  async "a handler that throws abandons the message"(world) {
+    const client = connect(world);
+    await send(client, "hard");
+    const receiver = client.createReceiver(QUEUE);
+    const counts = [];
+    const sources = [];
+    let enough;
+    const twice = new Promise((resolve) => (enough = resolve));
+    const subscription = receiver.subscribe(
+      {
+        async processMessage(message) {
+          counts.push(message.deliveryCount);
+          if (message.deliveryCount === 0) throw new Error("too hard");
+          enough();
+        },
+        async processError({ errorSource }) {
+          sources.push(errorSource);
+        },
+      },
+      { maxAutoLockRenewalDurationInMs: 0 },
+    );
+    await twice;
+    await subscription.close();
+    assert.deepEqual(counts, [0, 1]);
+    assert.deepEqual(sources, ["processMessageCallback"]);
+  },
+
+  async "settling after the lock ran out is a lost lock"(world) {
+    const client = connect(world);
+    await send(client, "slow");
+    const receiver = client.createReceiver(QUEUE);
+    const [message] = await receive(receiver, 1);
+    await world.ask("advance", { seconds: 61 });
+    await refused("MessageLockLost", receiver.completeMessage(message));
+    const [again] = await receive(receiver, 1);
+    assert.equal(again.deliveryCount, 1);
+    assert.notEqual(again.lockToken, message.lockToken);
+    await receiver.completeMessage(again);
+  },
+
+  async "an expired message is not received"(world) {
+    const client = connect(world);
+    await send(client, { body: "short", timeToLive: 10_000 }, { body: "long" });
+    await world.ask("advance", { seconds: 11 });
+    const receiver = client.createReceiver(QUEUE);
+    const [message] = await receive(receiver, 1);
+    assert.equal(message.body, "long");
+    await nothingLeft(receiver);
+  },
+
+  async "a message without an id gets one and can be completed"(world) {
+    const client = connect(world);
+    await send(client, { body: "anonymous" });
+    const receiver = client.createReceiver(QUEUE);
+    const [message] = await receive(receiver, 1);
+    assert.match(message.messageId, /^[0-9a-f]{32}$/);
+    await receiver.completeMessage(message);
+    await nothingLeft(receiver);
+  },
+
+  async "what the sender sets arrives"(world) {
+    const client = connect(world);
+    const sent = {
+      messageId: "the-id",
+      sessionId: "the-session",
+      correlationId: "the-correlation",
+      subject: "the-subject",
+      contentType: "application/json",
+      to: "the-to",
+      replyTo: "the-reply-to",
+      replyToSessionId: "the-reply-session",
+      partitionKey: "the-session",
+    };
+    const applicationProperties = {
+      text: "t",
+      empty: "",
+      integer: 3,
+      negative: -70_000,
+      real: 1.5,
+      yes: true,
+      no: false,
+      nothing: null,
+      moment: new Date(Date.UTC(2030, 0, 2, 3, 4, 5)),
+      letters: "äöü€😀",
+    };
+    const body = { list: [1, "two", null], nested: { yes: true } };
+    await send(client, { body, applicationProperties, timeToLive: 300_000, ...sent });
+    const [message] = await receive(client.createReceiver(QUEUE), 1);
+    for (const [name, value] of Object.entries(sent)) assert.deepEqual(message[name], value, name);
+    const { moment, ...others } = applicationProperties;
+    const { moment: received, ...receivedOthers } = message.applicationProperties;
+    assert.deepEqual(receivedOthers, others);
+    assert.equal(new Date(received).getTime(), moment.getTime());
+    assert.deepEqual(message.body, body);
+    assert.equal(message.sequenceNumber.toNumber(), 1);
+    assert.equal(message.enqueuedSequenceNumber, 1);
+    assert.equal(message.deliveryCount, 0);
+    assert.equal(message.state, "active");
+    const now = await world.ask("now");
+    assert.equal(message.enqueuedTimeUtc.getTime(), now);
+    assert.equal(message.lockedUntilUtc.getTime(), now + 60_000);
+    // Not timeToLive: the SDK takes it for the way from creation (by the sender's clock) to expiry (by the broker's).
+    assert.equal(message.expiresAtUtc.getTime(), now + 300_000);
+    assert.match(message.lockToken, /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/);
+  },
+
+  async "bodies of every AMQP kind arrive as they were sent"(world) {
+    const client = connect(world);
+    const sequence = [[1, 2], ["three"]];
+    await send(
+      client,
+      { bodyType: "value", body: "a value" },
+      { bodyType: "sequence", body: sequence },
+      { bodyType: "data", body: Buffer.from([0, 1, 255]) },
+    );
+    const messages = await receive(client.createReceiver(QUEUE), 3);
+    const raw = messages.map((message) => message._rawAmqpMessage);
+    assert.deepEqual(raw.map((message) => message.bodyType), ["value", "sequence", "data"]);
+    assert.equal(raw[0].body, "a value");
+    assert.deepEqual(raw[1].body.content, sequence);
+    assert.deepEqual([...raw[2].body], [0, 1, 255]);
+  },
+
+  async "two receivers share the messages"(world) {
+    const client = connect(world);
+    const [one, two] = [client.createReceiver(QUEUE), connect(world).createReceiver(QUEUE)];
+    await client.createSender(QUEUE).sendMessages(Array.from({ length: 10 }, (_, number) => ({ body: number })));
+    const halves = await Promise.all([receive(one, 5), receive(two, 5)]);
+    assert.equal(new Set(halves.flat().map((message) => message.body)).size, 10);
+  },
+
+  async "a message stays locked when its receiver closes"(world) {
+    const client = connect(world);
+    await send(client, "held");
+    const first = client.createReceiver(QUEUE);
+    assert.equal((await receive(first, 1)).length, 1);
+    await first.close();
+    const second = client.createReceiver(QUEUE);
+    await nothingLeft(second);
+    await world.ask("advance", { seconds: 61 });
+    const [message] = await receive(second, 1);
+    assert.equal(message.deliveryCount, 1);
+  },
+
+  async "an unknown queue is not found"(world) {
+    const client = connect(world);
+    await refused("MessagingEntityNotFound", client.createSender("nowhere").sendMessages({ body: "a" }));
+    const receiver = client.createReceiver("nowhere");
+    await refused("MessagingEntityNotFound", receiver.receiveMessages(1, { maxWaitTimeInMs: 2_000 }));
+  },
+
+  async "a wrong key is unauthorized"(world) {
+    const client = connect(world, {}, world.brokers.plain.replace("SAS_KEY_VALUE", "guessed"));
+    await refused("UnauthorizedAccess", client.createSender(QUEUE).sendMessages({ body: "a" }));
+  },
+
+  async "client, sender and receiver find the broker again after a restart"(world) {
+    const patient = { maxRetries: 10, retryDelayInMs: 100, timeoutInMs: 5_000 };
+    const client = connect(world, { retryOptions: patient });
+    const sender = client.createSender(QUEUE);
+    const receiver = client.createReceiver(QUEUE);
+    await sender.sendMessages({ body: "before" });
+    await world.ask("restart", { how: "stop" });
+    await sender.sendMessages({ body: "after" });
+    const first = await receive(receiver, 2);
+    assert.deepEqual(first.map((message) => message.body), ["before", "after"]);
+    await world.ask("restart", { how: "kill" });
+    const again = await receive(receiver, 2, 20_000);
+    assert.deepEqual(again.map((message) => message.sequenceNumber.toNumber()), [1, 2]);
+    for (const message of again) await receiver.completeMessage(message);
+    await nothingLeft(receiver);
+  },
+};
