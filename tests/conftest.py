@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving import BrokerThread, ServedBroker
 
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from serving import BrokerThread, ServedBroker
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
     def start(*queues: QueueDefinition, **options: object) -> BrokerThread:
         namespace = NamespaceDefinition(queues=queues or (QueueDefinition(name="queue"),))
         options.setdefault("data", tmp_path / "data")
+        options.setdefault("tls_folder", tmp_path / "data")
         broker = BrokerThread(**{"namespace": namespace, **options})
         running.append(broker)
         return broker

@@ -16,6 +16,7 @@ import uvloop
 
 from peeklock.broker.agenda import ManualClock
 from peeklock.server.broker import Broker, Options
+from peeklock.store.base import Counters
 
 T = TypeVar("T")
 SOURCE = Path(__file__).parents[1] / "src"
@@ -109,6 +110,12 @@ class BrokerThread:
             return function()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10)
+
+    def counters(self, path: str = "queue") -> Counters:
+        """How many messages a queue holds, once all that the broker has heard so far is in the store."""
+        while not self.call(lambda: self.broker.namespace.journal.idle):
+            pass
+        return self.call(lambda: self.broker.namespace.queue(path).counters)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -142,13 +142,9 @@ def test_a_transfer_without_its_last_fields_is_read_alike(transfer: Transfer, ke
 @pytest.mark.parametrize("handle", [0, 1, 255, 256, 70000])
 @pytest.mark.parametrize("delivery_id", [None, 0, 1, 255, 256, 0xFFFFFFFF])
 @pytest.mark.parametrize("tag", [None, b"", b"abc", bytes(16), bytes(32)])
-def test_the_usual_transfers_are_read_on_the_fast_path(
-    handle: int, delivery_id: int | None, tag: bytes | None
-) -> None:
+def test_the_usual_transfers_are_read_on_the_fast_path(handle: int, delivery_id: int | None, tag: bytes | None) -> None:
     for settled in (None, False, True):
-        transfer = Transfer(
-            handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=0, settled=settled
-        )
+        transfer = Transfer(handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=0, settled=settled)
         data = transfer.encode() + b"payload"
         assert decode_transfer(data, 0, len(data)) == expected_transfer(transfer, len(data) - 7)
 
@@ -196,9 +192,7 @@ def test_a_field_count_that_is_wrong_is_not_believed(count: int) -> None:
 def test_a_transfer_is_written_alike_on_both_paths(
     channel: int, handle: int, delivery_id: int, tag: bytes, settled: bool, payload: bytes
 ) -> None:
-    declared = Transfer(
-        handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=0, settled=settled
-    )
+    declared = Transfer(handle=handle, delivery_id=delivery_id, delivery_tag=tag, message_format=0, settled=settled)
     frame = encode_frame(channel, declared.encode() + payload)
     encoder = TransferEncoder(channel, handle)
     assert encoder.encode(delivery_id, tag, settled, len(payload)) + payload == frame
@@ -213,9 +207,7 @@ def expected_disposition(value: Disposition) -> DispositionFields:
 
 
 @given(disposition=dispositions, before=around, after=around)
-def test_a_disposition_is_read_alike_on_both_paths(
-    disposition: Disposition, before: bytes, after: bytes
-) -> None:
+def test_a_disposition_is_read_alike_on_both_paths(disposition: Disposition, before: bytes, after: bytes) -> None:
     data = before + disposition.encode() + after
     end = len(data) - len(after)
     expected = expected_disposition(disposition)
@@ -235,9 +227,7 @@ def test_a_disposition_without_its_last_fields_is_read_alike(disposition: Dispos
 @pytest.mark.parametrize("first", [0, 200, 256, 0xFFFFFFFF])
 @pytest.mark.parametrize("last", [None, 0, 200, 256, 0xFFFFFFFF])
 @pytest.mark.parametrize("state", [Accepted(), Released(), Modified(delivery_failed=True), Rejected()])
-def test_the_usual_dispositions_are_read_on_the_fast_path(
-    role: bool, first: int, last: int | None, state: Any
-) -> None:
+def test_the_usual_dispositions_are_read_on_the_fast_path(role: bool, first: int, last: int | None, state: Any) -> None:
     for settled in (False, True):
         disposition = Disposition(role=role, first=first, last=last, settled=settled, state=state)
         data = disposition.encode()
@@ -247,9 +237,7 @@ def test_the_usual_dispositions_are_read_on_the_fast_path(
 
 
 @given(disposition=dispositions, spoiled=st.integers(0, 60), octet=st.integers(0, 255))
-def test_a_spoiled_disposition_is_refused_or_read_alike(
-    disposition: Disposition, spoiled: int, octet: int
-) -> None:
+def test_a_spoiled_disposition_is_refused_or_read_alike(disposition: Disposition, spoiled: int, octet: int) -> None:
     data = bytearray(disposition.encode())
     data[3 + spoiled % (len(data) - 3)] = octet
     wrong = bytes(data)

@@ -8,8 +8,8 @@ from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, HEARTBEAT, SASL_FRAM
 
 
 def test_the_protocol_headers_are_those_of_the_specification() -> None:
-    assert AMQP_HEADER == bytes.fromhex("414d515000010000")
-    assert SASL_HEADER == bytes.fromhex("414d515003010000")
+    assert bytes.fromhex("414d515000010000") == AMQP_HEADER
+    assert bytes.fromhex("414d515003010000") == SASL_HEADER
 
 
 def test_a_heartbeat_is_an_empty_frame_on_channel_0() -> None:
@@ -25,9 +25,7 @@ def test_a_heartbeat_is_an_empty_frame_on_channel_0() -> None:
         (0, b"x", SASL_FRAME, "00000009 02 01 0000 78"),
     ],
 )
-def test_a_frame_is_its_size_offset_type_channel_and_body(
-    channel: int, body: bytes, kind: int, recorded: str
-) -> None:
+def test_a_frame_is_its_size_offset_type_channel_and_body(channel: int, body: bytes, kind: int, recorded: str) -> None:
     frame = encode_frame(channel, body, kind)
     assert frame == bytes.fromhex(recorded)
     assert FRAME_HEADER.unpack_from(frame) == (len(frame), 2, kind, channel)

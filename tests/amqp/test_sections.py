@@ -117,7 +117,7 @@ def test_annotations_behind_the_body_are_found_and_the_bare_message_closes_ranks
     stray = Message(header=Header(durable=True), message_annotations={Symbol("late"): 1}).encode()
     cut = len(sections) - len(Message(data=message.data).encode())
     found = scan(sections[:cut] + stray + sections[cut:] + Message(delivery_annotations={}).encode())
-    assert found.bare == sections or cut == 0
+    assert found.bare == sections
     assert found.header is not None
     assert decode_value(found.data, found.annotations.start)[0] == {Symbol("late"): 1}  # type: ignore[union-attr]
     own_properties = None if message.properties is None else message.properties.encode()
@@ -138,8 +138,8 @@ def test_a_section_with_a_long_or_symbolic_descriptor_is_understood(descriptor: 
     [
         (b"", "empty"),
         (b"hello", "described"),
-        (b"\x00\x53", "ends|section"),
-        (b"\x00\x53\x75", "ends|section"),
+        (b"\x00\x53", "end within a value"),
+        (b"\x00\x53\x75", "end within a value"),
         (b"\x00\x53\x75\xa0", "ends"),
         (b"\x00\x53\x75\xa0\x05abc", "ends in the middle"),
         (b"\x00\x53\x75\xb0\xff\xff\xff\xffabc", "ends in the middle"),
@@ -244,9 +244,7 @@ def test_a_map_with_a_key_alone_is_refused() -> None:
 
 
 def test_a_section_is_replaced_in_its_place() -> None:
-    message = Message(
-        properties=Properties(subject="s"), application_properties={"a": 1}, data=[b"body"]
-    ).encode()
+    message = Message(properties=Properties(subject="s"), application_properties={"a": 1}, data=[b"body"]).encode()
     found = scan(message)
     given_id = Properties(message_id="new", subject="s").encode()
     replaced = Message.decode(replace_section(found.bare, found.properties, given_id))
@@ -266,9 +264,7 @@ def test_a_section_that_was_not_there_goes_in_front() -> None:
 
 
 @given(inside=st.lists(messages.map(Message.encode), max_size=5), envelope=annotations)
-def test_the_messages_of_a_batch_are_its_data_sections(
-    inside: list[bytes], envelope: dict[Any, Any] | None
-) -> None:
+def test_the_messages_of_a_batch_are_its_data_sections(inside: list[bytes], envelope: dict[Any, Any] | None) -> None:
     batch = Message(message_annotations=envelope, data=inside).encode()
     assert data_sections(batch) == inside
 

@@ -78,7 +78,7 @@ def test_a_full_disk_refuses_sends_while_settlements_go_through() -> None:
     world.run()
     assert isinstance(sent[0], StorageFull)
     assert completed == [None]
-    assert world.namespace.journal.failure is None
+    assert isinstance(world.namespace.journal.failure, StoreFull)
     assert world.queue().counters.active == 0
 
 

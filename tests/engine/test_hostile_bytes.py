@@ -117,9 +117,7 @@ def spoiled_frames(draw: Any) -> bytes:
 
 
 value_frames = st.builds(lambda channel, value: encode_frame(channel, encode_value(value)), channels, values)
-frame_headers = st.builds(
-    FRAME_HEADER.pack, numbers, st.integers(0, 255), st.integers(0, 255), st.integers(0, 65535)
-)
+frame_headers = st.builds(FRAME_HEADER.pack, numbers, st.integers(0, 255), st.integers(0, 255), st.integers(0, 65535))
 pieces = st.one_of(
     good_frames(),
     good_frames(),

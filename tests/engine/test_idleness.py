@@ -120,9 +120,7 @@ def opened_with_idle(milliseconds: int) -> Peer:
     ("ours", "theirs", "interval"),
     [(None, None, 10.0), (120_000, None, 10.0), (4000, None, 1.0), (None, 8000, 2.0), (4000, 400, 0.1)],
 )
-def test_the_tick_interval_keeps_both_time_outs(
-    ours: int | None, theirs: int | None, interval: float
-) -> None:
+def test_the_tick_interval_keeps_both_time_outs(ours: int | None, theirs: int | None, interval: float) -> None:
     assert opened(ours, theirs).engine.tick_interval == pytest.approx(interval)
 
 

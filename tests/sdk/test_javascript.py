@@ -19,12 +19,12 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import StartBroker
-from serving import BrokerThread, ServedBroker
-from toolchains import npm_packages, toolchain
 
+from conftest import StartBroker
 from peeklock.broker.definitions import DEFAULT_KEY, QueueDefinition
 from peeklock.server.certificates import ensure_certificates
+from serving import BrokerThread, ServedBroker
+from toolchains import npm_packages, toolchain
 
 FOLDER = Path(__file__).parent / "js"
 # Read from the text so that the names are known, and shown, without Node.js.
@@ -115,7 +115,7 @@ def test_scenario(runner: Runner, start_broker: StartBroker, scenario: str) -> N
     broker = start_broker(queue, tls_folder=runner.tls_folder)
 
     def counters(_: object) -> dict[str, int]:
-        found = broker.call(lambda: broker.broker.namespace.queue("queue").counters)
+        found = broker.counters()
         return {"active": found.active, "deferred": found.deferred}
 
     brokers = {

@@ -24,10 +24,10 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
     ServiceBusError,
 )
-from conftest import StartBroker
-from serving import BrokerThread, ServedBroker
 
+from conftest import StartBroker
 from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from serving import BrokerThread, ServedBroker
 
 
 def client_for(connection_string: str, **options: Any) -> ServiceBusClient:
@@ -119,7 +119,7 @@ def test_a_large_message_goes_there_and_back_over_every_transport(
 
 
 def test_what_the_sender_sets_arrives(client: ServiceBusClient, broker: BrokerThread) -> None:
-    properties = {
+    properties: dict[str, Any] = {
         "message_id": "the-id",
         "session_id": "the-session",
         "correlation_id": "the-correlation",

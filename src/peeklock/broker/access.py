@@ -16,10 +16,13 @@ from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 from peeklock.broker.definitions import AuthorizationRule, Right
-from peeklock.broker.errors import InvalidToken, Unauthorized
+from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
 
 SAS_PREFIX: Final = "SharedAccessSignature "
 MAX_TOKEN_LENGTH: Final = 16384
+MAX_AUDIENCE_LENGTH: Final = 2048
+MAX_CLAIMS: Final = 10_000
+"""Of one connection."""
 _SCHEME_AND_AUTHORITY = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
@@ -69,6 +72,8 @@ class Keys:
         """What a token that was put for `audience` allows; InvalidToken says why it allows nothing."""
         if len(token) > MAX_TOKEN_LENGTH:
             raise InvalidToken("The token is too long.")
+        if len(audience) > MAX_AUDIENCE_LENGTH:
+            raise InvalidToken("The name of what the token is for is too long.")
         if not token.startswith(SAS_PREFIX):
             if _JWT.match(token):
                 raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
@@ -124,9 +129,21 @@ class Claims:
     def __bool__(self) -> bool:
         return bool(self._claims)
 
+    @property
+    def soonest_expiry(self) -> int | None:
+        return min((claim.expires_at for claim in self._claims.values() if claim.expires_at is not None), default=None)
+
     def add(self, claim: Claim) -> None:
         """A newer claim for the same path takes the place of the older one."""
+        if claim.path not in self._claims and len(self._claims) >= MAX_CLAIMS:
+            raise QuotaExceeded(f"The connection has shown {MAX_CLAIMS} tokens; no more are kept.")
         self._claims[claim.path] = claim
+
+    def forget(self, by: int) -> None:
+        """Drop what had run out by then."""
+        for claim in list(self._claims.values()):
+            if claim.expires_at is not None and claim.expires_at <= by:
+                del self._claims[claim.path]
 
     def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
         """The claim that gives the right at that path, which belongs to that queue or topic; else Unauthorized."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 log = logging.getLogger(__name__)
 
 Clock = Callable[[], int]
+MAX_CANCELLED = 100
+"""Cancelled appointments that are kept in any case."""
 
 
 def system_clock() -> int:
@@ -36,14 +38,17 @@ class ManualClock:
 class Appointment:
     """Something that will be done at a time, unless it is cancelled."""
 
-    __slots__ = ("action", "at")
+    __slots__ = ("_agenda", "action", "at")
 
-    def __init__(self, at: int, action: Callable[[], None]) -> None:
+    def __init__(self, at: int, action: Callable[[], None], agenda: Agenda) -> None:
         self.at = at
         self.action: Callable[[], None] | None = action
+        self._agenda = agenda
 
     def cancel(self) -> None:
-        self.action = None
+        if self.action is not None:
+            self.action = None
+            self._agenda.cancelled()
 
 
 class Agenda:
@@ -55,13 +60,23 @@ class Agenda:
         """Called when something became due earlier than all else: a waiting owner must wake sooner."""
         self._heap: list[tuple[int, int, Appointment]] = []
         self._order = count()
+        self._cancelled = 0
+        """How many of the heap, at most."""
 
     def at(self, when: int, action: Callable[[], None]) -> Appointment:
-        appointment = Appointment(when, action)
+        appointment = Appointment(when, action, self)
         heappush(self._heap, (when, next(self._order), appointment))
         if self._heap[0][2] is appointment:
             self.on_earlier()
         return appointment
+
+    def cancelled(self) -> None:
+        """Cancelled appointments stay until their time, which may be far away, unless they become many."""
+        self._cancelled += 1
+        if self._cancelled > MAX_CANCELLED and self._cancelled > len(self._heap) // 2:
+            self._heap = [entry for entry in self._heap if entry[2].action is not None]
+            heapify(self._heap)
+            self._cancelled = 0
 
     @property
     def next_due(self) -> int | None:
@@ -73,7 +88,8 @@ class Agenda:
         """Do all that is due by now, in order."""
         now = self.now()
         while (due := self.next_due) is not None and due <= now:
-            action = heappop(self._heap)[2].action
+            appointment = heappop(self._heap)[2]
+            action, appointment.action = appointment.action, None
             assert action is not None
             try:
                 action()

@@ -38,11 +38,19 @@ class Budget:
 class Backlog:
     """Waiting messages in order of their numbers."""
 
-    def __init__(self, entity: int, store: Store, budget: Budget, on_loaded: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        entity: int,
+        store: Store,
+        budget: Budget,
+        on_loaded: Callable[[], None],
+        on_failed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._entity = entity
         self._store = store
         self._budget = budget
         self._on_loaded = on_loaded
+        self._on_failed = on_failed
         self._ready: deque[StoredMessage] = deque()
         """Ascending."""
         self._returned: list[tuple[int, StoredMessage]] = []
@@ -144,6 +152,7 @@ class Backlog:
         if isinstance(page, StoreError):
             # Asked again when somebody next wants a message.
             log.error("messages of entity %d could not be read: %s", self._entity, page)
+            self._on_failed()
             return
         whole = len(page) < PAGE_MESSAGES and sum(len(message.payload) for message in page) < PAGE_BYTES
         self._through = asked_through if whole else page[-1].sequence_number

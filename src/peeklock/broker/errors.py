@@ -69,6 +69,13 @@ class QuotaExceeded(BrokerError):
     status = HTTPStatus.FORBIDDEN
 
 
+class ServerBusy(BrokerError):
+    """Not now, but soon: clients wait a while and try again."""
+
+    condition = Condition.SERVER_BUSY
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+
+
 class EntityDisabled(BrokerError):
     condition = Condition.ENTITY_DISABLED
     status = HTTPStatus.BAD_REQUEST

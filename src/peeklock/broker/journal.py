@@ -46,7 +46,11 @@ class Journal:
         self.sends = Lane()
         self.rest = Lane()
         self.failure: StoreError | None = None
-        """Why the last commit failed; None when it did not."""
+        """Why the store does not take messages; None when it does, as far as we know."""
+        self.on_failed: Callable[[], None] = lambda: None
+        """Called whenever the store refused something."""
+        self.unsaved_bytes = 0
+        """What senders gave us that is not durable yet, about, of all connections together."""
         self._store = store
         self._call_soon = call_soon
         self._in_flight = 0
@@ -75,19 +79,26 @@ class Journal:
         def done(error: StoreError | None) -> None:
             if error is not None and sends.waiting and rest.waiting:
                 sends.finish(self._failed(error))
-                self._store.commit(rest.changes, lambda error: self._done((rest,), error))
+                self._store.commit(rest.changes, lambda error: self._done((rest,), error, proves=False))
             else:
-                self._done((sends, rest), error)
+                proves = bool(sends.waiting) or not isinstance(self.failure, StoreFull)
+                self._done((sends, rest), error, proves=proves)
 
         self._store.commit(_merged(sends.changes, rest.changes), done)
 
-    def _done(self, lanes: tuple[Lane, ...], error: StoreError | None) -> None:
+    def probe(self, changes: Changes) -> None:
+        """Commit changes that nobody waits for, to learn whether the store takes messages again."""
+        self._in_flight += 1
+        self._store.commit(changes, lambda error: self._done((), error, proves=True))
+
+    def _done(self, lanes: tuple[Lane, ...], error: StoreError | None, *, proves: bool) -> None:
+        """`proves`: that it worked means that the store takes messages. A settlement makes room, where one needs it."""
         self._in_flight -= 1
         failure = None
         if error is not None:
             failure = self._failed(error)
-        elif self.failure is not None:
-            log.warning("the store takes changes again")
+        elif self.failure is not None and proves:
+            log.warning("the store takes messages again")
             self.failure = None
         for lane in lanes:
             lane.finish(failure)
@@ -98,6 +109,7 @@ class Journal:
         if self.failure is None:
             log.error("the store refused changes: %s", error)
         self.failure = error
+        self.on_failed()
         if isinstance(error, StoreFull):
             return StorageFull("The broker has no room left to store messages.")
         return StorageFailed("The broker could not write to its store; nothing was changed.")

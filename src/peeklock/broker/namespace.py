@@ -13,11 +13,13 @@ from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import (
     DEFAULT_PROFILE,
+    DefinitionError,
     NamespaceDefinition,
     Profile,
     QueueDefinition,
     TopicDefinition,
     fold,
+    settings_of,
 )
 from peeklock.broker.errors import EntityNotFound, NotSupported
 from peeklock.broker.journal import Journal
@@ -28,6 +30,9 @@ log = logging.getLogger(__name__)
 
 QUEUE, DEAD_LETTER_QUEUE = "queue", "dead-letter-queue"
 DEAD_LETTER_SUFFIX = "$DeadLetterQueue"
+
+PROBE_INTERVAL_MS = 1000
+"""How often a store that failed is tried again."""
 
 CallSoon = Callable[[Callable[[], None]], object]
 
@@ -48,6 +53,7 @@ class Namespace:
         self.profile = profile
         self.agenda = Agenda(clock)
         self.journal = Journal(store, call_soon)
+        self.journal.on_failed = self._expect_recovery
         self.keys = Keys()
         self._store = store
         self._call_soon = call_soon
@@ -55,6 +61,7 @@ class Namespace:
         self._queues: dict[str, Queue] = {}
         self._topics: dict[str, TopicDefinition] = {fold(topic.name): topic for topic in definition.topics}
         self._last_entity = 0
+        self._recovery_expected = False
 
     @property
     def now(self) -> Clock:
@@ -66,7 +73,10 @@ class Namespace:
         return [queue for queue in self._queues.values() if not queue.is_dead_letter_queue]
 
     def start(self, ready: Callable[[StoreError | None], None]) -> None:
-        """Open the store and take up its entities, with what the definition adds or changes; then call `ready`."""
+        """Open the store and take up its entities, with what the definition adds or changes; then call `ready`.
+
+        DefinitionError when it changes what cannot be changed.
+        """
         stored = {fold(entity.path): entity for entity in self._store.open()}
         self._last_entity = max((entity.id for entity in stored.values()), default=0)
         changes = Changes()
@@ -74,7 +84,9 @@ class Namespace:
         for path, entity in stored.items():
             if entity.kind == QUEUE and path not in wanted:
                 wanted[path] = QueueDefinition.from_json(entity.definition)
-        for definition in wanted.values():
+        for path, definition in wanted.items():
+            if path in stored:
+                _check_change(QueueDefinition.from_json(stored[path].definition), definition)
             self._take_up(definition, stored, changes)
         self.keys.set("", self.definition.authorization_rules)
         if changes:
@@ -91,6 +103,18 @@ class Namespace:
         if folded.split("/subscriptions/")[0] in self._topics:
             raise NotSupported(f"'{path}' belongs to a topic; topics do not carry messages yet.")
         raise EntityNotFound(path)
+
+    def _expect_recovery(self) -> None:
+        """The store failed: try it again in a while, because senders may wait to hear that it works."""
+        if not self._recovery_expected:
+            self._recovery_expected = True
+            self.agenda.at(self.now() + PROBE_INTERVAL_MS, self._probe)
+
+    def _probe(self) -> None:
+        self._recovery_expected = False
+        queue = next(iter(self._queues.values()), None)
+        if self.journal.failure is not None and queue is not None:
+            self.journal.probe(queue.passing_message())
 
     def _take_up(self, definition: QueueDefinition, stored: dict[str, StoredEntity], changes: Changes) -> None:
         path = definition.name
@@ -135,3 +159,14 @@ class Namespace:
         )
         self._queues[fold(entity.path)] = queue
         return queue
+
+
+def _check_change(before: QueueDefinition, after: QueueDefinition) -> None:
+    """Some settings are fixed when the queue is made: the messages in it are laid out by them."""
+    for name, setting in settings_of(QueueDefinition).items():
+        was, wanted = getattr(before, name), getattr(after, name)
+        if not setting.changeable and was != wanted:
+            shown = str(wanted).lower()
+            raise DefinitionError(
+                f"{setting.name} of the queue '{before.name}'", shown, "cannot be changed once the queue exists"
+            )

@@ -29,7 +29,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
 )
 from peeklock.broker.journal import Journal, Lane
-from peeklock.store.base import ACTIVE, DEFERRED, Counters, Store, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, DEFERRED, Changes, Counters, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ Done = Callable[[BrokerError | None], None]
 """Told once, after the commit or instead of it."""
 
 MAX_REASON_LENGTH: Final = 4096
+READ_AGAIN_MS: Final = 1000
+PASSING_BYTES: Final = 64 * 1024
 SWEEP_MESSAGES: Final = 1000
 """Expired messages taken in one go."""
 
@@ -105,7 +107,7 @@ class Queue:
         self._journal = journal
         self._agenda = agenda
         self._call_soon = call_soon
-        self._backlog = Backlog(entity, store, budget, self.wake)
+        self._backlog = Backlog(entity, store, budget, self.wake, self._wake_later)
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._last_number = counters.last_sequence_number
         self._staged_bytes = 0
@@ -139,7 +141,7 @@ class Queue:
     def send(self, messages: Sequence[Incoming], done: Done) -> None:
         """Take these messages, all or none; `done` hears when they are durable. Raises what can be said at once."""
         if self._refuses_sends is not None:
-            raise self._refuses_sends
+            raise self._refuses_sends.with_traceback(None)  # raised often: each time would add to the trace
         if self.counters.size_in_bytes + self._staged_bytes >= self._max_bytes:
             raise QuotaExceeded(
                 f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB."
@@ -155,6 +157,12 @@ class Queue:
             appends.append((self.entity, message))
         lane.waiting.append((self._sent, (stored, done)))
         self._journal.wake()
+
+    def passing_message(self) -> Changes:
+        """A message that comes and goes in one commit: whether the store takes messages, at the price of a number."""
+        self._last_number += 1
+        message = StoredMessage(self._last_number, bytes(PASSING_BYTES), self._agenda.now())
+        return Changes(appends=[(self.entity, message)], removals=[(self.entity, message)])
 
     def _admit(self, incoming: Incoming, now: int) -> StoredMessage:
         """The message as it will be stored, but for its number."""
@@ -226,6 +234,10 @@ class Queue:
         if not self._awake and self._consumers:
             self._awake = True
             self._call_soon(self.pump)
+
+    def _wake_later(self) -> None:
+        """The store could not be read: receivers that wait would not ask again by themselves."""
+        self._agenda.at(self._agenda.now() + READ_AGAIN_MS, self.wake)
 
     def pump(self) -> None:
         """Hand out what can be handed out, one message a consumer in turn."""

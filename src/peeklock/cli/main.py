@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 from peeklock import __version__
-from peeklock.broker.definitions import PROFILES
+from peeklock.broker.definitions import DEFAULT_PROFILE, PROFILES
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates
 from peeklock.server.config import ConfigError, default_namespace, load_config
@@ -24,7 +24,6 @@ DEFAULT_DATA = Path("peeklock-data")
 app = typer.Typer(
     name="peeklock",
     help="A Service Bus that you run yourself.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -38,6 +37,7 @@ class LogLevel(StrEnum):
 
 
 ProfileName = StrEnum("ProfileName", {name.upper(): name for name in PROFILES})  # type: ignore[misc]
+DEFAULT_PROFILE_NAME = ProfileName(DEFAULT_PROFILE.name)
 
 
 def fail(reason: str) -> NoReturn:
@@ -57,7 +57,7 @@ def serve(
     admin_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5300.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
-    profile: Annotated[ProfileName, typer.Option(help="Whose limits hold.")] = ProfileName("standard"),
+    profile: Annotated[ProfileName, typer.Option(help="Whose limits hold.")] = DEFAULT_PROFILE_NAME,
     insecure_default_key: Annotated[
         bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
     ] = False,
@@ -124,7 +124,16 @@ def version() -> None:
 
 
 def main() -> None:
-    app()
+    """Run the command; a mistake in its arguments is one clear sentence too."""
+    try:
+        code = app(args=sys.argv[1:] or ["--help"], prog_name="peeklock", standalone_mode=False)
+    except Exception as error:
+        format_message = getattr(error, "format_message", None)
+        if format_message is None:
+            raise
+        print(f"peeklock: {' '.join(format_message().split())}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 class CbsNode(RequestNode):
     """Takes `put-token` requests. Open to all: this is where rights come from."""
 
+    max_request_bytes = 64 * 1024  # strangers may send these
+
     def answer(self, request: Message) -> Message:
         try:
             self._put_token(request)

@@ -13,8 +13,16 @@ from peeklock.amqp.errors import AmqpError, Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.amqp.termini import Source, Target
 from peeklock.broker.access import Claim, Claims
+from peeklock.broker.agenda import Appointment
 from peeklock.broker.definitions import Right
-from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidProperty,
+    NotSupported,
+    OperationNotAllowed,
+    QuotaExceeded,
+    Unauthorized,
+)
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery
@@ -40,6 +48,9 @@ from peeklock.nodes.sending import SendingNode
 log = logging.getLogger(__name__)
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
+MAX_LINKS: Final = 5000
+MAX_LINKS_OF_A_STRANGER: Final = 32
+"""Links of a connection that has shown no token or key: enough for `$cbs`, and for attaches that will be refused."""
 EXPIRY_GRACE_MS: Final = 10_000
 """How long links outlive their token: clients renew a little late."""
 
@@ -60,6 +71,8 @@ class Peer:
         self.unsaved_bytes = 0
         """Received and not yet durable: what the server keeps in bounds by not reading on."""
         self._nodes: dict[Link, Node] = {}
+        self._expiry: Appointment | None = None
+        """When the first of the claims runs out."""
 
     @property
     def nodes(self) -> list[Node]:
@@ -95,8 +108,8 @@ class Peer:
 
     def add_claim(self, claim: Claim) -> None:
         self.claims.add(claim)
-        if claim.expires_at is not None:
-            self.namespace.agenda.at(claim.expires_at + EXPIRY_GRACE_MS, self._check_claims)
+        if claim.expires_at is not None and (self._expiry is None or claim.expires_at < self._expiry.at):
+            self._expect_expiry()
 
     def writable(self) -> None:
         """There is room to write again."""
@@ -105,6 +118,8 @@ class Peer:
 
     def closed(self) -> None:
         """The connection is gone."""
+        if self._expiry is not None:
+            self._expiry.cancel()
         for link in list(self._nodes):
             self._drop(link)
 
@@ -135,6 +150,8 @@ class Peer:
 
     def _attach(self, link: Link) -> None:
         try:
+            if len(self._nodes) >= (MAX_LINKS if self.claims else MAX_LINKS_OF_A_STRANGER):
+                raise QuotaExceeded(f"The connection has {len(self._nodes)} links; no more are allowed.")
             node = self._node_for(link)
         except BrokerError as failure:
             link.refuse(error_of(failure))
@@ -184,6 +201,15 @@ class Peer:
             raise NotSupported("Session receivers are not supported yet.")
         return ReceivingNode(self, address, link, queue)
 
+    def _expect_expiry(self) -> None:
+        """One appointment for all claims: it ends with the connection, however long they would last."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        soonest = self.claims.soonest_expiry
+        if soonest is not None:
+            self._expiry = self.namespace.agenda.at(soonest + EXPIRY_GRACE_MS, self._check_claims)
+
     def _check_claims(self) -> None:
         """A token has run out: links that nothing else allows are detached."""
         for link, node in list(self._nodes.items()):
@@ -196,6 +222,8 @@ class Peer:
                 link.detach(error_of(failure))
                 self._log("link detached", error_of(failure), link=link.name)
                 self.wake()
+        self.claims.forget(self.namespace.now() - EXPIRY_GRACE_MS)
+        self._expect_expiry()
 
     def _drop(self, link: Link) -> None:
         node = self._nodes.pop(link, None)

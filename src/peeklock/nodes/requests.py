@@ -63,11 +63,13 @@ class ReplyNode(Node):
 class RequestNode(Node):
     """The link on which requests arrive. Subclasses answer them."""
 
+    max_request_bytes = MAX_REQUEST_BYTES
+
     def __init__(self, peer: Peer, address: Address, link: Receiver) -> None:
         super().__init__(peer, address)
         self.link = link
-        link.max_message_size = MAX_REQUEST_BYTES
-        link.accept(max_message_size=MAX_REQUEST_BYTES)
+        link.max_message_size = self.max_request_bytes
+        link.accept(max_message_size=self.max_request_bytes)
         link.grant(REQUEST_CREDIT)
 
     def answer(self, request: Message) -> Message:
@@ -77,7 +79,7 @@ class RequestNode(Node):
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         try:
             if delivery.oversize:
-                raise InvalidMessage(f"The request is larger than {MAX_REQUEST_BYTES} bytes.")
+                raise InvalidMessage(f"The request is larger than {self.max_request_bytes} bytes.")
             try:
                 request = Message.decode(delivery.payload)
             except DecodeError as error:

@@ -11,7 +11,7 @@ from peeklock.amqp.sections import data_sections
 from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.definitions import Right
 from peeklock.broker.envelope import Incoming, read_incoming
-from peeklock.broker.errors import BrokerError, InvalidMessage, MessageSizeExceeded, NotSupported
+from peeklock.broker.errors import BrokerError, InvalidMessage, MessageSizeExceeded, NotSupported, ServerBusy
 from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
@@ -27,6 +27,11 @@ MAX_BATCH_BYTES: Final = 1024 * 1024
 MAX_BATCH_MESSAGES: Final = 65536
 CREDIT: Final = 2000
 """Deliveries a sender may have on the way to the store."""
+MESSAGE_BYTES: Final = 600
+"""What a message on the way to the store costs beside its payload, about."""
+MAX_UNSAVED_BYTES: Final = 512 * 1024 * 1024
+"""On the way to the store from all connections, also from those that are gone; beyond it messages are refused.
+Long before, the server stops reading from those who send."""
 
 ACCEPTED: Final = Accepted().encode()
 
@@ -41,6 +46,7 @@ class SendingNode(Node):
         self._link = link
         self._queue = queue
         self._in_flight = 0
+        self._journal = peer.namespace.journal
         limit = peer.namespace.profile.max_message_bytes
         if queue.definition.max_message_size_in_kilobytes is not None:
             limit = min(limit, queue.definition.max_message_size_in_kilobytes * 1024)
@@ -53,17 +59,22 @@ class SendingNode(Node):
         link.grant(CREDIT)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        self._in_flight += 1
-        self.peer.unsaved_bytes += len(delivery.payload)
         try:
             if delivery.message_format == BATCH_FORMAT:
                 messages = self._read_batch(delivery)
             else:
                 self._check(delivery)
                 messages = [read_incoming(delivery.payload, self._queue.definition.requires_session)]
-            self._queue.send(messages, partial(self._sent, delivery))
+            if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
+                raise ServerBusy("The broker waits for its store and takes no more messages for now.")
+            cost = len(delivery.payload) + MESSAGE_BYTES * len(messages)
+            self._queue.send(messages, partial(self._sent, delivery, cost))
         except BrokerError as failure:
-            self._sent(delivery, failure)
+            self._answer(delivery, rejected(failure))
+            return
+        self._in_flight += 1
+        self.peer.unsaved_bytes += cost
+        self._journal.unsaved_bytes += cost
 
     def _check(self, delivery: IncomingDelivery) -> None:
         if delivery.oversize:
@@ -89,12 +100,15 @@ class SendingNode(Node):
         wants_session = self._queue.definition.requires_session
         return [read_incoming(message, wants_session) for message in encoded]
 
-    def _sent(self, delivery: IncomingDelivery, error: BrokerError | None) -> None:
-        delivery.dispose(ACCEPTED if error is None else rejected(error))
-        peer = self.peer
-        peer.unsaved_bytes -= len(delivery.payload)
+    def _sent(self, delivery: IncomingDelivery, cost: int, error: BrokerError | None) -> None:
         self._in_flight -= 1
+        self.peer.unsaved_bytes -= cost
+        self._journal.unsaved_bytes -= cost
+        self._answer(delivery, ACCEPTED if error is None else rejected(error))
+
+    def _answer(self, delivery: IncomingDelivery, outcome: bytes) -> None:
+        delivery.dispose(outcome)
         link = self._link
         if link.credit + self._in_flight < CREDIT // 2 and link.attached:
             link.grant(CREDIT - self._in_flight)
-        peer.wake()
+        self.peer.wake()

@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,11 +18,20 @@ from typing import Final
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Clock, system_clock
-from peeklock.broker.definitions import DEFAULT_KEY, DEFAULT_PROFILE, NamespaceDefinition, Profile, Right
-from peeklock.broker.namespace import Namespace
+from peeklock.broker.definitions import (
+    DEFAULT_KEY,
+    DEFAULT_PROFILE,
+    AuthorizationRule,
+    DefinitionError,
+    NamespaceDefinition,
+    Profile,
+    Right,
+)
+from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.server.certificates import CertificateError, ensure_certificates, server_context
 from peeklock.server.config import default_namespace
 from peeklock.server.http import HttpService
+from peeklock.server.limits import Limits
 from peeklock.server.listener import Listener
 from peeklock.server.shell import AmqpProtocol, Shell
 from peeklock.store.base import Store, StoreError
@@ -30,14 +40,13 @@ from peeklock.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS: Final = 5000
-STOP_SECONDS: Final = 5.0
-"""How long running work may take when the broker stops."""
+LONGEST_WAIT: Final = 10.0
+"""Seconds after which the clock is looked at again: it may be set, and loops do not count time spent asleep."""
 SWITCH_INTERVAL: Final = 0.0005
 """The writer thread must not wait long for the interpreter while the loop is busy (docs/benchmarks.md)."""
 
 COLLECTION_THRESHOLDS: Final = (50_000, 20, 100)
-"""Messages come and go by the thousand and hold no cycles; looking for them at every 700 costs a quarter of the time."""
+"""Messages come and go by the thousand and hold no cycles; looking at every 700 costs a quarter of the time."""
 
 
 class StartError(Exception):
@@ -62,6 +71,9 @@ class Options:
     """Where the local authority lives; the data folder when there is one."""
     insecure_default_key: bool = False
     clock: Clock = system_clock
+    limits: Limits = field(default_factory=Limits)
+    make_store: Callable[[CallSoon], Store] | None = None
+    """Another store than the one in the data folder or in memory."""
 
 
 class Broker:
@@ -76,6 +88,17 @@ class Broker:
     @property
     def port(self) -> int:
         return self._listeners[0].port
+
+    @property
+    def ports(self) -> list[int]:
+        """The port, and the further ones in the order of the options."""
+        return [listener.port for listener in self._listeners]
+
+    @property
+    def connections(self) -> int:
+        """How many are open, whatever they speak."""
+        undecided = sum(listener.undecided for listener in self._listeners)
+        return len(self._shells) + self._http.connections + undecided
 
     @property
     def connection_string(self) -> str:
@@ -95,89 +118,97 @@ class Broker:
 
     async def start(self) -> None:
         """Serve when this returns. StartError says why it cannot."""
-        self._check_default_key()
+        definition = self.options.namespace
+        self._check_default_key(definition.authorization_rules)
+        for queue in definition.queues:
+            self._check_default_key(queue.authorization_rules)
+        for topic in definition.topics:
+            self._check_default_key(topic.authorization_rules)
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
         loop = asyncio.get_running_loop()
         sockets = self._bind()
+        store: Store | None = None
         try:
-            self._store = self._open_store()
+            store = self._store = self._make_store(loop)
             self.namespace = Namespace(
-                self.options.namespace,
-                self._store,
-                loop.call_soon,
-                clock=self.options.clock,
-                profile=self.options.profile,
+                definition, store, loop.call_soon, clock=self.options.clock, profile=self.options.profile
             )
             await self._start_namespace()
             tls = self._tls_context()
+            limits = self.options.limits
+            self._http = HttpService(self.namespace, self._shells.add, self._shells.discard, limits)
+            await self._http.start()
         except BaseException:
             for sock in sockets:
                 sock.close()
-            if hasattr(self, "_store"):
-                self._store.close()
+            if store is not None:
+                store.close()
             raise
-        self.namespace.agenda.on_earlier = self.look_at_agenda
         self.look_at_agenda()
-        self._http = HttpService(self.namespace, self._shells.add, self._shells.discard)
-        await self._http.start()
         for sock in sockets:
-            self._listeners.append(Listener(sock, tls, self._amqp_protocol, self._http.protocol, self._has_room))
-        for listener in self._listeners:
+            listener = Listener(
+                sock,
+                tls,
+                self._amqp_protocol,
+                self._http.protocol,
+                has_room=self._has_room,
+                first_bytes_seconds=limits.first_bytes_seconds,
+            )
+            self._listeners.append(listener)
             log.info("listening", extra={"fields": {"host": self.options.host, "port": listener.port}})
 
     async def stop(self) -> None:
         """Stop accepting, let running work finish, commit, tell the clients, let go of the store."""
         log.info("stopping", extra={"fields": {"connections": len(self._shells)}})
+        limits = self.options.limits
         for listener in self._listeners:
             listener.close()
-        for shell in self._shells:
-            shell.pause_reading()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + STOP_SECONDS
-        while not self.namespace.journal.idle and loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        for shell in list(self._shells):
+            shell.quiesce()
+        if not await _within(limits.stop_seconds, lambda: self.namespace.journal.idle):
+            log.warning("stopping before the store has answered")
         error = Error(condition=Condition.CONNECTION_FORCED, description="The broker is stopping.")
         for shell in list(self._shells):
             shell.close(error)
+        await _within(limits.closing_seconds, lambda: not self._shells)
+        for shell in list(self._shells):
+            shell.abort()
         if self._timer is not None:
             self._timer.cancel()
         await self._http.stop()
-        await asyncio.sleep(0.05)  # the last bytes leave with the loop
         self._store.close()
         log.info("stopped")
 
     def look_at_agenda(self) -> None:
         """Do what is due and come back when the next thing is."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        loop = asyncio.get_running_loop()
         agenda = self.namespace.agenda
         agenda.on_earlier = lambda: None  # while running, what is added is looked at below
         agenda.run()
-        agenda.on_earlier = self.look_at_agenda
-        due = agenda.next_due
-        if due is not None:
-            delay = max(0.001, min(3600.0, (due - agenda.now()) / 1000))
-            self._timer = loop.call_later(delay, self.look_at_agenda)
+        agenda.on_earlier = self._set_timer
+        self._set_timer()
 
     # --- inside ---
 
     def _amqp_protocol(self) -> AmqpProtocol:
-        return AmqpProtocol(self.namespace, self._shells.add, self._shells.discard)
+        return AmqpProtocol(self.namespace, self._shells.add, self._shells.discard, self.options.limits)
 
     def _has_room(self) -> bool:
-        return len(self._shells) < MAX_CONNECTIONS
+        return self.connections < self.options.limits.max_connections
 
-    def _check_default_key(self) -> None:
-        namespace = self.options.namespace
-        rules = [*namespace.authorization_rules]
-        for queue in namespace.queues:
-            rules += queue.authorization_rules
-        for topic in namespace.topics:
-            rules += topic.authorization_rules
+    def _set_timer(self) -> None:
+        """Wait for what is due next."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        agenda = self.namespace.agenda
+        due = agenda.next_due
+        if due is not None:
+            delay = max(0.001, min(LONGEST_WAIT, (due - agenda.now()) / 1000))
+            self._timer = asyncio.get_running_loop().call_later(delay, self.look_at_agenda)
+
+    def _check_default_key(self, rules: Iterable[AuthorizationRule]) -> None:
         uses_default = any(DEFAULT_KEY in rule.keys for rule in rules)
         if uses_default and not self.options.insecure_default_key and not _is_loopback(self.options.host):
             raise StartError(
@@ -197,27 +228,31 @@ class Broker:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(address)
                 sock.listen(1)
-            except (OSError, OverflowError) as error:
+            except (OSError, OverflowError, UnicodeError) as error:
                 for opened in sockets:
                     opened.close()
                 reason = getattr(error, "strerror", None) or str(error)
                 raise StartError(f"cannot listen on {self.options.host} port {port}: {reason}") from error
         return sockets
 
-    def _open_store(self) -> Store:
+    def _make_store(self, loop: asyncio.AbstractEventLoop) -> Store:
+        if self.options.make_store is not None:
+            return self.options.make_store(loop.call_soon_threadsafe)
         if self.options.data is None:
             return MemoryStore()
-        return SqliteStore(self.options.data, asyncio.get_running_loop().call_soon_threadsafe)
+        return SqliteStore(self.options.data, loop.call_soon_threadsafe)
 
     async def _start_namespace(self) -> None:
         started: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         try:
             self.namespace.start(started.set_result)
             error = await started
-        except StoreError as failure:
-            error = failure
+        except (StoreError, DefinitionError) as failure:
+            raise StartError(str(failure)) from failure
         if error is not None:
             raise StartError(str(error)) from error
+        for queue in self.namespace.queues:
+            self._check_default_key(queue.definition.authorization_rules)
 
     def _tls_context(self) -> ssl.SSLContext:
         options = self.options
@@ -230,6 +265,17 @@ class Broker:
             return server_context(made.certificate, made.key)
         except (CertificateError, OSError) as error:
             raise StartError(str(error)) from error
+
+
+async def _within(seconds: float, condition: Callable[[], bool]) -> bool:
+    """Wait until it holds, but no longer than that; whether it does."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not condition():
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
 
 
 def _is_loopback(host: str) -> bool:

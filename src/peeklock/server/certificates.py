@@ -202,16 +202,12 @@ def _authority(
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if files.authority.exists():
-        advice = (
-            f"Restore it, or remove the folder {files.folder} for a new authority that clients must trust."
-        )
+        advice = f"Restore it, or remove the folder {files.folder} for a new authority that clients must trust."
         try:
             authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
             key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
         except FileNotFoundError:
-            raise CertificateError(
-                f"The authority's key {files.authority_key} is missing. {advice}"
-            ) from None
+            raise CertificateError(f"The authority's key {files.authority_key} is missing. {advice}") from None
         except (ValueError, TypeError) as error:
             problem = f"The authority {files.authority} or its key cannot be read as PEM."
             raise CertificateError(f"{problem} {advice}") from error
@@ -288,9 +284,7 @@ def _sign_server(
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False
-        )
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
 

@@ -117,9 +117,7 @@ class _Reader:
             "topics": self._each(found, "Topics", self._topic),
         }
         if "AuthorizationRules" in found:
-            arguments["authorization_rules"] = self._each(
-                found, "AuthorizationRules", self._authorization_rule
-            )
+            arguments["authorization_rules"] = self._each(found, "AuthorizationRules", self._authorization_rule)
             if not arguments["authorization_rules"]:
                 raise self._error(
                     found["AuthorizationRules"], "must hold a rule; leave the key out to use the default one"
@@ -137,9 +135,7 @@ class _Reader:
         """What holds between queues and topics: their number, one set of names, and forwarding."""
         profile = self.profile
         if len(queues) + len(topics) > profile.max_entities:
-            problem = (
-                f"must hold at most {profile.max_entities} queues and topics in the {profile.name} profile"
-            )
+            problem = f"must hold at most {profile.max_entities} queues and topics in the {profile.name} profile"
             raise self._error(namespace, f"{problem}, not {len(queues) + len(topics)}")
         repeated = duplicate(entity.name for entity in (*queues, *topics))
         if repeated is not None:

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from peeklock.broker.namespace import Namespace
-from peeklock.server.shell import Shell
+from peeklock.server.limits import Limits
+from peeklock.server.shell import Shell, peer_name
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ SUBPROTOCOLS: Final = ("AMQPWSB10", "amqp")
 MAX_WEBSOCKET_MESSAGE: Final = 4 * 1024 * 1024
 WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting to be written to a WebSocket above which nothing new is sent into it."""
+WRITE_PART: Final = 256 * 1024
+"""A WebSocket message that we write is no larger; where it is cut means nothing (contract 1.1)."""
 
 
 class HttpService:
@@ -29,15 +32,30 @@ class HttpService:
         namespace: Namespace,
         on_made: Callable[[Shell], None],
         on_gone: Callable[[Shell], None],
+        limits: Limits,
     ) -> None:
         self._namespace = namespace
         self._on_made = on_made
         self._on_gone = on_gone
+        self._limits = limits
+        self._websockets = 0
         app = web.Application(client_max_size=1024 * 1024)
         app.router.add_get("/health", self._health)
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
             app.router.add_get(path, self._websocket)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=limits.first_bytes_seconds,
+            shutdown_timeout=limits.closing_seconds,
+        )
+
+    @property
+    def connections(self) -> int:
+        """How many HTTP connections are open, those not counted that became WebSockets and have a shell."""
+        server = self._runner.server
+        return len(server.connections) - self._websockets if server is not None else 0
 
     async def start(self) -> None:
         await self._runner.setup()
@@ -57,24 +75,37 @@ class HttpService:
         return web.json_response({"status": "healthy", "message": "Service is healthy."})
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(protocols=SUBPROTOCOLS, max_msg_size=MAX_WEBSOCKET_MESSAGE, compress=False)
-        if not socket.can_prepare(request):
-            return web.Response(status=426, text="This address speaks AMQP over WebSocket only.\n")
+        socket = web.WebSocketResponse(
+            protocols=SUBPROTOCOLS,
+            max_msg_size=MAX_WEBSOCKET_MESSAGE,
+            compress=False,
+            timeout=self._limits.closing_seconds,
+        )
+        ready = socket.can_prepare(request)
+        if not ready:
+            text = "This address speaks AMQP over WebSocket only: ask for an upgrade.\n"
+            return web.Response(status=426, text=text, headers={"Upgrade": "websocket"})
+        if ready.protocol is None and "Sec-WebSocket-Protocol" in request.headers:
+            return web.Response(status=400, text=f"The WebSocket subprotocol is one of {', '.join(SUBPROTOCOLS)}.\n")
         await socket.prepare(request)
-        transport = WebSocketTransport(socket)
-        name = f"{request.remote}(websocket)"
-        shell = Shell(transport, self._namespace, name, self._on_gone)
+        transport = WebSocketTransport(socket, request)
+        name = f"{peer_name(request.transport)}(websocket)"
+        shell = Shell(transport, self._namespace, name, self._on_gone, self._limits)
         transport.shell = shell
         self._on_made(shell)
+        self._websockets += 1
         writer = asyncio.create_task(transport.write_all())
         try:
             while not transport.closing:
                 await transport.may_read.wait()
                 message = await socket.receive()
+                if message.type is WSMsgType.TEXT:
+                    transport.close_code = WSCloseCode.UNSUPPORTED_DATA
                 if message.type is not WSMsgType.BINARY:
                     break
                 shell.data_received(message.data)
         finally:
+            self._websockets -= 1
             shell.lost()
             transport.close()
             await writer
@@ -84,14 +115,16 @@ class HttpService:
 class WebSocketTransport:
     """A WebSocket as the byte stream that a shell writes to."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self._socket = socket
+        self._request = request
         self._out: list[bytes] = []
         self._out_size = 0
         self._wanted = asyncio.Event()
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.closing = False
+        self.close_code: int = WSCloseCode.OK
         self.shell: Shell | None = None
 
     def write(self, data: bytes) -> None:
@@ -107,6 +140,13 @@ class WebSocketTransport:
         self.may_read.set()
         self._wanted.set()
 
+    def abort(self) -> None:
+        self._out.clear()
+        self.close()
+        transport = self._request.transport
+        if transport is not None:
+            transport.abort()
+
     def pause_reading(self) -> None:
         self.may_read.clear()
 
@@ -114,6 +154,7 @@ class WebSocketTransport:
         self.may_read.set()
 
     async def write_all(self) -> None:
+        """Write what there is, as long as the connection lives."""
         try:
             while self._out or not self.closing:
                 await self._wanted.wait()
@@ -122,11 +163,12 @@ class WebSocketTransport:
                     continue
                 data = b"".join(self._out)
                 self._out.clear()
-                await self._socket.send_bytes(data)
+                for at in range(0, len(data), WRITE_PART):
+                    await self._socket.send_bytes(data[at : at + WRITE_PART])
                 was_full = self._out_size > WRITE_HIGH
                 self._out_size -= len(data)
                 if was_full and self._out_size <= WRITE_HIGH and self.shell is not None:
                     self.shell.resume_writing()
-            await self._socket.close()
+            await self._socket.close(code=self.close_code)
         except (ConnectionError, RuntimeError) as error:
             log.info("websocket gone: %s", error)

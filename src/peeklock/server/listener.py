@@ -1,7 +1,7 @@
 """Listening sockets: a look at the first bytes of each connection decides what is spoken on it.
 
 TLS is seen before anything is read, so that the socket can still be handed to the TLS layer whole; then, and on
-plain connections, the first bytes tell AMQP from HTTP.
+plain connections, the first bytes tell AMQP from HTTP. Who has not spoken in time is hung up on.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, cast
 
 log = logging.getLogger(__name__)
 
-FIRST_BYTES_SECONDS: Final = 20.0
 TLS_RECORD: Final = b"\x16"
 BACKLOG: Final = 1024
 _METHODS: Final = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC")
@@ -29,17 +29,27 @@ class Listener:
     """One listening socket."""
 
     def __init__(
-        self, sock: socket.socket, tls: ssl.SSLContext, amqp: MakeProtocol, http: MakeProtocol, has_room: Callable[[], bool]
+        self,
+        sock: socket.socket,
+        tls: ssl.SSLContext,
+        amqp: MakeProtocol,
+        http: MakeProtocol,
+        *,
+        has_room: Callable[[], bool],
+        first_bytes_seconds: float,
     ) -> None:
         self._socket = sock
         self._tls = tls
         self._amqp = amqp
         self._http = http
         self._has_room = has_room
+        self._patience = first_bytes_seconds
         self._loop = asyncio.get_running_loop()
         self._looking: dict[socket.socket, asyncio.TimerHandle] = {}
         """Connections of which nothing has been seen yet, with their deadline."""
         self._starting: set[asyncio.Task[None]] = set()
+        """Connections in their TLS handshake."""
+        self._sniffers: set[Sniffer] = set()
         sock.setblocking(False)
         sock.listen(BACKLOG)
         self._loop.add_reader(sock, self._accept)
@@ -48,15 +58,21 @@ class Listener:
     def port(self) -> int:
         return int(self._socket.getsockname()[1])
 
+    @property
+    def undecided(self) -> int:
+        """How many connections have not said yet what they speak."""
+        return len(self._looking) + len(self._starting) + len(self._sniffers)
+
     def close(self) -> None:
         """Accept no more; connections that have not spoken yet are dropped."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for connection in list(self._looking):
-            self._forget(connection)
-            connection.close()
+            self._hang_up(connection)
         for task in self._starting:
             task.cancel()
+        for sniffer in list(self._sniffers):
+            sniffer.hang_up()
 
     def _accept(self) -> None:
         for _ in range(BACKLOG):
@@ -76,16 +92,16 @@ class Listener:
                 connection.close()
                 continue
             connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            deadline = self._loop.call_later(FIRST_BYTES_SECONDS, self._give_up, connection)
-            self._looking[connection] = deadline
+            with suppress(OSError):  # gone again already
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._looking[connection] = self._loop.call_later(self._patience, self._hang_up, connection)
             self._loop.add_reader(connection, self._look, connection)
 
     def _accept_again(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket, self._accept)
 
-    def _give_up(self, connection: socket.socket) -> None:
+    def _hang_up(self, connection: socket.socket) -> None:
         self._forget(connection)
         connection.close()
 
@@ -100,10 +116,10 @@ class Listener:
             return
         except OSError:
             first = b""
-        self._forget(connection)
         if not first:
-            connection.close()
+            self._hang_up(connection)
             return
+        self._forget(connection)
         task = self._loop.create_task(self._start(connection, first == TLS_RECORD))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -111,10 +127,10 @@ class Listener:
     async def _start(self, connection: socket.socket, with_tls: bool) -> None:
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Sniffer(self._amqp, self._http),
+                lambda: Sniffer(self._amqp, self._http, self._patience, self._sniffers),
                 connection,
                 ssl=self._tls if with_tls else None,
-                ssl_handshake_timeout=FIRST_BYTES_SECONDS if with_tls else None,
+                ssl_handshake_timeout=self._patience if with_tls else None,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             log.info("connection not established: %s", error)
@@ -124,25 +140,36 @@ class Listener:
 class Sniffer(asyncio.Protocol):
     """Stands in until the first bytes tell which protocol takes over."""
 
-    def __init__(self, amqp: MakeProtocol, http: MakeProtocol) -> None:
+    def __init__(self, amqp: MakeProtocol, http: MakeProtocol, patience: float, sniffers: set[Sniffer]) -> None:
         self._amqp = amqp
         self._http = http
+        self._patience = patience
+        self._sniffers = sniffers
         self._seen = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._deadline = asyncio.get_running_loop().call_later(FIRST_BYTES_SECONDS, self._transport.close)
+        self._deadline = asyncio.get_running_loop().call_later(self._patience, self.hang_up)
+        self._sniffers.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
+        self._forget()
+
+    def hang_up(self) -> None:
+        self._forget()
+        self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
         if len(self._seen) < 4:
             return
-        self._deadline.cancel()
+        self._forget()
         # What is neither goes to AMQP, which answers with its own header and hangs up (2.2).
         protocol = (self._http if self._seen[:4] in _METHODS else self._amqp)()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._seen)
+
+    def _forget(self) -> None:
+        self._deadline.cancel()
+        self._sniffers.discard(self)

@@ -92,9 +92,7 @@ class LogfmtFormatter(logging.Formatter):
         line = f"{stamp}.{millis:03}Z {level} {record.name} {_escape(redact(record.getMessage()))}"
         fields = getattr(record, "fields", None)
         if isinstance(fields, Mapping):
-            line += "".join(
-                f" {_escape(str(key))}={_value(str(key), value)}" for key, value in fields.items()
-            )
+            line += "".join(f" {_escape(str(key))}={_value(str(key), value)}" for key, value in fields.items())
         if record.exc_info and record.exc_info[0] is not None:
             line += f" exc={_quote(redact(self.formatException(record.exc_info)))}"
         if record.stack_info:
@@ -120,17 +118,10 @@ def _escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() else _ESCAPES.get(character) or _code(character)
-        for character in text
+        character if character.isprintable() else _ESCAPES.get(character) or _code(character) for character in text
     )
 
 
 def _code(character: str) -> str:
     number = ord(character)
-    return (
-        f"\\x{number:02x}"
-        if number < 0x100
-        else f"\\u{number:04x}"
-        if number < 0x10000
-        else f"\\U{number:08x}"
-    )
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

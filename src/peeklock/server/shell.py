@@ -14,15 +14,14 @@ from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection, Settings
 from peeklock.engine.sasl import SaslServer
 from peeklock.nodes.peer import Peer
+from peeklock.server.limits import Limits
+from peeklock.server.trace import Trace
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS: Final = 20.0
-"""How long a client may take to open the connection, and to show a token or key."""
 MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
-UNSAVED_HIGH: Final = 32 * 1024 * 1024
-UNSAVED_LOW: Final = 16 * 1024 * 1024
-"""Bytes of one connection on their way to the store: above the one we stop reading, below the other we go on."""
+MAX_FRAME_SIZE: Final = 262144
+FAILED: Final = Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log.")
 
 
 class ByteTransport(Protocol):
@@ -30,6 +29,7 @@ class ByteTransport(Protocol):
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
+    def abort(self) -> None: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -37,68 +37,98 @@ class ByteTransport(Protocol):
 class Shell:
     """One AMQP connection of a client."""
 
-    def __init__(self, transport: ByteTransport, namespace: Namespace, name: str, on_gone: Callable[[Shell], None]) -> None:
+    def __init__(
+        self,
+        transport: ByteTransport,
+        namespace: Namespace,
+        name: str,
+        on_gone: Callable[[Shell], None],
+        limits: Limits,
+    ) -> None:
         self._transport = transport
         self._on_gone = on_gone
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._namespace = namespace
         settings = Settings(
             container_id=namespace.definition.name,
-            max_frame_size=262144,
+            max_frame_size=MAX_FRAME_SIZE,
             properties={"product": "Peeklock"},
         )
         self.connection = Connection(settings, SaslServer(MECHANISMS, self._authenticate), is_server=True)
         self.peer = Peer(self.connection, namespace, name, self.wake)
+        self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
-        self._paused = False
+        self._reading = True
+        self._quiet = False
+        """The broker is stopping: no more work is taken."""
+        self._closing = False
+        """We have sent our close and listen for the client's, nothing else."""
         self._gone = False
-        self._handshake = self._loop.call_later(HANDSHAKE_SECONDS, self._check_handshake)
-        self._ticker = self._loop.call_later(1.0, self._tick)
+        self._opened = False
+        self._unread_answers = 0
+        """Bytes written since the client stopped reading."""
+        self._handshake = self._loop.call_later(limits.handshake_seconds, self._guarded, self._check_handshake)
+        self._ticker = self._loop.call_later(1.0, self._guarded, self._tick)
 
     def data_received(self, data: bytes) -> None:
         if self._gone:
             return
+        if self._trace is not None:
+            self._trace.received(data)
         try:
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug("<- bytes", extra={"fields": {"peer": self.peer.name, "size": len(data)}})
             self.peer.handle(self.connection.receive(data))
+            self._flush()
         except Exception:
-            log.exception("a connection failed", extra={"fields": {"peer": self.peer.name}})
-            self.close(Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log."))
+            self._fail()
             return
-        if self.peer.unsaved_bytes > UNSAVED_HIGH and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-        self._flush()
+        if not self._opened and self.connection.opened:
+            # Only now it is known how often this client wants to hear from us.
+            self._opened = True
+            self._tick_later()
 
     def wake(self) -> None:
         """Write what there is to write at the end of this turn."""
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._guarded, self._flush)
 
     def pause_writing(self) -> None:
         self.connection.congested = True
 
     def resume_writing(self) -> None:
         self.connection.congested = False
-        self.peer.writable()
+        self._unread_answers = 0
+        self._guarded(self.peer.writable)
+        self.wake()
 
-    def pause_reading(self) -> None:
-        """For good: the broker is stopping and takes no more work."""
-        self._paused = True
-        if not self._gone:
-            self._transport.pause_reading()
+    def quiesce(self) -> None:
+        """The broker is stopping: take no more work and hand none out, but let what is under way be answered."""
+        self._quiet = True
+        self.peer.closed()
+        self._steer_reading()
 
     def close(self, error: Error) -> None:
-        """Tell the client why and hang up."""
-        if self._gone:
+        """Tell the client why and, when it has answered or taken too long to, hang up."""
+        if self._gone or self._closing:
             return
-        self.peer.closed()
-        self.connection.close(error)
-        self._write()
+        self._closing = True
+        self._handshake.cancel()
+        self._ticker.cancel()
+        try:
+            self.peer.closed()
+            self.connection.close(error)
+            self._flush()
+        except Exception:
+            log.exception("a connection could not be closed in order", extra={"fields": {"peer": self.peer.name}})
+            self.abort()
+        if not self._gone:
+            self._handshake = self._loop.call_later(self._limits.closing_seconds, self.abort)
+
+    def abort(self) -> None:
+        """Hang up, whatever is unsaid."""
         self.lost()
-        self._transport.close()
+        self._transport.abort()
 
     def lost(self) -> None:
         """The transport is gone."""
@@ -110,28 +140,72 @@ class Shell:
         self.peer.closed()
         self._on_gone(self)
 
+    # --- inside ---
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """One connection's trouble is its own."""
+        if self._gone:
+            return
+        try:
+            action()
+        except Exception:
+            self._fail()
+
+    def _fail(self) -> None:
+        log.exception("a connection failed", extra={"fields": {"peer": self.peer.name}})
+        if self._closing:
+            self.abort()
+        else:
+            self.close(FAILED)
+
     def _flush(self) -> None:
         self._flushing = False
         if self._gone:
             return
-        self._write()
-        if self._paused and self.peer.unsaved_bytes < UNSAVED_LOW:
-            self._paused = False
-            self._transport.resume_reading()
+        out = self.connection.take_output()
+        if out:
+            data = b"".join(out)
+            if self._trace is not None:
+                self._trace.sent(data)
+            if self.connection.congested:
+                self._unread_answers += len(data)
+            self._transport.write(data)
         if self.connection.ended:
             self.lost()
             self._transport.close()
+            # It closes when all is written; a client that does not read could put that off for ever.
+            self._loop.call_later(self._limits.closing_seconds, self._transport.abort)
+            return
+        self._steer_reading()
 
-    def _write(self) -> None:
-        out = self.connection.take_output()
-        if out:
-            self._transport.write(b"".join(out))
+    def _steer_reading(self) -> None:
+        """Read on or not: who sends faster than the disk writes, or does not read the answers, has to wait."""
+        if self._closing:
+            wanted = True
+        elif self._quiet or self._unread_answers > self._limits.unread_answers:
+            wanted = False
+        else:
+            unsaved = self.peer.unsaved_bytes
+            wanted = not unsaved or (
+                unsaved <= (self._limits.unsaved_high if self._reading else self._limits.unsaved_low)
+                and self._namespace.journal.unsaved_bytes <= self._limits.unsaved_total
+            )
+        if wanted is not self._reading:
+            self._reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
 
     def _tick(self) -> None:
         self.peer.handle(self.connection.tick(self._loop.time()))
         self._flush()
         if not self._gone:
-            self._ticker = self._loop.call_later(self.connection.tick_interval, self._tick)
+            self._tick_later()
+
+    def _tick_later(self) -> None:
+        self._ticker.cancel()
+        self._ticker = self._loop.call_later(self.connection.tick_interval, self._guarded, self._tick)
 
     def _check_handshake(self) -> None:
         if not self.connection.opened:
@@ -159,21 +233,31 @@ class Shell:
                 if claims:
                     return claims
                 reason = "no key of that name matches"
-        log.warning("SASL refused", extra={"fields": {"peer": self.peer.name, "mechanism": mechanism, "reason": reason}})
+        log.warning(
+            "SASL refused", extra={"fields": {"peer": self.peer.name, "mechanism": mechanism, "reason": reason}}
+        )
         return None
 
 
 class AmqpProtocol(asyncio.Protocol):
     """A shell on a socket."""
 
-    def __init__(self, namespace: Namespace, on_made: Callable[[Shell], None], on_gone: Callable[[Shell], None]) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        on_made: Callable[[Shell], None],
+        on_gone: Callable[[Shell], None],
+        limits: Limits,
+    ) -> None:
         self._namespace = namespace
         self._on_made = on_made
         self._on_gone = on_gone
+        self._limits = limits
         self._shell: Shell | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._shell = Shell(cast(asyncio.Transport, transport), self._namespace, peer_name(transport), self._on_gone)
+        stream = cast(asyncio.Transport, transport)
+        self._shell = Shell(stream, self._namespace, peer_name(transport), self._on_gone, self._limits)
         self._on_made(self._shell)
 
     def data_received(self, data: bytes) -> None:
@@ -193,6 +277,6 @@ class AmqpProtocol(asyncio.Protocol):
             self._shell.resume_writing()
 
 
-def peer_name(transport: asyncio.BaseTransport) -> str:
-    address = transport.get_extra_info("peername")
+def peer_name(transport: asyncio.BaseTransport | None) -> str:
+    address = transport.get_extra_info("peername") if transport is not None else None
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"

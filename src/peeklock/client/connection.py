@@ -1,0 +1,325 @@
+"""A blocking connection to any AMQP 1.0 peer: one thread, one socket, one engine.
+
+Whatever waits here keeps the whole connection going: heartbeats, credit, answers to the peer. Between calls nothing
+runs; who is away for longer than the peer's idle time-out calls `work` now and then.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+from peeklock.amqp.performatives import Coordinator, Target
+from peeklock.client.errors import ClientError, ConnectionLost, Timeout, from_error
+from peeklock.client.link import ClientLink
+from peeklock.client.receiver import ReceiveMode, Receiver
+from peeklock.client.requests import Requester
+from peeklock.client.sender import Sender
+from peeklock.client.strings import Endpoint, parse_endpoint
+from peeklock.client.tokens import Tokens
+from peeklock.client.wire import Wire
+from peeklock.engine import connection as engine
+from peeklock.engine.deliveries import IncomingDelivery
+from peeklock.engine.events import (
+    ConnectionClosed,
+    IncomingDisposed,
+    LinkAttached,
+    LinkDetached,
+    OutgoingDisposed,
+    SessionEnded,
+)
+from peeklock.engine.sasl import SaslClient, plain
+from peeklock.engine.session import Session
+from peeklock.engine.states import SessionState
+
+TIMEOUT_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 5.0
+
+Sasl = Literal["auto", "anonymous", "plain", "none"]
+
+
+def connect(
+    address: str,
+    *,
+    sasl: Sasl = "auto",
+    user: str | None = None,
+    password: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    hostname: str | None = None,
+    container_id: str | None = None,
+    max_frame_size: int = 262144,
+    idle_time_out_ms: int = 60_000,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Connection:
+    """Connect to `amqp://user:pass@host:port`, `amqps://…` or a Service Bus connection string.
+
+    `sasl="auto"` is PLAIN when there is a user, else ANONYMOUS. With `sasl="plain"` a connection string's key name and
+    key are the user and the password. `tls` replaces the default context where the address asks for TLS. `hostname` is
+    what the open names, if not the host. `timeout` (seconds) is for this call and the default for all others.
+    """
+    endpoint = parse_endpoint(address)
+    settings = engine.Settings(
+        container_id=container_id or f"peeklock-{uuid4()}",
+        hostname=hostname or endpoint.host,
+        max_frame_size=max_frame_size,
+        idle_time_out_ms=idle_time_out_ms,
+        properties={"product": "Peeklock client"},
+    )
+    role = _sasl(sasl, user or endpoint.user, password or endpoint.password, endpoint)
+    context = (tls or ssl.create_default_context()) if endpoint.tls else None
+    wire = Wire(endpoint.host, endpoint.port, context, timeout)
+    connection = Connection(wire, engine.Connection(settings, role, is_server=False), endpoint, timeout)
+    try:
+        connection.open()
+    except BaseException:
+        wire.close()
+        raise
+    return connection
+
+
+def _sasl(sasl: Sasl, user: str | None, password: str | None, endpoint: Endpoint) -> SaslClient | None:
+    if sasl == "none":
+        return None
+    if sasl == "anonymous" or (sasl == "auto" and user is None):
+        return SaslClient(hostname=endpoint.host)
+    if sasl not in ("auto", "plain"):
+        raise ValueError(f"sasl must be auto, anonymous, plain or none, not '{sasl}'")
+    user, password = user or endpoint.key_name, password or endpoint.key
+    if user is None:
+        raise ValueError("SASL PLAIN needs a user: in the address, or as an argument")
+    role = plain(user, password or "")
+    role.hostname = endpoint.host
+    return role
+
+
+class Connection:
+    """Made by `connect`. A context manager; not for several threads."""
+
+    def __init__(self, wire: Wire, machine: engine.Connection, endpoint: Endpoint, timeout: float) -> None:
+        self.endpoint = endpoint
+        self.timeout = timeout
+        """Seconds; what calls without a timeout of their own wait."""
+        self._wire = wire
+        self._engine = machine
+        self._session: Session | None = None
+        self._failure: ClientError | None = None
+        self._tokens = Tokens(endpoint)
+        self._cbs: Requester | None = None
+        self._tick_at = 0.0
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._failure is None and self._engine.opened
+
+    @property
+    def writing(self) -> bool:
+        """Whether something waits to be written."""
+        return self._wire.full or bool(self._engine.out)
+
+    def open(self) -> None:
+        """Exchange headers and opens; `connect` has done this."""
+        self._engine.connect()
+        self.wait(lambda: self._engine.opened, self.timeout, "the peer's open")
+
+    def close(self) -> None:
+        """Close politely; a peer that does not answer within five seconds is left."""
+        if self._failure is None:
+            try:
+                for link in list(self._session.links) if self._session is not None else ():
+                    if isinstance(link.node, ClientLink):
+                        link.node.close()
+                self._engine.close()
+                self.wait(lambda: self._engine.ended, min(self.timeout, _CLOSE_SECONDS), "the peer's close")
+            except ClientError:
+                pass  # it is closed either way
+            self._failure = ConnectionLost("amqp:connection:forced", "the connection was closed here")
+        self._wire.close()
+
+    # --- links ---
+
+    def authenticate(self, *entities: str, timeout: float | None = None) -> None:
+        """Show the connection string's key or signature to `$cbs` for these entities, or for its EntityPath.
+
+        Links to an entity do this by themselves. Tokens made of a key are renewed while the connection is used.
+        """
+        for entity in entities or ((self.endpoint.entity_path or ""),):
+            self._tokens.put(self._cbs_requester(), entity, self._seconds(timeout))
+
+    def sender(
+        self,
+        address: str | Target | Coordinator | None = None,
+        *,
+        properties: Mapping[Any, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Sender:
+        """A link to send on; without an address, to the connection string's EntityPath."""
+        target = self._terminus(address, timeout) if address is None or isinstance(address, str) else address
+        if isinstance(target, str):
+            target = Target(address=target)
+        return Sender(self, target, properties, self._seconds(timeout))
+
+    def receiver(
+        self,
+        address: str | None = None,
+        *,
+        credit: int = 100,
+        mode: ReceiveMode | str = ReceiveMode.PEEK_LOCK,
+        filter: Mapping[Any, Any] | None = None,
+        properties: Mapping[Any, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Receiver:
+        """A link to receive on.
+
+        The peer may send `credit` messages ahead of what is taken out here; with 0 each `receive` asks for what it
+        wants and no message comes without being asked for.
+        """
+        return Receiver(
+            self,
+            self._terminus(address, timeout),
+            credit=credit,
+            mode=ReceiveMode(mode),
+            filter=filter,
+            properties=properties,
+            timeout=self._seconds(timeout),
+        )
+
+    def requester(self, address: str, *, dynamic: bool = False, timeout: float | None = None) -> Requester:
+        """Links to send requests to `address` and to get its responses.
+
+        Responses come from the address itself, as `$management` and `$cbs` do it, or with `dynamic` from a node that
+        the peer makes for them.
+        """
+        if not address.startswith("$"):
+            self._terminus(address.removesuffix("/$management"), timeout)
+        return Requester(self, address, dynamic=dynamic, timeout=self._seconds(timeout))
+
+    def _terminus(self, address: str | None, timeout: float | None) -> str:
+        address = address or self.endpoint.entity_path
+        if not address:
+            raise ValueError("an address is needed: the connection string has no EntityPath")
+        if self.endpoint.has_token and not self._tokens.has(address):
+            self.authenticate(address, timeout=timeout)
+        return address
+
+    def _cbs_requester(self) -> Requester:
+        if self._cbs is None or self._cbs.closed:
+            self._cbs = Requester(self, "$cbs", dynamic=False, timeout=self.timeout)
+        return self._cbs
+
+    # --- the loop ---
+
+    def work(self, seconds: float = 0.0) -> None:
+        """Do what is due on the connection for so long: heartbeats, and taking in what the peer sends."""
+        deadline = time.monotonic() + seconds
+        self.turn(seconds)
+        while (left := deadline - time.monotonic()) > 0:
+            self.turn(left)
+
+    def wait(self, done: Callable[[], bool], timeout: float | None, what: str) -> None:
+        """Keep the connection going until `done`; Timeout names what was waited for."""
+        seconds = self._seconds(timeout)
+        deadline = time.monotonic() + seconds
+        while not done():
+            left = deadline - time.monotonic()
+            if left < 0:
+                raise Timeout(f"{what} did not come within {seconds:g} seconds")
+            try:
+                self.turn(left)
+            except ClientError:
+                if done():
+                    return  # it came before the end did
+                raise
+
+    def turn(self, seconds: float) -> None:
+        """Write, wait for something to read for at most so long, and handle it."""
+        self.check()
+        try:
+            self.flush()
+            now = time.monotonic()
+            data = self._wire.wait(max(0.0, min(seconds, self._tick_at - now)))
+            if data:
+                self._handle(self._engine.receive(data))
+            self._engine.congested = self._wire.full
+            # The time is looked at after reading, so that bytes that came while nobody looked count as heard.
+            if time.monotonic() >= self._tick_at:
+                self._tick()
+            self.flush()
+        except ConnectionLost as lost:
+            self._lose(lost)
+        self.check()
+
+    def flush(self) -> None:
+        """Write what there is, as far as the socket takes it."""
+        out = self._engine.take_output()
+        if out or self._wire.full:
+            self._wire.write(out)
+            self._engine.congested = self._wire.full
+
+    def check(self) -> None:
+        """Raise what ended the connection, if something did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def session(self) -> Session:
+        """The session for new links."""
+        session = self._session
+        if session is None or session.state not in (SessionState.BEGIN_SENT, SessionState.MAPPED):
+            session = self._session = self._engine.begin()
+        return session
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._handle(self._engine.tick(now))
+        self._tick_at = now + self._engine.tick_interval
+        if self._cbs is not None and not self._cbs.closed:
+            self._tokens.renew(self._cbs)
+
+    def _handle(self, events: list[Any]) -> None:
+        for event in events:
+            kind = type(event)
+            if kind is IncomingDelivery:
+                event.link.node.on_delivery(event)
+            elif kind is OutgoingDisposed:
+                event.link.node.on_outcome(event)
+            elif kind is IncomingDisposed:
+                event.link.node.on_confirmed(event)
+            elif kind is LinkAttached:
+                self._on_attached(event)
+            elif kind is LinkDetached:
+                self._on_detached(event)
+            elif kind is SessionEnded:
+                for link in event.session.links:
+                    if isinstance(link.node, ClientLink):
+                        link.node.on_detached(event.error)
+            elif kind is ConnectionClosed:
+                self._lose(from_error(ConnectionLost, event.error, "the peer closed the connection"))
+
+    def _on_attached(self, event: LinkAttached) -> None:
+        node = event.link.node
+        if isinstance(node, ClientLink):
+            node.on_attached()
+        else:
+            event.link.detach()  # we did not ask for it
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        if isinstance(event.link.node, ClientLink):
+            event.link.node.on_detached(event.error)
+
+    def _lose(self, failure: ClientError) -> None:
+        if self._failure is None:
+            self._failure = failure
+
+    def _seconds(self, timeout: float | None) -> float:
+        return self.timeout if timeout is None else timeout

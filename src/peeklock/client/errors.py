@@ -1,0 +1,61 @@
+"""What can go wrong for a user of the client; each failure carries the peer's condition, or one that says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.outcomes import Error
+
+
+class ClientError(Exception):
+    """The base of all of them."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(condition, description)
+        self.condition = condition
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"{self.condition}: {self.description}" if self.description else self.condition
+
+
+class ConnectionLost(ClientError):
+    """The connection could not be made, was closed by the peer, or broke."""
+
+
+class LinkClosed(ClientError):
+    """The peer refused the link, or closed it later."""
+
+
+class AuthenticationFailed(ClientError):
+    """The peer did not take the token."""
+
+
+class SendRejected(ClientError):
+    """A message was not accepted."""
+
+
+class SettlementFailed(ClientError):
+    """The peer did not do what was asked for received messages, for example because their locks were lost."""
+
+    def __init__(self, condition: str, description: str, tags: Sequence[bytes]) -> None:
+        super().__init__(condition, description)
+        self.args = (condition, description, tags)
+        self.tags = tags
+        """The delivery tags of those messages."""
+
+
+class Timeout(ClientError):
+    """Nothing came in time."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(Condition.TIMEOUT, description)
+        self.args = (description,)
+
+
+def from_error(kind: type[ClientError], error: Error | None, otherwise: str) -> ClientError:
+    """The exception for an error that the peer sent; `otherwise` describes it when there is none."""
+    if error is None:
+        return kind(Condition.DETACH_FORCED if kind is LinkClosed else Condition.CONNECTION_FORCED, otherwise)
+    return kind(error.condition, error.description)

@@ -1,0 +1,78 @@
+"""Shared access signatures, and putting them on `$cbs` before they are asked for and again before they run out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.message import Message
+from peeklock.amqp.types import Timestamp
+from peeklock.client.errors import AuthenticationFailed
+from peeklock.client.strings import Endpoint
+
+if TYPE_CHECKING:
+    from peeklock.client.requests import Requester
+
+SAS_TOKEN: Final = "servicebus.windows.net:sastoken"
+LIFETIME_SECONDS: Final = 3600.0
+
+
+def sas_token(uri: str, key_name: str, key: str, expires_at: float) -> str:
+    """A shared access signature for `uri`, valid until `expires_at` (Unix seconds)."""
+    resource, expiry = quote_plus(uri), str(int(expires_at))
+    digest = hmac.new(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
+    signature = quote_plus(base64.b64encode(digest).decode())
+    return f"SharedAccessSignature sr={resource}&sig={signature}&se={expiry}&skn={quote_plus(key_name)}"
+
+
+class Tokens:
+    """The audiences for which this connection has shown a token."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._renew_at: dict[str, float] = {}
+        """By entity, in Unix seconds."""
+
+    def has(self, entity: str) -> bool:
+        return entity in self._renew_at
+
+    def put(self, requester: Requester, entity: str, timeout: float) -> None:
+        """Show a token for the entity and wait until it is taken."""
+        answer = requester.request(self._request(entity), timeout=timeout)
+        properties = answer.application_properties or {}
+        status = properties.get("status-code", properties.get("statusCode"))
+        if status not in (200, 202):
+            description = properties.get("status-description", properties.get("statusDescription")) or ""
+            condition = properties.get("error-condition") or Condition.UNAUTHORIZED_ACCESS
+            raise AuthenticationFailed(str(condition), f"{description} (status {status} for '{entity}')".strip())
+
+    def renew(self, requester: Requester) -> None:
+        """Show tokens again that have used up most of their time. Whether they are taken, the links will tell."""
+        if self._endpoint.key is None:
+            return  # a ready signature cannot be renewed
+        now = time.time()
+        for entity in [entity for entity, due in self._renew_at.items() if due <= now]:
+            requester.forget(requester.submit(self._request(entity)))
+
+    def _request(self, entity: str) -> Message:
+        endpoint = self._endpoint
+        audience = f"sb://{endpoint.host}/{entity}"
+        now = time.time()
+        properties: dict[str, Any] = {"operation": "put-token", "type": SAS_TOKEN, "name": audience}
+        if endpoint.key is not None and endpoint.key_name is not None:
+            expires_at = now + LIFETIME_SECONDS
+            token = sas_token(audience, endpoint.key_name, endpoint.key, expires_at)
+            properties["expiration"] = Timestamp(int(expires_at * 1000))
+        elif endpoint.token is not None:
+            token = endpoint.token
+        else:
+            raise AuthenticationFailed(
+                Condition.UNAUTHORIZED_ACCESS, "the connection string has neither a key nor a signature"
+            )
+        self._renew_at[entity] = now + 0.75 * LIFETIME_SECONDS
+        return Message(application_properties=properties, value=token)

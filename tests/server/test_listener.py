@@ -1,0 +1,308 @@
+"""One port, every protocol: what is spoken is seen from the first bytes, and who does not speak is hung up on."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import StartBroker
+from raw_client import (
+    HOST,
+    RawClient,
+    Stream,
+    WebSocketStream,
+    body_of,
+    dial,
+    dial_tls,
+    eventually,
+    get,
+    health,
+    read_to_end,
+    trusting,
+)
+from serving import BrokerThread
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
+from peeklock.engine.sasl import SaslClient
+from peeklock.server.certificates import ensure_certificates
+from peeklock.server.limits import Limits
+
+HASTY = Limits(first_bytes_seconds=0.2, handshake_seconds=0.2)
+Dial = Callable[[int, Path], Stream]
+
+DIALS: dict[str, Dial] = {
+    "plain": lambda port, authority: dial(port),
+    "tls": dial_tls,
+    "websocket": lambda port, authority: WebSocketStream(port),
+    "websocket-tls": WebSocketStream,
+}
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerThread:
+    return start_broker(data=None)
+
+
+@pytest.fixture
+def port(broker: BrokerThread) -> int:
+    return broker.broker.port
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "tls" / "authority.pem"
+
+
+def there_and_back(stream: Stream, **options: bool) -> None:
+    client = RawClient(stream, **options)
+    client.open()
+    client.send(client.sender(), b"hello")
+    client.receiver(credit=1)
+    (delivery,) = client.receive(1)
+    assert body_of(delivery) == b"hello"
+    client.complete(delivery)
+    client.close()
+
+
+def is_hung_up_on(stream: Stream) -> bool:
+    return read_to_end(stream) == b""
+
+
+# --- every protocol on one port ---
+
+
+@pytest.mark.parametrize("how", DIALS)
+def test_amqp_is_spoken_over_every_transport(port: int, authority: Path, how: str) -> None:
+    there_and_back(DIALS[how](port, authority))
+
+
+@pytest.mark.parametrize("how", ["plain", "tls", "websocket"])
+def test_a_client_that_sends_byte_by_byte_is_understood(port: int, authority: Path, how: str) -> None:
+    there_and_back(DIALS[how](port, authority), slowly=True)
+
+
+def test_health_is_answered_over_http(port: int) -> None:
+    assert health(port) == (200, "healthy", "Service is healthy.")
+
+
+def test_health_is_answered_over_https(port: int, authority: Path) -> None:
+    assert get(port, "/health", authority)[0] == 200
+
+
+def test_an_http_request_that_comes_byte_by_byte_is_answered(port: int) -> None:
+    stream = dial(port)
+    for byte in b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n":
+        stream.sendall(bytes((byte,)))
+    assert read_to_end(stream).startswith(b"HTTP/1.1 200")
+
+
+def test_a_tls_hello_that_comes_byte_by_byte_is_understood(port: int, authority: Path) -> None:
+    stream = dial(port)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting(authority).wrap_bio(incoming, outgoing, server_hostname=HOST)
+
+    def carry() -> None:
+        for byte in outgoing.read():
+            stream.sendall(bytes((byte,)))
+
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            carry()
+            incoming.write(stream.recv(65536))
+    tls.write(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    carry()
+    incoming.write(stream.recv(65536))
+    assert tls.read(12) == b"HTTP/1.1 200"
+    stream.close()
+
+
+def test_every_port_speaks_everything(start_broker: StartBroker, authority: Path) -> None:
+    broker = start_broker(data=None, further_ports=(0, 0))
+    ports = broker.broker.ports
+    assert len(set(ports)) == 3
+    for port in ports:
+        there_and_back(dial(port))
+        there_and_back(dial_tls(port, authority))
+        assert health(port)[0] == 200
+
+
+def test_a_certificate_of_the_users_own_is_shown(start_broker: StartBroker, tmp_path: Path) -> None:
+    own = ensure_certificates(tmp_path / "own", [])
+    broker = start_broker(data=None, tls_certificate=own.certificate, tls_key=own.key)
+    there_and_back(dial_tls(broker.broker.port, own.authority))
+    assert not (tmp_path / "data" / "tls").exists()
+
+
+def test_a_client_that_does_not_trust_the_certificate_harms_nobody(port: int) -> None:
+    context = ssl.create_default_context()
+    with pytest.raises(ssl.SSLCertVerificationError):
+        context.wrap_socket(dial(port), server_hostname=HOST)
+    assert health(port)[0] == 200
+
+
+# --- garbage ---
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00" * 64,
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"AMQP\x00\x00\x09\x01",
+        b"AMQP\x01\x01\x00\x00",
+        b"\xff\xfe\xfd\xfc",
+    ],
+)
+def test_garbage_is_answered_with_the_header_of_what_is_spoken_here(port: int, garbage: bytes) -> None:
+    stream = dial(port)
+    stream.sendall(garbage)
+    assert read_to_end(stream) == AMQP_HEADER
+    assert health(port)[0] == 200
+
+
+@pytest.mark.parametrize("garbage", [b"\x16" + b"\x00" * 200, b"\x16\x03\x01\xff\xff" + b"\xee" * 70000])
+def test_garbage_that_starts_like_tls_is_hung_up_on(port: int, garbage: bytes) -> None:
+    stream = dial(port)
+    try:
+        stream.sendall(garbage)
+        read_to_end(stream)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    assert health(port)[0] == 200
+
+
+def test_garbage_inside_tls_is_answered_with_the_header_too(port: int, authority: Path) -> None:
+    stream = dial_tls(port, authority)
+    stream.sendall(b"\x00" * 64)
+    assert read_to_end(stream) == AMQP_HEADER
+
+
+def test_garbage_after_the_handshake_closes_the_connection(port: int) -> None:
+    client = RawClient.opened(port)
+    client.stream.sendall(b"\xff" * 64)
+    error = client.closed_with()
+    assert error is not None
+    assert error.condition == Condition.FRAMING_ERROR
+
+
+def test_a_broken_http_request_is_refused(port: int) -> None:
+    stream = dial(port)
+    stream.sendall(b"GET \x00\x01 nonsense\r\n\r\n")
+    assert read_to_end(stream).startswith(b"HTTP/1.0 400")
+
+
+def test_a_connection_that_is_closed_at_once_harms_nobody(port: int) -> None:
+    for first in (b"", b"A", b"\x16", b"GET "):
+        stream = dial(port)
+        stream.sendall(first)
+        stream.close()
+    assert health(port)[0] == 200
+
+
+# --- time-outs ---
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"A", b"AMQ", b"AMQP\x03\x01", b"\x16", b"\x16\x03\x01\x02", b"GE", b"GET /health HTTP/1.1\r\nHo"],
+)
+def test_a_client_that_does_not_go_on_speaking_is_hung_up_on(start_broker: StartBroker, said: bytes) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    stream = dial(port)
+    stream.sendall(said)
+    assert is_hung_up_on(stream)
+
+
+def test_a_client_that_only_shakes_hands_over_tls_is_hung_up_on(start_broker: StartBroker, authority: Path) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    assert is_hung_up_on(dial_tls(port, authority))
+
+
+def test_a_client_that_stops_in_the_middle_of_sasl_is_hung_up_on(start_broker: StartBroker) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    stream = dial(port)
+    stream.sendall(SASL_HEADER)
+    assert read_to_end(stream).startswith(SASL_HEADER)
+
+
+def test_a_client_that_never_opens_is_hung_up_on(start_broker: StartBroker) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    stream = dial(port)
+    stream.sendall(AMQP_HEADER)
+    assert read_to_end(stream).startswith(AMQP_HEADER)
+
+
+def test_a_client_that_shows_neither_token_nor_key_is_closed(start_broker: StartBroker) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    trusted = RawClient.opened(port)
+    stranger = RawClient.opened(port, sasl=SaslClient())
+    error = stranger.closed_with()
+    assert error is not None
+    assert error.condition == Condition.UNAUTHORIZED_ACCESS
+    assert "token" in error.description
+    trusted.send(trusted.sender(), b"still here")
+
+
+def test_a_websocket_that_is_silent_is_hung_up_on(start_broker: StartBroker) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    assert is_hung_up_on(WebSocketStream(port))
+
+
+def test_an_http_connection_that_stays_idle_is_hung_up_on(start_broker: StartBroker) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    stream = dial(port)
+    stream.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert b"healthy" in read_to_end(stream)
+
+
+# --- how many ---
+
+
+@pytest.mark.parametrize("said", [b"", b"AM", b"\x16\x03", AMQP_HEADER, b"GET /health HTTP/1.1\r\n"])
+def test_too_many_connections_are_refused_until_one_goes(start_broker: StartBroker, said: bytes) -> None:
+    broker = start_broker(data=None, limits=Limits(max_connections=2))
+    port = broker.broker.port
+    first, second = dial(port), dial(port)
+    for stream in (first, second):
+        stream.sendall(said)
+    third = dial(port)
+    assert is_hung_up_on(third)
+    first.close()
+
+    def is_served() -> bool:
+        with dial(port) as stream:
+            try:
+                stream.sendall(b"\x00" * 8)
+                return read_to_end(stream) == AMQP_HEADER
+            except OSError:
+                return False
+
+    assert eventually(is_served)
+    second.close()
+
+
+def test_a_websocket_counts_once(start_broker: StartBroker) -> None:
+    port = start_broker(data=None, limits=Limits(max_connections=2)).broker.port
+    client = RawClient(WebSocketStream(port))
+    client.open()
+    there_and_back(dial(port))
+
+
+def test_a_stopped_broker_hangs_up_on_those_who_have_not_spoken(start_broker: StartBroker, tmp_path: Path) -> None:
+    broker = BrokerThread(tls_folder=tmp_path)
+    port = broker.broker.port
+    silent, half, hello = dial(port), dial(port), dial(port)
+    half.sendall(b"AM")
+    hello.sendall(b"\x16\x03\x01")
+    eventually(lambda: broker.call(lambda: broker.broker.connections) == 3)
+    broker.stop()
+    assert all(is_hung_up_on(stream) for stream in (silent, half, hello))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((HOST, port))

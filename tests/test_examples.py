@@ -1,0 +1,97 @@
+"""Every program in `examples` runs as it stands, against a broker of its own, and prints what it should."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peeklock.server.broker import Options
+from serving import ServedBroker
+from toolchains import npm_packages, toolchain
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+NPM_FOLDER = ROOT / "tests" / "sdk" / "js"
+SECONDS = 60
+
+PRINTED = {
+    "send_and_receive.py": ["sent", "received Hello with the subject greeting", "completed"],
+    "batch.py": [
+        r"sent 100 messages in \d+ bytes",
+        "received 100 messages, from message 1 to message 100",
+    ],
+    "dead_letter.py": [
+        r"an order without a customer: NoCustomer \(Whose order is it\?\)",
+        "it comes from queue",
+    ],
+    "settle.py": [
+        "abandon first, given back 0 times so far",
+        "complete first, given back 1 times so far",
+        "received and deleted second",
+    ],
+    "send-and-receive.mjs": ["sent", "received Hello with the subject greeting", "completed"],
+}
+"""What each program prints, as one pattern a line."""
+
+
+def run(command: list[str], broker: ServedBroker) -> list[str]:
+    """The lines the program prints; it must end well."""
+    outcome = subprocess.run(
+        command,
+        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": broker.connection_string},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout.splitlines()
+
+
+def check(name: str, printed: list[str]) -> None:
+    expected = PRINTED[name]
+    assert len(printed) == len(expected), printed
+    for line, pattern in zip(printed, expected, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+def test_every_example_is_known_here() -> None:
+    assert {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".mjs")} == set(PRINTED)
+
+
+@pytest.mark.parametrize("name", [name for name in PRINTED if name.endswith(".py")])
+def test_a_python_example_runs_twice_against_the_same_broker(name: str, served: ServedBroker) -> None:
+    # Twice: an example cleans up behind itself, so that a reader may run it again.
+    for _ in range(2):
+        check(name, run([sys.executable, str(EXAMPLES / name)], served))
+
+
+@pytest.mark.parametrize("name", [name for name in PRINTED if name.endswith(".mjs")])
+def test_a_javascript_example_runs_twice_against_the_same_broker(
+    name: str, served: ServedBroker, tmp_path: Path
+) -> None:
+    node = toolchain("node")
+    npm_packages(NPM_FOLDER)
+    # Node.js looks for packages beside the program and above: give it the ones that the tests have.
+    program = shutil.copy(EXAMPLES / name, tmp_path / name)
+    (tmp_path / "node_modules").symlink_to(NPM_FOLDER / "node_modules")
+    for _ in range(2):
+        check(name, run([node, str(program)], served))
+
+
+@pytest.mark.parametrize("name", list(PRINTED))
+def test_without_the_environment_variable_an_example_uses_the_address_of_a_default_broker(name: str) -> None:
+    # The string is cut into pieces in the source, for its length.
+    pieces = re.sub(r'"\s*\+?\s*"', "", (EXAMPLES / name).read_text())
+    address = f"sb://{Options().host}:{Options().port};"
+    (found,) = re.findall(r'"(Endpoint=[^"]*)"', pieces)
+    assert found == (
+        f"Endpoint={address}SharedAccessKeyName=RootManageSharedAccessKey;"
+        "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;"
+    )
