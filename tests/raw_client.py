@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -51,8 +52,12 @@ class Stream(Protocol):
     def close(self) -> None: ...
 
 
-def dial(port: int) -> socket.socket:
-    stream = socket.create_connection((HOST, port), timeout=PATIENCE)
+def dial(port: int, *, receive_buffer: int | None = None) -> socket.socket:
+    stream = socket.socket()
+    stream.settimeout(PATIENCE)
+    if receive_buffer is not None:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    stream.connect((HOST, port))
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return stream
 
@@ -199,18 +204,21 @@ class RawClient:
 
     def wait(self, condition: Callable[[], T]) -> T:
         """Carry bytes until the condition gives something true."""
-        self.write()
-        while not (found := condition()):
-            self.read()
+        while True:
             self.write()
-        return found
+            if found := condition():
+                return found
+            self.read()
 
     def closed_with(self) -> Error | None:
         """Wait for the broker's close, answer it, and say why it closed."""
-        event = self.wait(lambda: next((e for e in self.events if isinstance(e, ConnectionClosed)), None))
-        self.write()
-        error: Error | None = event.error
-        return error
+        while True:
+            with suppress(OSError):  # who hung up does not wait for the answer
+                self.write()
+            for event in self.events:
+                if isinstance(event, ConnectionClosed):
+                    return event.error
+            self.read()
 
     def sender(self, address: str = "queue") -> Sender:
         link = self._session.sender(self._name())

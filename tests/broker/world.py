@@ -101,6 +101,9 @@ class Receiver:
     def reserve(self) -> None:
         self.credit -= 1
 
+    def unreserve(self) -> None:
+        self.credit += 1
+
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         if lock is not None:
             self.credit -= 1

@@ -44,7 +44,7 @@ def connection(broker: BrokerThread) -> Iterator[BlockingConnection]:
 
 
 def send(connection: BlockingConnection, *bodies: Any, **properties: Any) -> None:
-    sender = connection.create_sender("queue")
+    sender: Any = connection.create_sender("queue")
     for body in bodies:
         delivery = sender.send(Message(body=body, durable=True, **properties))
         assert delivery.remote_state == Delivery.ACCEPTED

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from conftest import StartBroker
@@ -31,7 +32,8 @@ from peeklock.engine.sasl import SaslClient
 from peeklock.server.certificates import ensure_certificates
 from peeklock.server.limits import Limits
 
-HASTY = Limits(first_bytes_seconds=0.2, handshake_seconds=0.2)
+T = TypeVar("T")
+HASTY = Limits(first_bytes_seconds=0.2, handshake_seconds=0.2, closing_seconds=0.2)
 Dial = Callable[[int, Path], Stream]
 
 DIALS: dict[str, Dial] = {
@@ -109,17 +111,17 @@ def test_a_tls_hello_that_comes_byte_by_byte_is_understood(port: int, authority:
         for byte in outgoing.read():
             stream.sendall(bytes((byte,)))
 
-    while True:
-        try:
-            tls.do_handshake()
-            break
-        except ssl.SSLWantReadError:
-            carry()
-            incoming.write(stream.recv(65536))
+    def insist(action: Callable[[], T]) -> T:
+        while True:
+            try:
+                return action()
+            except ssl.SSLWantReadError:
+                carry()
+                incoming.write(stream.recv(65536))
+
+    insist(tls.do_handshake)
     tls.write(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
-    carry()
-    incoming.write(stream.recv(65536))
-    assert tls.read(12) == b"HTTP/1.1 200"
+    assert insist(lambda: tls.read(12)) == b"HTTP/1.1 200"
     stream.close()
 
 

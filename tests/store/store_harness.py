@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from queue import Queue
-from typing import Any
+from typing import Any, TypeVar
 
 from peeklock.store.base import (
     Changes,
@@ -17,6 +18,7 @@ from peeklock.store.base import (
 
 MAX_NUMBER = 2**44 - 1
 Call = Callable[[Callable[[], None]], object]
+Answer = TypeVar("Answer")
 
 
 class Driver:
@@ -57,24 +59,47 @@ class Driver:
 
     def read(self, id: int, **wanted: Any) -> list[StoredMessage]:
         full = {"entity": id, "through": MAX_NUMBER, "limit": 1000, "max_bytes": 1 << 30} | wanted
-        answers: list[list[StoredMessage] | StoreError] = []
-        self.store.read(Range(**full), answers.append)
-        self.wait(answers)
-        if isinstance(answers[0], StoreError):
-            raise answers[0]
-        return answers[0]
+        return self.ask(partial(self.store.read, Range(**full)))
 
     def numbers(self, id: int, **wanted: Any) -> list[int]:
         return [each.sequence_number for each in self.read(id, **wanted)]
 
+    def numbered(self, id: int, *numbers: int) -> list[int]:
+        return [each.sequence_number for each in self.ask(partial(self.store.read_numbers, id, numbers))]
+
     def expired(self, id: int, now: int, limit: int = 1000) -> tuple[list[int], int | None]:
-        answers: list[tuple[list[StoredMessage], int | None] | StoreError] = []
-        self.store.read_expired(id, now, limit, answers.append)
+        messages, following = self.ask(partial(self.store.read_expired, id, now, limit))
+        return [each.sequence_number for each in messages], following
+
+    def due(self, id: int, now: int, limit: int = 1000) -> tuple[list[int], int | None]:
+        messages, following = self.ask(partial(self.store.read_due, id, now, limit))
+        return [each.sequence_number for each in messages], following
+
+    def set_state(self, id: int, session_id: str, state: bytes | None, at: int = 1000) -> None:
+        self.commit(Changes(session_states=[(id, session_id, state, at)]))
+
+    def state(self, id: int, session_id: str) -> bytes | None:
+        answers: list[bytes | StoreError | None] = []
+        self.store.read_session_state(id, session_id, answers.append)
+        return self._answered(answers)
+
+    def session_counts(self, id: int) -> list[tuple[str, int]]:
+        """A list, since the order is part of the answer."""
+        return list(self.ask(partial(self.store.read_session_counts, id)).items())
+
+    def sessions(self, id: int, updated_after: int | None = None, skip: int = 0, top: int = 1000) -> list[str]:
+        return self.ask(partial(self.store.read_sessions, id, updated_after, skip, top))
+
+    def ask(self, read: Callable[[Callable[[Answer | StoreError], None]], None]) -> Answer:
+        answers: list[Answer | StoreError] = []
+        read(answers.append)
+        return self._answered(answers)
+
+    def _answered(self, answers: list[Answer | StoreError]) -> Answer:
         self.wait(answers)
         if isinstance(answers[0], StoreError):
             raise answers[0]
-        messages, following = answers[0]
-        return [each.sequence_number for each in messages], following
+        return answers[0]
 
 
 def entity(id: int, **fields: Any) -> StoredEntity:

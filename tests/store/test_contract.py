@@ -296,6 +296,93 @@ def test_a_range_is_of_one_session_or_of_any(driver: Driver) -> None:
     assert driver.numbers(2, session_id="a", state=None) == [2, 4, 6, 9]
 
 
+def test_a_session_is_read_in_order_through_many_messages_in_all_states(driver: Driver) -> None:
+    driver.create(1, 2)
+    for id in 1, 2:
+        driver.append(id, *(message(n, session_id=f"s{n % 2}", state=n // 2 % 3) for n in range(1, 3001)))
+    odd = range(1, 3001, 2)
+    assert driver.numbers(1, session_id="s1", state=None, limit=5000) == list(odd)
+    for state in ACTIVE, DEFERRED, SCHEDULED:
+        wanted = [n for n in odd if n // 2 % 3 == state]
+        assert driver.numbers(1, session_id="s1", state=state, limit=5000) == wanted
+        later = [n for n in wanted if n > 100][:7]
+        assert driver.numbers(1, session_id="s1", state=state, after=100, limit=7) == later
+
+
+def test_a_message_stays_in_its_session_when_its_state_changes(driver: Driver) -> None:
+    driver.create(1)
+    driver.append(1, *(message(n, session_id="s") for n in range(1, 5)))
+    driver.commit(Changes(updates=[(1, message(2, state=DEFERRED), ACTIVE), (1, message(3, state=DEFERRED), ACTIVE)]))
+    driver.commit(Changes(updates=[(1, message(3), DEFERRED)]))
+    assert driver.numbers(1, session_id="s") == [1, 3, 4]
+    assert driver.numbers(1, session_id="s", state=DEFERRED) == [2]
+    assert driver.numbers(1, session_id="s", state=None) == [1, 2, 3, 4]
+
+
+SESSION_IDS = ["", "\x00", "\x00a", " ", '"', "'", "a", "a\x00", "a\x00b", "ab", "b", "\u00fc", "\uffff", "\U0001f600"]
+"""In the order of their code points, which for the last two is not that of UTF-16."""
+
+
+def test_any_text_is_a_session_id_of_its_own(driver: Driver) -> None:
+    driver.create(1)
+    backwards = list(reversed(SESSION_IDS))
+    driver.append(1, *(message(n, session_id=name) for n, name in enumerate(backwards, 1)), message(100))
+    driver.commit(Changes(session_states=[(1, name, b"of " + name.encode(), 5) for name in backwards]))
+    assert driver.session_counts(1) == [(name, 1) for name in backwards]
+    assert driver.sessions(1) == driver.sessions(1, updated_after=4) == SESSION_IDS
+    for n, name in enumerate(backwards, 1):
+        assert driver.numbers(1, session_id=name) == [n]
+        assert driver.state(1, name) == b"of " + name.encode()
+        driver.set_state(1, name, None)
+        assert driver.state(1, name) is None
+
+
+class TestNumbers:
+    def test_those_that_exist_come_ascending_in_any_state(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        driver.append(1, *(message(n, state=n % 3) for n in range(1, 20)))
+        driver.append(2, message(1), message(25))
+        assert driver.numbered(1, 9, 3, 25, 7, 8) == [3, 7, 8, 9]
+        assert driver.numbered(1, 5, 5) == [5]
+        assert driver.numbered(1, 25) == driver.numbered(1) == driver.numbered(3, 1) == []
+
+    def test_they_come_back_whole(self, driver: Driver) -> None:
+        driver.create(1)
+        rich = StoredMessage(2, b"two", 10, 20, 3, DEFERRED, "s", 40, b"annex")
+        driver.append(1, message(1), rich, message(3))
+        found = driver.ask(partial(driver.store.read_numbers, 1, [2, 3]))
+        assert [as_dict(each) for each in found] == [as_dict(rich), as_dict(message(3))]
+
+    def test_a_number_that_no_message_can_have_is_not_found(self, driver: Driver) -> None:
+        driver.create(1, 2, 3)
+        for id in 1, 2, 3:
+            driver.append(id, message(1), message(MAX_NUMBER))
+        outside = [0, -1, -MAX_NUMBER, MAX_NUMBER + 1, MAX_NUMBER + 2, 2**64, -(2**64)]
+        assert driver.numbered(2, *outside, MAX_NUMBER) == [MAX_NUMBER]
+
+    def test_thousands_are_asked_for_at_once(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, bytes(n % 7)) for n in range(2, 10_001, 2)))
+        wanted = random.Random(3).sample(range(1, 10_001), 5000)
+        assert driver.numbered(1, *wanted) == sorted(n for n in wanted if n % 2 == 0)
+
+    def test_long_messages_are_among_them(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, bytes(600_000)) for n in range(1, 11)))
+        assert driver.numbered(1, *range(3, 20)) == list(range(3, 11))
+
+    def test_the_caller_may_change_its_list_once_it_is_handed_over(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, message(1), message(2))
+        numbers = [1, 2]
+        answers: list[list[StoredMessage] | StoreError] = []
+        driver.store.read_numbers(1, numbers, answers.append)
+        numbers.clear()
+        driver.wait(answers)
+        assert isinstance(answers[0], list)
+        assert [each.sequence_number for each in answers[0]] == [1, 2]
+
+
 def test_an_update_changes_state_count_and_times_only(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, message(1, b"old", session_id="s", annex=b"old"))
@@ -414,6 +501,162 @@ class TestExpiry:
         assert driver.expired(1, 98, limit=8) == ([10, 9, 8, 7, 6, 5, 4, 3], 98)
 
 
+class TestDueMessages:
+    def test_due_messages_come_soonest_first_with_the_next_time(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        times = {1: 50, 2: 30, 3: 40, 4: 30, 5: 60}
+        driver.append(1, *(message(n, state=SCHEDULED, due_at=at) for n, at in times.items()))
+        driver.append(1, message(6, state=SCHEDULED), message(7, due_at=1), message(8, state=DEFERRED, due_at=1))
+        driver.append(2, message(1, state=SCHEDULED, due_at=1))
+        assert driver.due(1, 29) == ([], 30)
+        assert driver.due(1, 30) == ([2, 4], 40)
+        assert driver.due(1, 55) == ([2, 4, 3, 1], 60)
+        assert driver.due(1, 60) == ([2, 4, 3, 1, 5], None)
+        assert driver.due(3, 60) == ([], None)
+
+    def test_beyond_the_limit_the_next_time_may_have_passed(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, state=SCHEDULED, due_at=5) for n in range(1, 2001)))
+        assert driver.due(1, 5, limit=3) == ([1, 2, 3], 5)
+        assert driver.due(1, 5, limit=0) == ([], 5)
+        assert driver.due(1, 5, limit=1400) == (list(range(1, 1401)), 5)
+        assert driver.due(1, 5, limit=2000) == (list(range(1, 2001)), None)
+
+    def test_a_message_that_became_active_or_is_gone_is_not_due(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, state=SCHEDULED, due_at=n) for n in range(1, 5)))
+        driver.commit(
+            Changes(
+                updates=[(1, message(1, due_at=1), SCHEDULED)],
+                rewrites=[(1, message(2, state=SCHEDULED, due_at=9), SCHEDULED, 9)],
+                removals=[(1, message(3, state=SCHEDULED))],
+            )
+        )
+        assert driver.due(1, 4) == ([4], 9)
+        driver.commit(Changes(removals=[(1, message(2, state=SCHEDULED)), (1, message(4, state=SCHEDULED))]))
+        assert driver.due(1, 9) == ([], None)
+
+    def test_a_time_may_lie_before_1970(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, state=SCHEDULED, due_at=at) for n, at in ((1, 0), (2, -(2**62)), (3, -1))))
+        assert driver.due(1, -1) == ([2, 3], 0)
+
+
+class TestSessions:
+    def test_active_messages_are_counted_by_session_in_the_order_of_the_first(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        driver.append(1, *(message(n, session_id=name) for n, name in enumerate("cabbacca", 1)), message(9))
+        driver.append(2, message(1, session_id="b"), message(2, session_id="z"))
+        assert driver.session_counts(1) == [("c", 3), ("a", 3), ("b", 2)]
+        driver.commit(
+            Changes(
+                updates=[(1, message(1, state=DEFERRED), ACTIVE), (1, message(3, state=SCHEDULED), ACTIVE)],
+                removals=[(1, message(4))],
+            )
+        )
+        assert driver.session_counts(1) == [("a", 3), ("c", 2)]
+        driver.commit(Changes(updates=[(1, message(1), DEFERRED)]))
+        assert driver.session_counts(1) == [("c", 3), ("a", 3)]
+        assert driver.session_counts(3) == []
+
+    def test_very_many_sessions_are_counted(self, driver: Driver) -> None:
+        driver.create(1)
+        names = [f"session {n}" for n in random.Random(4).sample(range(20_000), 20_000)]
+        driver.append(1, *(message(n, b"", session_id=name) for n, name in enumerate(names, 1)))
+        assert driver.session_counts(1) == [(name, 1) for name in names]
+        assert driver.sessions(1, top=20_000) == sorted(names)
+
+    def test_a_state_is_kept_until_it_is_set_again_or_cleared(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        assert driver.state(1, "s") is None
+        for state in bytes(range(256)), b"", b"x" * 300_000, None, b"again":
+            driver.set_state(1, "s", state)
+            driver.set_state(2, "s", b"other")
+            assert driver.state(1, "s") == state
+            driver.reopen()
+            assert driver.state(1, "s") == state
+        assert driver.state(2, "s") == b"other"
+        assert driver.state(1, "S") is None
+
+    def test_the_last_of_several_states_wins(self, driver: Driver) -> None:
+        driver.create(1)
+        answers: list[StoreError | None] = []
+        for states in (
+            [("a", b"1"), ("b", b"1"), ("a", None), ("a", b"2")],
+            [("b", None), ("c", b"1")],
+            [("c", b"2"), ("c", b"3")],
+            [("d", b"1"), ("d", None)],
+        ):
+            changes = Changes(session_states=[(1, name, state, 5) for name, state in states])
+            driver.store.commit(changes, answers.append)
+        driver.wait(answers, 4)
+        assert [driver.state(1, name) for name in "abcd"] == [b"2", None, b"3", None]
+
+    def test_states_longer_than_one_statement_takes_are_still_one_commit(self, driver: Driver) -> None:
+        driver.create(1)
+        states: list[tuple[int, str, bytes | None, int]]
+        states = [(1, f"s{n}", bytes([n]) * 15_000_000, 5) for n in range(5)]
+        refused = Changes(appends=[(1, message(1)), (1, message(1))], session_states=states)
+        assert driver.try_commit(refused) is not None
+        assert driver.sessions(1) == []
+        driver.commit(Changes(session_states=states))
+        assert [driver.state(1, f"s{n}") == bytes([n]) * 15_000_000 for n in range(5)] == [True] * 5
+
+    def test_states_do_not_count(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.set_state(1, "s", b"state")
+        assert driver.reopen()[0].counters == Counters()
+        assert Changes(session_states=[(1, "s", None, 5)])
+
+    def test_sessions_with_active_messages_or_a_state_are_listed_in_order(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        driver.append(1, *(message(n, session_id=name) for n, name in enumerate("fbdbb", 1)), message(6))
+        driver.append(1, message(7, session_id="x", state=DEFERRED), message(8, session_id="y", state=SCHEDULED))
+        driver.append(2, message(1, session_id="z"))
+        for name in "edca":
+            driver.set_state(1, name, b"state")
+        driver.set_state(1, "c", None)
+        driver.set_state(2, "w", b"state")
+        assert driver.sessions(1) == ["a", "b", "d", "e", "f"]
+        assert driver.sessions(1, skip=1, top=2) == ["b", "d"]
+        assert driver.sessions(1, skip=4, top=2) == ["f"]
+        assert driver.sessions(1, skip=5) == driver.sessions(1, top=0) == driver.sessions(3) == []
+
+    def test_sessions_are_listed_whose_state_was_set_after_a_time(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        driver.append(1, message(1, session_id="m"))
+        for at, name in enumerate("cab", 10):
+            driver.set_state(1, name, b"state", at)
+        driver.set_state(2, "z", b"state", 50)
+        assert driver.sessions(1, updated_after=9) == ["a", "b", "c"]
+        assert driver.sessions(1, updated_after=10) == ["a", "b"]
+        assert driver.sessions(1, updated_after=9, skip=1, top=1) == ["b"]
+        driver.set_state(1, "c", b"", 20)
+        driver.set_state(1, "b", None, 20)
+        assert driver.sessions(1, updated_after=10) == ["a", "c"]
+        assert driver.sessions(1, updated_after=20) == []
+
+    def test_a_dropped_entity_takes_its_sessions_with_it(self, driver: Driver) -> None:
+        driver.create(1, 2)
+        for id in 1, 2:
+            driver.append(id, message(1, session_id="s"), message(2, state=SCHEDULED, due_at=5))
+            driver.set_state(id, "s", b"state")
+        driver.commit(Changes(session_states=[(1, "t", b"state", 5)], dropped_entities=[1]))
+        assert driver.state(1, "s") is None
+        assert driver.sessions(1) == driver.sessions(1, updated_after=0) == []
+        assert driver.session_counts(1) == []
+        assert driver.numbered(1, 1, 2) == driver.numbers(1, session_id="s") == []
+        assert driver.due(1, 5) == ([], None)
+        assert driver.state(2, "s") == b"state"
+
+    def test_a_state_for_an_entity_that_does_not_exist_is_not_kept(self, driver: Driver) -> None:
+        driver.set_state(1, "s", b"state")
+        driver.create(1)
+        assert driver.state(1, "s") is None
+        driver.commit(Changes(entities={2: entity(2)}, session_states=[(2, "s", b"state", 5)]))
+        assert driver.state(2, "s") == b"state"
+
+
 def test_a_dropped_entity_takes_its_messages_with_it(driver: Driver) -> None:
     driver.create(1, 2, 3)
     for id in 1, 2, 3:
@@ -439,10 +682,17 @@ def test_after_close_every_call_is_answered_with_an_error(driver: Driver) -> Non
     driver.store.close()
     driver.store.close()
     assert isinstance(driver.try_commit(Changes(appends=[(1, message(1))])), StoreError)
-    with pytest.raises(StoreError):
-        driver.read(1)
-    with pytest.raises(StoreError):
-        driver.expired(1, 1)
+    for read in (
+        lambda: driver.read(1),
+        lambda: driver.numbered(1, 1),
+        lambda: driver.expired(1, 1),
+        lambda: driver.due(1, 1),
+        lambda: driver.session_counts(1),
+        lambda: driver.state(1, "s"),
+        lambda: driver.sessions(1),
+    ):
+        with pytest.raises(StoreError, match="closed"):
+            read()
 
 
 def test_close_finishes_the_commits_handed_over_and_runs_their_callbacks(driver: Driver) -> None:

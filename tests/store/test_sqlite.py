@@ -13,7 +13,7 @@ import pytest
 from store_children import GROUP, start
 from store_harness import Driver, entity, message
 
-from peeklock.store import sqlite_file, sqlite_reader, sqlite_schema
+from peeklock.store import sqlite_file, sqlite_reader, sqlite_schema, sqlite_writer
 from peeklock.store.base import Changes, Counters, StoreError, StoreFull, StoreHeld
 from peeklock.store.sqlite import SqliteStore
 from peeklock.store.sqlite_writer import Writer
@@ -133,7 +133,7 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
 def test_a_newer_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
     open_store(tmp_path).store.close()
     query(tmp_path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match=r"newer Peeklock: its schema version is 99, this one knows .* 1\.$"):
+    with pytest.raises(StoreError, match=r"newer Peeklock: its schema version is 99, this one knows .* 2\.$"):
         open_store(tmp_path)
 
 
@@ -148,7 +148,42 @@ def test_an_older_file_is_brought_to_the_newest_version(tmp_path: Path, monkeypa
     assert driver.numbers(1) == [1]
     driver.store.close()
     assert query(tmp_path, "SELECT id, color FROM entity") == [(1, "blue")]
-    assert query(tmp_path, "PRAGMA user_version") == [(3,)]
+    assert query(tmp_path, "PRAGMA user_version") == [(4,)]
+
+
+def test_a_file_of_version_1_keeps_its_messages_and_gains_sessions_and_due_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, closing(sqlite_file.connect_writer(tmp_path / "peeklock.db", "off")) as old:
+        patched.setattr(sqlite_schema, "MIGRATIONS", sqlite_schema.MIGRATIONS[:1])
+        sqlite_schema.migrate(old)
+        old.execute(
+            "INSERT INTO entity VALUES (1, 'q', 'queue', 4, 2, 1, 1, 4, '{}'), (2, 'r', 'queue', 0, 0, 0, 0, 0, '{}')"
+        )
+        old.executemany(
+            "INSERT INTO message (key, enqueued_at, state, session_id, due_at, payload) VALUES (?, 5, ?, ?, ?, x'61')",
+            [
+                (1 << 44 | 1, 0, "b", None),
+                (1 << 44 | 2, 0, "a\0", None),
+                (1 << 44 | 3, 1, "b", None),
+                (1 << 44 | 4, 2, None, 70),
+            ],
+        )
+    assert query(tmp_path, "PRAGMA user_version") == [(1,)]
+    driver = open_store(tmp_path)
+    assert driver.entities == [
+        entity(1, path="q", counters=Counters(4, 2, 1, 1, 4)),
+        entity(2, path="r"),
+    ]
+    assert driver.session_counts(1) == [("b", 1), ("a\0", 1)]
+    assert driver.numbers(1, session_id="b", state=None) == [1, 3]
+    assert driver.due(1, 70) == ([4], None)
+    assert driver.sessions(1) == ["a\0", "b"]
+    driver.set_state(1, "c", b"state")
+    assert driver.sessions(1) == ["a\0", "b", "c"]
+    driver.store.close()
+    assert query(tmp_path, "PRAGMA user_version") == [(2,)]
+    assert query(tmp_path, "PRAGMA integrity_check") == [("ok",)]
 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +194,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(StoreError, match="missing"):
             open_store(tmp_path)
     open_store(tmp_path).store.close()
-    assert query(tmp_path, "PRAGMA user_version") == [(1,)]
+    assert query(tmp_path, "PRAGMA user_version") == [(2,)]
     assert query(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'extra'") == [(0,)]
 
 
@@ -206,7 +241,7 @@ def test_callbacks_run_on_the_thread_that_drives_the_loop(sqlite: Driver) -> Non
 def test_an_entity_number_out_of_range_is_refused_by_name(sqlite: Driver) -> None:
     sqlite.create(2**19 - 1)
     sqlite.append(2**19 - 1, message(2**44 - 1))
-    assert sqlite.numbers(2**19 - 1) == [2**44 - 1]
+    assert sqlite.numbers(2**19 - 1) == sqlite.numbered(2**19 - 1, 2**44 - 1) == [2**44 - 1]
     for id in 0, 2**19:
         assert str(id) in str(sqlite.try_commit(Changes(entities={id: entity(id)})))
 
@@ -214,7 +249,9 @@ def test_an_entity_number_out_of_range_is_refused_by_name(sqlite: Driver) -> Non
 def test_a_session_id_that_is_no_text_is_refused(sqlite: Driver) -> None:
     sqlite.create(1)
     assert sqlite.try_commit(Changes(appends=[(1, message(1, session_id="\ud800"))])) is not None
+    assert sqlite.try_commit(Changes(session_states=[(1, "\ud800", b"state", 5)])) is not None
     assert sqlite.numbers(1) == []
+    assert sqlite.sessions(1) == []
 
 
 def test_a_time_that_no_column_holds_is_refused(sqlite: Driver) -> None:
@@ -224,11 +261,12 @@ def test_a_time_that_no_column_holds_is_refused(sqlite: Driver) -> None:
     assert sqlite.expired(1, 5) == ([], 2**63 - 1)
 
 
-def test_messages_of_a_dropped_entity_are_deleted_in_the_end(tmp_path: Path) -> None:
+def test_messages_and_states_of_a_dropped_entity_are_deleted_in_the_end(tmp_path: Path) -> None:
     driver = open_store(tmp_path)
     driver.create(1, 2**19 - 1)
     for id in 1, 2**19 - 1:
         driver.append(id, *(message(number, b"", session_id="s") for number in range(1, 4000)))
+        driver.commit(Changes(session_states=[(id, f"s{number}", b"", 5) for number in range(1, 3000)]))
     driver.commit(Changes(entities={2: entity(2)}, dropped_entities=[2**19 - 1]))
     driver.store.close()  # perhaps before all are deleted: the next start goes on
     file = tmp_path / "peeklock.db"
@@ -238,29 +276,64 @@ def test_messages_of_a_dropped_entity_are_deleted_in_the_end(tmp_path: Path) -> 
     writer.close()
     assert query(tmp_path, "SELECT count(*) FROM dropped_entity") == [(0,)]
     assert query(tmp_path, "SELECT count(*) FROM message") == [(3999,)]
+    assert query(tmp_path, "SELECT entity, count(*) FROM session GROUP BY entity") == [(1, 2999)]
 
 
 def test_every_index_is_partial_so_that_a_plain_message_is_in_none(sqlite: Driver, tmp_path: Path) -> None:
     indexes = query(tmp_path / "data", "SELECT name, partial FROM pragma_index_list('message')")
-    assert sorted(indexes) == [("message_expiry", 1), ("message_session", 1), ("message_state", 1)]
+    assert sorted(indexes) == [
+        ("message_due", 1),
+        ("message_expiry", 1),
+        ("message_session", 1),
+        ("message_state", 1),
+    ]
+
+
+_SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?)"
 
 
 @pytest.mark.parametrize(
     ("statements", "how"),
     [
-        (sqlite_reader._BY_NUMBER, "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
-        (sqlite_reader._ACTIVE, "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_reader._BY_NUMBER, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_reader._ACTIVE, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_reader._BY_KEYS, "message USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_reader._BY_STATE, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
-        (sqlite_reader._BY_SESSION, "INDEX message_session (session_id=? AND rowid>? AND rowid<?)"),
-        (sqlite_reader._EXPIRED, "INDEX message_expiry (<expr>=? AND expires_at>? AND expires_at<?)"),
-        ((sqlite_reader._NEXT_EXPIRY,), "INDEX message_expiry (<expr>=?"),
+        (sqlite_reader._BY_SESSION, _SESSION),
+        (sqlite_reader._BY_SESSION_AND_STATE, _SESSION),
+        (sqlite_reader._EXPIRED.past, "INDEX message_expiry (<expr>=? AND expires_at>? AND expires_at<?)"),
+        ((sqlite_reader._EXPIRED.following,), "INDEX message_expiry (<expr>=?"),
+        (sqlite_reader._DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
+        ((sqlite_reader._DUE.following,), "INDEX message_due (<expr>=?"),
+        ((sqlite_reader._SESSION_COUNTS,), "COVERING INDEX message_session (<expr>=?"),
+        ((sqlite_reader._SESSION_STATE,), "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
+        ((sqlite_reader._SESSIONS,), "COVERING INDEX message_session (<expr>=?"),
+        ((sqlite_reader._SESSIONS,), "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),
+        ((sqlite_reader._UPDATED_SESSIONS,), "INDEX sqlite_autoindex_session_1 (entity=?)"),
     ],
 )
-def test_no_read_scans_the_messages(sqlite: Driver, tmp_path: Path, statements: tuple[str, ...], how: str) -> None:
+def test_no_read_scans_or_sorts_what_is_stored(
+    sqlite: Driver, tmp_path: Path, statements: tuple[str, ...], how: str
+) -> None:
     names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now"]
+    names += ["keys", "skip", "top", "updated_after"]
     for statement in statements:
         with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
             plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
         steps = [step for *_, step in plan]
         assert any(how in step for step in steps), steps
-        assert not [step for step in steps if step.startswith("SCAN message")]
+        assert not [step for step in steps if step.startswith(("SCAN message", "SCAN session"))]
+        # Counts are sorted, one row a session, by the first of its messages.
+        assert statement == sqlite_reader._SESSION_COUNTS or not [step for step in steps if "TEMP B-TREE" in step]
+
+
+def test_a_commit_that_clears_session_states_looks_them_up() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        sqlite_schema.migrate(connection)
+        (clear,) = [part for part in sqlite_writer._SET_UP[1].split(";") if "DELETE FROM session" in part]
+        plan = connection.execute(
+            f"EXPLAIN QUERY PLAN {clear.replace('NEW.', ':')}", {"bytes": b"", "session_states": "[]"}
+        )
+        steps = [step for *_, step in plan]
+    assert any("INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)" in step for step in steps), steps
+    assert not [step for step in steps if step.startswith("SCAN session")]

@@ -45,8 +45,10 @@ class Backlog:
         budget: Budget,
         on_loaded: Callable[[], None],
         on_failed: Callable[[], None] = lambda: None,
+        session_id: str | None = None,
     ) -> None:
         self._entity = entity
+        self._session_id = session_id
         self._store = store
         self._budget = budget
         self._on_loaded = on_loaded
@@ -143,6 +145,7 @@ class Backlog:
             through=through,
             limit=PAGE_MESSAGES,
             max_bytes=PAGE_BYTES,
+            session_id=self._session_id,
         )
         self._store.read(wanted, lambda page: self._loaded(page, through))
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import random
 import struct
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.sections import (
     APPLICATION_PROPERTIES,
+    DELIVERY_ANNOTATIONS,
     HEADER,
     MESSAGE_ANNOTATIONS,
     NULL,
@@ -27,8 +29,9 @@ from peeklock.amqp.sections import (
     raw_fields,
     replace_section,
     scan,
+    value_end,
 )
-from peeklock.amqp.types import Symbol, Timestamp, UInt
+from peeklock.amqp.types import Int, Symbol, Timestamp, UInt
 from peeklock.broker.errors import InvalidMessage, InvalidProperty
 from peeklock.store.base import StoredMessage
 
@@ -47,14 +50,16 @@ ENQUEUED_TIME = "x-opt-enqueued-time"
 ENQUEUED_SEQUENCE_NUMBER = "x-opt-enqueue-sequence-number"
 LOCKED_UNTIL = "x-opt-locked-until"
 DEAD_LETTER_SOURCE = "x-opt-deadletter-source"
+MESSAGE_STATE = "x-opt-message-state"
+LOCK_TOKEN = "x-opt-lock-token"
 _OURS = {
     SEQUENCE_NUMBER,
     ENQUEUED_TIME,
     ENQUEUED_SEQUENCE_NUMBER,
     LOCKED_UNTIL,
     DEAD_LETTER_SOURCE,
-    "x-opt-message-state",
-    "x-opt-lock-token",
+    MESSAGE_STATE,
+    LOCK_TOKEN,
 }
 """Annotations only the broker may set; what a sender says there is not kept."""
 
@@ -67,6 +72,8 @@ class Annex(NamedTuple):
     """Keys and values, encoded, one after the other."""
     annotation_fields: int = 0
     dead_letter_source: str | None = None
+    ttl_ms: int | None = None
+    """Of a scheduled message, whose time to live starts when it is enqueued."""
 
     def encode(self) -> bytes:
         return encode_value(list(self))
@@ -112,12 +119,17 @@ def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
 
 
-def stamp_expiry(bare: bytes, expires_at: int) -> bytes:
-    """Write the absolute expiry into the properties, so that all ways to compute it agree."""
+def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:
+    """Write the absolute expiry into the properties, so that all ways to compute it agree.
+
+    Some clients take it as the time from creation to expiry; so a creation time, where there is one, is ours too.
+    """
     found = scan(bare)
     fields = [] if found.properties is None else raw_fields(bare, found.properties)
     fields += [NULL] * (_ABSOLUTE_EXPIRY + 1 - len(fields))
     fields[_ABSOLUTE_EXPIRY] = encode_value(Timestamp(expires_at))
+    if len(fields) > _CREATION_TIME and fields[_CREATION_TIME] != NULL:
+        fields[_CREATION_TIME] = encode_value(Timestamp(enqueued_at))
     return replace_section(bare, found.properties, list_section(PROPERTIES, fields))
 
 
@@ -238,6 +250,7 @@ _TO_SEQUENCE = _symbol(SEQUENCE_NUMBER) + _LONG
 _TO_ENQUEUED = _symbol(ENQUEUED_TIME) + _TIMESTAMP
 _TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
 _TO_LOCKED = _symbol(LOCKED_UNTIL) + _TIMESTAMP
+_TO_STATE = _symbol(MESSAGE_STATE)
 _TO_DEAD_LETTER_SOURCE = _symbol(DEAD_LETTER_SOURCE)
 _pack_long = struct.Struct(">q").pack
 
@@ -257,9 +270,11 @@ _pack_locked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}
 _pack_unlocked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
 
 
-def head(message: StoredMessage, locked_until: int | None) -> bytes:
+def head(message: StoredMessage, locked_until: int | None, with_state: bool = False) -> bytes:
     """Header and annotations for one delivery of the message: what goes in front of its payload."""
     count = message.delivery_count
+    if with_state:
+        return _full_head(message, locked_until, message.state)
     if message.annex is not None or message.expires_at is not None or count > 255:
         return _full_head(message, locked_until)
     number = message.sequence_number
@@ -281,7 +296,14 @@ def head(message: StoredMessage, locked_until: int | None) -> bytes:
     )
 
 
-def _full_head(message: StoredMessage, locked_until: int | None) -> bytes:
+def with_lock_token(encoded: bytes, token: UUID) -> bytes:
+    """The message with its lock token in a delivery annotation, behind the header, where one SDK looks for it."""
+    end = value_end(encoded, 0)
+    section = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), encode_value(token)])
+    return b"".join((encoded[:end], section, encoded[end:]))
+
+
+def _full_head(message: StoredMessage, locked_until: int | None, state: int | None = None) -> bytes:
     annex = Annex.decode(message.annex)
     ttl = NULL
     if message.expires_at is not None and 0 < message.expires_at - message.enqueued_at <= UINT_MAX:
@@ -293,6 +315,9 @@ def _full_head(message: StoredMessage, locked_until: int | None) -> bytes:
     count = 6 + annex.annotation_fields
     if locked_until is not None:
         fields += (_TO_LOCKED, _pack_long(locked_until))
+        count += 2
+    if state is not None:
+        fields += (_TO_STATE, encode_value(Int(state)))
         count += 2
     if annex.dead_letter_source is not None:
         fields += (_TO_DEAD_LETTER_SOURCE, encode_value(annex.dead_letter_source))

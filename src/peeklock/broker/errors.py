@@ -89,6 +89,43 @@ class MessageLockLost(BrokerError):
         super().__init__("The lock supplied is invalid. Either the lock expired, or the message has already been settled.")
 
 
+class SessionLockLost(BrokerError):
+    condition = Condition.SESSION_LOCK_LOST
+    status = HTTPStatus.GONE
+
+
+class SessionCannotBeLocked(BrokerError):
+    condition = Condition.SESSION_CANNOT_BE_LOCKED
+    status = HTTPStatus.GONE
+
+
+class MessageNotFound(BrokerError):
+    condition = Condition.MESSAGE_NOT_FOUND
+    status = HTTPStatus.NOT_FOUND
+
+
+class OperationTimedOut(BrokerError):
+    condition = Condition.TIMEOUT
+    status = HTTPStatus.REQUEST_TIMEOUT
+
+
+class UnknownTransaction(BrokerError):
+    condition = Condition.TRANSACTION_UNKNOWN_ID
+    status = HTTPStatus.BAD_REQUEST
+
+
+class TransactionTimedOut(BrokerError):
+    condition = Condition.TRANSACTION_TIMEOUT
+    status = HTTPStatus.REQUEST_TIMEOUT
+
+
+class TransactionRolledBack(BrokerError):
+    """The commit did not happen, and nothing of the transaction did."""
+
+    condition = Condition.TRANSACTION_ROLLBACK
+    status = HTTPStatus.CONFLICT
+
+
 class StorageFull(BrokerError):
     """There is no room to keep what was sent; nothing of it was kept."""
 

@@ -126,6 +126,7 @@ def _merged(sends: Changes, rest: Changes) -> Changes:
             updates=rest.updates,
             rewrites=rest.rewrites,
             removals=rest.removals,
+            session_states=rest.session_states,
             dropped_entities=rest.dropped_entities,
         )
     return rest

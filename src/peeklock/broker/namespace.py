@@ -11,6 +11,7 @@ from collections.abc import Callable
 from peeklock.broker.access import Keys
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
+from peeklock.broker.container import Machinery
 from peeklock.broker.definitions import (
     DEFAULT_PROFILE,
     DefinitionError,
@@ -24,6 +25,7 @@ from peeklock.broker.definitions import (
 from peeklock.broker.errors import EntityNotFound, NotSupported
 from peeklock.broker.journal import Journal
 from peeklock.broker.queue import Queue
+from peeklock.broker.sessions import SessionQueue
 from peeklock.store.base import Changes, Store, StoredEntity, StoreError
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ PROBE_INTERVAL_MS = 1000
 """How often a store that failed is tried again."""
 
 CallSoon = Callable[[Callable[[], None]], object]
+AnyQueue = Queue | SessionQueue
 
 
 class Namespace:
@@ -56,9 +59,8 @@ class Namespace:
         self.journal.on_failed = self._expect_recovery
         self.keys = Keys()
         self._store = store
-        self._call_soon = call_soon
-        self._budget = Budget()
-        self._queues: dict[str, Queue] = {}
+        self._machinery = Machinery(store, self.journal, self.agenda, Budget(), call_soon)
+        self._queues: dict[str, AnyQueue] = {}
         self._topics: dict[str, TopicDefinition] = {fold(topic.name): topic for topic in definition.topics}
         self._last_entity = 0
         self._recovery_expected = False
@@ -68,7 +70,7 @@ class Namespace:
         return self.agenda.now
 
     @property
-    def queues(self) -> list[Queue]:
+    def queues(self) -> list[AnyQueue]:
         """All queues, without their sub-queues."""
         return [queue for queue in self._queues.values() if not queue.is_dead_letter_queue]
 
@@ -90,11 +92,23 @@ class Namespace:
             self._take_up(definition, stored, changes)
         self.keys.set("", self.definition.authorization_rules)
         if changes:
-            self._store.commit(changes, ready)
+            self._store.commit(changes, lambda error: ready(error) if error is not None else self._load(ready))
         else:
-            ready(None)
+            self._load(ready)
 
-    def queue(self, path: str) -> Queue:
+    def _load(self, ready: Callable[[StoreError | None], None]) -> None:
+        """What must be known of the messages before anybody is served."""
+        loading = [queue for queue in self._queues.values() if isinstance(queue, SessionQueue)]
+
+        def load_next(error: StoreError | None) -> None:
+            if error is not None or not loading:
+                ready(error)
+            else:
+                loading.pop().load(load_next)
+
+        load_next(None)
+
+    def queue(self, path: str) -> AnyQueue:
         """The queue or sub-queue at that path."""
         folded = fold(path)
         queue = self._queues.get(folded)
@@ -144,19 +158,11 @@ class Namespace:
         changes.entities[known.id] = known
         return known
 
-    def _make(self, entity: StoredEntity, definition: QueueDefinition, dead_letters: Queue | None) -> Queue:
-        queue = Queue(
-            entity.id,
-            entity.path,
-            definition,
-            store=self._store,
-            journal=self.journal,
-            agenda=self.agenda,
-            budget=self._budget,
-            call_soon=self._call_soon,
-            counters=entity.counters,
-            dead_letters=dead_letters,
-        )
+    def _make(
+        self, entity: StoredEntity, definition: QueueDefinition, dead_letters: AnyQueue | None
+    ) -> AnyQueue:
+        kind = SessionQueue if definition.requires_session and dead_letters is not None else Queue
+        queue = kind(entity.id, entity.path, definition, self._machinery, entity.counters, dead_letters)
         self._queues[fold(entity.path)] = queue
         return queue
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Literal
 from uuid import uuid4
@@ -109,7 +110,7 @@ class Connection:
         self._failure: ClientError | None = None
         self._tokens = Tokens(endpoint)
         self._cbs: Requester | None = None
-        self._tick_at = 0.0
+        self._ticked_at = 0.0
 
     def __enter__(self) -> Connection:
         return self
@@ -136,14 +137,12 @@ class Connection:
     def close(self) -> None:
         """Close politely; a peer that does not answer within five seconds is left."""
         if self._failure is None:
-            try:
+            with suppress(ClientError):  # it is closed either way
                 for link in list(self._session.links) if self._session is not None else ():
                     if isinstance(link.node, ClientLink):
                         link.node.close()
                 self._engine.close()
                 self.wait(lambda: self._engine.ended, min(self.timeout, _CLOSE_SECONDS), "the peer's close")
-            except ClientError:
-                pass  # it is closed either way
             self._failure = ConnectionLost("amqp:connection:forced", "the connection was closed here")
         self._wire.close()
 
@@ -231,12 +230,15 @@ class Connection:
         """Keep the connection going until `done`; Timeout names what was waited for."""
         seconds = self._seconds(timeout)
         deadline = time.monotonic() + seconds
+        self.flush()
+        has_looked = False
         while not done():
             left = deadline - time.monotonic()
-            if left < 0:
+            if left <= 0 and has_looked:
                 raise Timeout(f"{what} did not come within {seconds:g} seconds")
             try:
                 self.turn(left)
+                has_looked = True
             except ClientError:
                 if done():
                     return  # it came before the end did
@@ -244,27 +246,29 @@ class Connection:
 
     def turn(self, seconds: float) -> None:
         """Write, wait for something to read for at most so long, and handle it."""
-        self.check()
+        self.flush()
         try:
-            self.flush()
-            now = time.monotonic()
-            data = self._wire.wait(max(0.0, min(seconds, self._tick_at - now)))
+            data = self._wire.wait(max(0.0, min(seconds, self._tick_at - time.monotonic())))
             if data:
                 self._handle(self._engine.receive(data))
             self._engine.congested = self._wire.full
             # The time is looked at after reading, so that bytes that came while nobody looked count as heard.
             if time.monotonic() >= self._tick_at:
                 self._tick()
-            self.flush()
         except ConnectionLost as lost:
             self._lose(lost)
-        self.check()
+        self.flush()
 
     def flush(self) -> None:
-        """Write what there is, as far as the socket takes it."""
+        """Write what there is, as far as the socket takes it; raises what ended the connection, if something did."""
+        self.check()
         out = self._engine.take_output()
         if out or self._wire.full:
-            self._wire.write(out)
+            try:
+                self._wire.write(out)
+            except ConnectionLost as lost:
+                self._lose(lost)
+                raise
             self._engine.congested = self._wire.full
 
     def check(self) -> None:
@@ -279,12 +283,17 @@ class Connection:
             session = self._session = self._engine.begin()
         return session
 
+    @property
+    def _tick_at(self) -> float:
+        """When the time must be looked at again; the peer's open may have made that sooner."""
+        return self._ticked_at + self._engine.tick_interval
+
     def _tick(self) -> None:
-        now = time.monotonic()
-        self._handle(self._engine.tick(now))
-        self._tick_at = now + self._engine.tick_interval
-        if self._cbs is not None and not self._cbs.closed:
-            self._tokens.renew(self._cbs)
+        self._ticked_at = time.monotonic()
+        self._handle(self._engine.tick(self._ticked_at))
+        if self._tokens.is_due():
+            with suppress(ClientError):  # the links will tell
+                self._tokens.renew(self._cbs_requester())
 
     def _handle(self, events: list[Any]) -> None:
         for event in events:
@@ -304,6 +313,8 @@ class Connection:
                     if isinstance(link.node, ClientLink):
                         link.node.on_detached(event.error)
             elif kind is ConnectionClosed:
+                with suppress(ConnectionLost):
+                    self._wire.write(self._engine.take_output())  # our close, if the peer still reads it
                 self._lose(from_error(ConnectionLost, event.error, "the peer closed the connection"))
 
     def _on_attached(self, event: LinkAttached) -> None:

@@ -86,6 +86,7 @@ class ClientLink:
     def _attach(self, attach: Attach, what: str, timeout: float) -> None:
         self._link.attach(attach)
         self.wait_for(lambda: self._answered, timeout, f"the answer to the attach of {what}")
+        self.check()  # some refuse with a terminus in the attach, and the detach right behind it
 
     def wait_for(self, done: Callable[[], bool], timeout: float | None, what: str) -> None:
         """Keep the connection going until `done`; raises what ended the link meanwhile."""

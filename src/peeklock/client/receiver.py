@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from peeklock.amqp.message import NO_VALUE, Message
 from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
 from peeklock.amqp.performatives import Attach, Source, Target
-from peeklock.client.errors import SettlementFailed, Timeout
+from peeklock.client.errors import ClientError, SettlementFailed, Timeout
 from peeklock.client.link import ClientLink
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.events import IncomingDisposed
@@ -37,6 +37,8 @@ _SETTLE_MODES = {
     ReceiveMode.SETTLE_FIRST: (0, 0),
     ReceiveMode.RECEIVE_AND_DELETE: (1, 0),
 }
+_DRAIN_SECONDS = 1.0
+"""How long a receiver that closes waits for what is on its way; not every peer answers a drain."""
 _ACCEPTED = Accepted().encode()
 _RELEASED = Released().encode()
 
@@ -174,7 +176,10 @@ class Receiver(ClientLink):
         self._ready.append(delivery)
 
     def close(self) -> None:
-        """Detach; messages that nobody took out are given back."""
+        """Detach; messages that nobody took out are given back, if they can be."""
+        if not self.closed:
+            with suppress(ClientError):
+                self.drain(timeout=_DRAIN_SECONDS)  # what is on its way would stay locked
         while self._ready:
             self._ready.popleft().dispose(_RELEASED)
         super().close()

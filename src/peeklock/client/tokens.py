@@ -51,13 +51,16 @@ class Tokens:
             condition = properties.get("error-condition") or Condition.UNAUTHORIZED_ACCESS
             raise AuthenticationFailed(str(condition), f"{description} (status {status} for '{entity}')".strip())
 
+    def is_due(self) -> bool:
+        """Whether a token has used up most of its time. A ready signature cannot be renewed."""
+        now = time.time()
+        return self._endpoint.key is not None and any(due <= now for due in self._renew_at.values())
+
     def renew(self, requester: Requester) -> None:
-        """Show tokens again that have used up most of their time. Whether they are taken, the links will tell."""
-        if self._endpoint.key is None:
-            return  # a ready signature cannot be renewed
+        """Show new tokens where they are due, without waiting for the answer."""
         now = time.time()
         for entity in [entity for entity, due in self._renew_at.items() if due <= now]:
-            requester.forget(requester.submit(self._request(entity)))
+            requester.forget(requester.submit(self._request(entity), timeout=0))
 
     def _request(self, entity: str) -> Message:
         endpoint = self._endpoint

@@ -8,7 +8,7 @@ from typing import Any
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported
-from peeklock.nodes.requests import RequestNode
+from peeklock.nodes.requests import Request, RequestNode
 
 log = logging.getLogger(__name__)
 
@@ -18,13 +18,14 @@ class CbsNode(RequestNode):
 
     max_request_bytes = 64 * 1024  # strangers may send these
 
-    def answer(self, request: Message) -> Message:
+    def answer(self, request: Request) -> None:
         try:
-            self._put_token(request)
+            self._put_token(request.message)
         except BrokerError as failure:
             log.warning("token refused", extra={"fields": {"peer": self.peer.name, "reason": str(failure)}})
-            return _reply(failure.status, str(failure), failure.condition)
-        return _reply(202, "Accepted")
+            request.reply(_reply(failure.status, str(failure), failure.condition))
+        else:
+            request.reply(_reply(202, "Accepted"))
 
     def _put_token(self, request: Message) -> None:
         properties = request.application_properties or {}

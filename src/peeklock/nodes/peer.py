@@ -11,19 +11,12 @@ from typing import Any, Final
 
 from peeklock.amqp.errors import AmqpError, Condition
 from peeklock.amqp.outcomes import Error
-from peeklock.amqp.termini import Source, Target
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.agenda import Appointment
-from peeklock.broker.definitions import Right
-from peeklock.broker.errors import (
-    BrokerError,
-    InvalidProperty,
-    NotSupported,
-    OperationNotAllowed,
-    QuotaExceeded,
-    Unauthorized,
-)
+from peeklock.broker.definitions import fold
+from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.transactions import Scope, Transactions
 from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.events import (
@@ -36,18 +29,13 @@ from peeklock.engine.events import (
     SessionEnded,
     WindowOpened,
 )
-from peeklock.engine.links import Link, Receiver, Sender
+from peeklock.engine.links import Link
 from peeklock.engine.session import Session
-from peeklock.nodes.addresses import parse_address
-from peeklock.nodes.cbs import CbsNode
+from peeklock.nodes.attaching import make_node
 from peeklock.nodes.node import Node, error_of, rejected
-from peeklock.nodes.receiving import ReceivingNode
-from peeklock.nodes.requests import ReplyNode
-from peeklock.nodes.sending import SendingNode
 
 log = logging.getLogger(__name__)
 
-SESSION_FILTER: Final = "com.microsoft:session-filter"
 MAX_LINKS: Final = 5000
 MAX_LINKS_OF_A_STRANGER: Final = 32
 """Links of a connection that has shown no token or key: enough for `$cbs`, and for attaches that will be refused."""
@@ -68,6 +56,7 @@ class Peer:
         self.wake = wake
         """There is something to write."""
         self.claims = Claims()
+        self.transactions = Transactions(namespace.journal, namespace.agenda)
         self.unsaved_bytes = 0
         """Received and not yet durable: what the server keeps in bounds by not reading on."""
         self._nodes: dict[Link, Node] = {}
@@ -111,6 +100,18 @@ class Peer:
         if claim.expires_at is not None and (self._expiry is None or claim.expires_at < self._expiry.at):
             self._expect_expiry()
 
+    def scope(self, entity: str, link: Link) -> Scope:
+        """Where work of that link comes from, for a transaction."""
+        return Scope(fold(entity), link.session)
+
+    def gone(self, link: Link) -> None:
+        """A node let go of its link."""
+        self._drop(link)
+
+    def link_named(self, name: str) -> Node | None:
+        """The node at the end of the link of that name: clients name a link to say whose lock they mean."""
+        return next((node for link, node in self._nodes.items() if link.name == name), None)
+
     def writable(self) -> None:
         """There is room to write again."""
         for node in self.nodes:
@@ -152,7 +153,7 @@ class Peer:
         try:
             if len(self._nodes) >= (MAX_LINKS if self.claims else MAX_LINKS_OF_A_STRANGER):
                 raise QuotaExceeded(f"The connection has {len(self._nodes)} links; no more are allowed.")
-            node = self._node_for(link)
+            node = make_node(self, link)
         except BrokerError as failure:
             link.refuse(error_of(failure))
             self._log("link refused", error_of(failure), link=link.name)
@@ -164,42 +165,6 @@ class Peer:
             self._log("link attached", None, link=link.name, address=node.address.path, node=type(node).__name__)
             node.on_credit()
         self.wake()
-
-    def _node_for(self, link: Link) -> Node:
-        """Make the node that a link asks for; whoever makes a node accepts the link."""
-        attach = link.remote
-        assert attach is not None
-        terminus = attach.source if isinstance(link, Sender) else attach.target
-        if terminus is not None and not isinstance(terminus, Source | Target):
-            raise NotSupported("Transactions are not supported yet.")
-        if terminus is None or not isinstance(terminus.address, str) or not terminus.address:
-            if terminus is not None and terminus.dynamic:
-                raise NotSupported("Dynamic nodes are not supported.")
-            side = "source" if isinstance(link, Sender) else "target"
-            raise InvalidProperty(f"The attach of link '{link.name}' has no {side} address.")
-        address = parse_address(terminus.address)
-        if address.is_cbs:
-            if isinstance(link, Sender):
-                return ReplyNode(self, address, link)
-            assert isinstance(link, Receiver)
-            return CbsNode(self, address, link)
-        right = Right.LISTEN if isinstance(link, Sender) else Right.SEND
-        if address.is_management:
-            raise NotSupported("'$management' is not supported yet.")
-        self.claims.check(address.container, address.entity, right, self.namespace.now())
-        queue = self.namespace.queue(address.container)
-        if isinstance(link, Receiver):
-            return SendingNode(self, address, link, queue)
-        assert isinstance(link, Sender)
-        asks_session = isinstance(terminus, Source) and SESSION_FILTER in (terminus.filter or {})
-        needs_session = queue.definition.requires_session and not queue.is_dead_letter_queue
-        if asks_session and not needs_session:
-            raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; receive without a session filter.")
-        if needs_session and not asks_session:
-            raise OperationNotAllowed(f"The entity '{queue.path}' requires sessions; receive with a session filter.")
-        if asks_session:
-            raise NotSupported("Session receivers are not supported yet.")
-        return ReceivingNode(self, address, link, queue)
 
     def _expect_expiry(self) -> None:
         """One appointment for all claims: it ends with the connection, however long they would last."""

@@ -1,4 +1,7 @@
-"""Links on which a client receives from a queue: deliveries out, settlements in."""
+"""Links on which a client receives: deliveries out, settlements in.
+
+What is common to receivers with and without sessions; `ReceivingNode` itself is the one without.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
+from peeklock.amqp.transactions import TransactionalState
+from peeklock.broker.container import Container, Done, Lock
 from peeklock.broker.definitions import Right
 from peeklock.broker.envelope import head
-from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported
-from peeklock.broker.queue import Done, Lock, Queue
+from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
+from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
@@ -29,23 +34,24 @@ MODIFIED: Final = Modified().encode()
 DEAD_LETTERED: Final = Rejected().encode()
 """Without the error: clients take one for a failure to dead-letter."""
 
+Gesture = Callable[[Lock, Done], None]
 
-class ReceivingNode(Node):
-    """Gives the messages of one queue to a client."""
+
+class Receiving(Node):
+    """Gives messages to a client and takes its word on them."""
 
     needs = Right.LISTEN
 
-    def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Sender, container: Container) -> None:
         super().__init__(peer, address)
         self._link = link
-        self._queue = queue
+        self._container = container
         self._reserved = 0
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
-        queue.check_receiving()
-        link.accept()
+        container.check_receiving()
 
-    # --- as a consumer of the queue ---
+    # --- as a consumer ---
 
     def ready(self) -> bool:
         return self._link.credit > self._reserved and self._link.ready()
@@ -64,6 +70,9 @@ class ReceivingNode(Node):
     def reserve(self) -> None:
         self._reserved += 1
 
+    def unreserve(self) -> None:
+        self._reserved -= 1
+
     def starved(self) -> None:
         if self._link.drain and not self._reserved and self._link.attached:
             self._link.drained()
@@ -71,6 +80,67 @@ class ReceivingNode(Node):
             self.peer.wake()
 
     # --- as a node ---
+
+    def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
+        if type(state) is Accepted:
+            complete = self._container.complete
+            for delivery in deliveries:
+                lock = delivery.context
+                if lock is None:
+                    continue  # said before, and on its way to the store
+                delivery.context = None
+                try:
+                    complete(lock, partial(self._settled, delivery, ACCEPTED))
+                except (MessageLockLost, SessionLockLost) as failure:
+                    self._settled(delivery, ACCEPTED, failure)
+            return
+        if isinstance(state, TransactionalState):
+            self._enlist(deliveries, state)
+        elif isinstance(state, Released) or (state is None and settled):
+            for delivery in deliveries:
+                if delivery.context is not None:
+                    self._container.release(delivery.context)
+                    self._settled(delivery, RELEASED, None)
+        elif state is not None and not isinstance(state, Received):  # which are no final word
+            outcome, act = gesture(self._container, state)
+            for delivery in deliveries:
+                lock, delivery.context = delivery.context, None
+                if lock is None:
+                    continue
+                try:
+                    act(lock, partial(self._settled, delivery, outcome))
+                except BrokerError as failure:
+                    self._settled(delivery, outcome, failure)
+
+    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState) -> None:
+        """Settle with a transaction: the client hears at once that it is noted, and keeps its locks until then."""
+        scope = self.peer.scope(self.address.entity, self._link)
+        for delivery in deliveries:
+            lock = delivery.context
+            if lock is None:
+                continue
+            try:
+                transaction = self.peer.transactions.get(state.txn_id)
+                outcome, act = gesture(self._container, state.outcome or Accepted())
+                transaction.settle(self._container, lock, partial(act, lock), scope)
+            except BrokerError as failure:
+                self._settled(delivery, b"", failure)
+            else:
+                plain = outcome_of(outcome)
+                self._settled(delivery, TransactionalState(state.txn_id, plain).encode(), None)
+
+    def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
+        delivery.settle(outcome if error is None else rejected(error))
+        self.peer.wake()
+
+
+class ReceivingNode(Receiving):
+    """A receiver of a queue without sessions."""
+
+    def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue) -> None:
+        super().__init__(peer, address, link, queue)
+        self._queue = queue
+        link.accept()
 
     def on_credit(self) -> None:
         if self._link.credit > 0:
@@ -81,55 +151,24 @@ class ReceivingNode(Node):
     def closed(self) -> None:
         self._queue.leave(self)
 
-    def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
-        if type(state) is Accepted:
-            complete = self._queue.complete
-            for delivery in deliveries:
-                try:
-                    complete(delivery.context, partial(self._settled, delivery, ACCEPTED))
-                except MessageLockLost as failure:
-                    self._settled(delivery, ACCEPTED, failure)
-            return
-        settle = self._gesture(state, settled)
-        if settle is not None:
-            for delivery in deliveries:
-                try:
-                    settle(delivery)
-                except BrokerError as failure:
-                    self._settled(delivery, b"", failure)
 
-    def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
-        delivery.settle(outcome if error is None else rejected(error))
-        self.peer.wake()
+def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:
+    """What an outcome asks for: the answer to give when it is done, and the deed."""
+    if isinstance(state, Accepted):
+        return ACCEPTED, container.complete
+    if isinstance(state, Modified):
+        properties = state.message_annotations
+        # Deferring is told from abandoning by undeliverable-here alone; what else is set differs by SDK.
+        act = container.defer if state.undeliverable_here else container.abandon
+        return MODIFIED, lambda lock, done: act(lock, done, properties)
+    if isinstance(state, Rejected):
+        reason, description, others = _dead_letter_reason(state)
+        return DEAD_LETTERED, lambda lock, done: container.dead_letter(lock, done, reason, description, others)
+    raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
 
-    def _gesture(self, state: Any, settled: bool) -> Callable[[OutgoingDelivery], None] | None:
-        """What the state asks for, as something to do to each delivery."""
-        queue = self._queue
-        if isinstance(state, Modified):
-            properties = state.message_annotations
-            # Deferring is told from abandoning by undeliverable-here alone; what else is set differs by SDK.
-            act = queue.defer if state.undeliverable_here else queue.abandon
-            return lambda delivery: act(delivery.context, self._done(delivery, MODIFIED), properties)
-        if isinstance(state, Rejected):
-            reason, description, properties = _dead_letter_reason(state)
-            return lambda delivery: queue.dead_letter(
-                delivery.context, self._done(delivery, DEAD_LETTERED), reason, description, properties
-            )
-        if isinstance(state, Released) or (state is None and settled):
-            return self._release
-        if state is None or isinstance(state, Received):
-            return None  # not a final word
-        return self._unsupported
 
-    def _done(self, delivery: OutgoingDelivery, outcome: bytes) -> Done:
-        return partial(self._settled, delivery, outcome)
-
-    def _release(self, delivery: OutgoingDelivery) -> None:
-        self._queue.release(delivery.context)
-        self._settled(delivery, RELEASED, None)
-
-    def _unsupported(self, delivery: OutgoingDelivery) -> None:
-        raise NotSupported("Transactions are not supported yet.")
+def outcome_of(encoded: bytes) -> Any:
+    return {ACCEPTED: Accepted(), MODIFIED: Modified(), DEAD_LETTERED: Rejected()}[encoded]
 
 
 def _dead_letter_reason(state: Rejected) -> tuple[str | None, str | None, dict[Any, Any]]:

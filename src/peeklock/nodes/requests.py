@@ -6,11 +6,16 @@ What a request means is the business of the node that is built on this.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.outcomes import Accepted
+from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.errors import BrokerError, InvalidMessage, QuotaExceeded
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver, Sender
@@ -60,6 +65,17 @@ class ReplyNode(Node):
         self.peer.wake()
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, and how to answer it."""
+
+    message: Message
+    state: Any
+    """The state of its transfer: a transaction's, or None."""
+    reply: Callable[[Message], None]
+    """To be called once, with a message that lacks only its correlation-id."""
+
+
 class RequestNode(Node):
     """The link on which requests arrive. Subclasses answer them."""
 
@@ -68,12 +84,13 @@ class RequestNode(Node):
     def __init__(self, peer: Peer, address: Address, link: Receiver) -> None:
         super().__init__(peer, address)
         self.link = link
+        self._in_flight = 0
         link.max_message_size = self.max_request_bytes
         link.accept(max_message_size=self.max_request_bytes)
         link.grant(REQUEST_CREDIT)
 
-    def answer(self, request: Message) -> Message:
-        """The reply to a request, without its correlation-id. A BrokerError rejects the request."""
+    def answer(self, request: Request) -> None:
+        """Answer the request by `request.reply`, now or later. A BrokerError rejects the request."""
         raise NotImplementedError  # abstract
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
@@ -88,15 +105,29 @@ class RequestNode(Node):
             replies = self._reply_node(properties.reply_to)
             if replies.full:
                 raise QuotaExceeded("Too many replies wait for credit on the reply link.")
-            reply = self.answer(request)
-            reply.properties = Properties(correlation_id=properties.message_id)
-            delivery.dispose(ACCEPTED)
-            replies.reply(reply)
+            state = delivery.state
+            self._in_flight += 1
+            self.answer(Request(request, state, partial(self._reply, replies, properties.message_id)))
+            outcome = ACCEPTED
+            if isinstance(state, TransactionalState):
+                outcome = TransactionalState(state.txn_id, Accepted()).encode()
+            delivery.dispose(outcome)
         except BrokerError as failure:
+            self._in_flight = max(0, self._in_flight - 1)
             delivery.dispose(rejected(failure))
-        if self.link.credit < REQUEST_CREDIT // 2:
-            self.link.grant(REQUEST_CREDIT)
+        self._renew_credit()
         self.peer.wake()
+
+    def _reply(self, replies: ReplyNode, message_id: Any, reply: Message) -> None:
+        self._in_flight = max(0, self._in_flight - 1)
+        reply.properties = Properties(correlation_id=message_id)
+        if replies.link.attached:
+            replies.reply(reply)
+        self._renew_credit()
+
+    def _renew_credit(self) -> None:
+        if self.link.credit + self._in_flight < REQUEST_CREDIT // 2 and self.link.attached:
+            self.link.grant(REQUEST_CREDIT - self._in_flight)
 
     def _reply_node(self, reply_to: Any) -> ReplyNode:
         """By address, by link name, or the one in the same session: SDKs differ in what they say."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.sections import data_sections
+from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.definitions import Right
 from peeklock.broker.envelope import Incoming, read_incoming
 from peeklock.broker.errors import BrokerError, InvalidMessage, MessageSizeExceeded, NotSupported, ServerBusy
-from peeklock.broker.queue import Queue
+from peeklock.broker.container import Container
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
@@ -41,15 +42,16 @@ class SendingNode(Node):
 
     needs = Right.SEND
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, queue: Queue) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, container: Container) -> None:
         super().__init__(peer, address)
         self._link = link
-        self._queue = queue
+        self._container = container
+        container.check_sending()
         self._in_flight = 0
         self._journal = peer.namespace.journal
         limit = peer.namespace.profile.max_message_bytes
-        if queue.definition.max_message_size_in_kilobytes is not None:
-            limit = min(limit, queue.definition.max_message_size_in_kilobytes * 1024)
+        if container.definition.max_message_size_in_kilobytes is not None:
+            limit = min(limit, container.definition.max_message_size_in_kilobytes * 1024)
         self._limit = limit
         link.max_message_size = limit
         link.accept(
@@ -64,11 +66,14 @@ class SendingNode(Node):
                 messages = self._read_batch(delivery)
             else:
                 self._check(delivery)
-                messages = [read_incoming(delivery.payload, self._queue.definition.requires_session)]
+                messages = [read_incoming(delivery.payload, self._container.definition.requires_session)]
             if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
                 raise ServerBusy("The broker waits for its store and takes no more messages for now.")
             cost = len(delivery.payload) + MESSAGE_BYTES * len(messages)
-            self._queue.send(messages, partial(self._sent, delivery, cost))
+            if delivery.state is not None:
+                self._enlist(delivery, messages)
+                return
+            self._container.send(messages, partial(self._sent, delivery, cost))
         except BrokerError as failure:
             self._answer(delivery, rejected(failure))
             return
@@ -76,19 +81,24 @@ class SendingNode(Node):
         self.peer.unsaved_bytes += cost
         self._journal.unsaved_bytes += cost
 
+    def _enlist(self, delivery: IncomingDelivery, messages: list[Incoming]) -> None:
+        """Send with a transaction: the client hears at once that the message is noted."""
+        state = delivery.state
+        if not isinstance(state, TransactionalState):
+            raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
+        transaction = self.peer.transactions.get(state.txn_id)
+        transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
+        self._answer(delivery, TransactionalState(state.txn_id, Accepted()).encode())
+
     def _check(self, delivery: IncomingDelivery) -> None:
         if delivery.oversize:
             raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of this entity.")
         if delivery.message_format:
             raise NotSupported(f"Message format 0x{delivery.message_format:x} is not known.")
-        if delivery.state is not None:
-            raise NotSupported("Transactions are not supported yet.")
 
     def _read_batch(self, delivery: IncomingDelivery) -> list[Incoming]:
         if delivery.oversize:
             raise MessageSizeExceeded(f"The batch is larger than {self._limit} bytes, the limit of this entity.")
-        if delivery.state is not None:
-            raise NotSupported("Transactions are not supported yet.")
         try:
             encoded = data_sections(delivery.payload)
         except DecodeError as error:
@@ -97,7 +107,7 @@ class SendingNode(Node):
             raise InvalidMessage("The batch holds no message.")
         if len(encoded) > MAX_BATCH_MESSAGES:
             raise MessageSizeExceeded(f"The batch holds more than {MAX_BATCH_MESSAGES} messages.")
-        wants_session = self._queue.definition.requires_session
+        wants_session = self._container.definition.requires_session
         return [read_incoming(message, wants_session) for message in encoded]
 
     def _sent(self, delivery: IncomingDelivery, cost: int, error: BrokerError | None) -> None:

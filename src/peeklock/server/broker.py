@@ -81,7 +81,8 @@ class Broker:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._shells: set[Shell] = set()
+        self.shells: set[Shell] = set()
+        """The AMQP connections, WebSockets included."""
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -98,7 +99,7 @@ class Broker:
     def connections(self) -> int:
         """How many are open, whatever they speak."""
         undecided = sum(listener.undecided for listener in self._listeners)
-        return len(self._shells) + self._http.connections + undecided
+        return len(self.shells) + self._http.connections + undecided
 
     @property
     def connection_string(self) -> str:
@@ -138,7 +139,7 @@ class Broker:
             await self._start_namespace()
             tls = self._tls_context()
             limits = self.options.limits
-            self._http = HttpService(self.namespace, self._shells.add, self._shells.discard, limits)
+            self._http = HttpService(self.namespace, self.shells.add, self.shells.discard, limits)
             await self._http.start()
         except BaseException:
             for sock in sockets:
@@ -161,19 +162,19 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop accepting, let running work finish, commit, tell the clients, let go of the store."""
-        log.info("stopping", extra={"fields": {"connections": len(self._shells)}})
+        log.info("stopping", extra={"fields": {"connections": len(self.shells)}})
         limits = self.options.limits
         for listener in self._listeners:
             listener.close()
-        for shell in list(self._shells):
+        for shell in list(self.shells):
             shell.quiesce()
         if not await _within(limits.stop_seconds, lambda: self.namespace.journal.idle):
             log.warning("stopping before the store has answered")
         error = Error(condition=Condition.CONNECTION_FORCED, description="The broker is stopping.")
-        for shell in list(self._shells):
+        for shell in list(self.shells):
             shell.close(error)
-        await _within(limits.closing_seconds, lambda: not self._shells)
-        for shell in list(self._shells):
+        await _within(limits.closing_seconds, lambda: not self.shells)
+        for shell in list(self.shells):
             shell.abort()
         if self._timer is not None:
             self._timer.cancel()
@@ -192,7 +193,7 @@ class Broker:
     # --- inside ---
 
     def _amqp_protocol(self) -> AmqpProtocol:
-        return AmqpProtocol(self.namespace, self._shells.add, self._shells.discard, self.options.limits)
+        return AmqpProtocol(self.namespace, self.shells.add, self.shells.discard, self.options.limits)
 
     def _has_room(self) -> bool:
         return self.connections < self.options.limits.max_connections

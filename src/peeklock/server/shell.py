@@ -59,7 +59,8 @@ class Shell:
         self.peer = Peer(self.connection, namespace, name, self.wake)
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
-        self._reading = True
+        self.reading = True
+        """Whether we take what the client sends."""
         self._quiet = False
         """The broker is stopping: no more work is taken."""
         self._closing = False
@@ -187,11 +188,11 @@ class Shell:
         else:
             unsaved = self.peer.unsaved_bytes
             wanted = not unsaved or (
-                unsaved <= (self._limits.unsaved_high if self._reading else self._limits.unsaved_low)
+                unsaved <= (self._limits.unsaved_high if self.reading else self._limits.unsaved_low)
                 and self._namespace.journal.unsaved_bytes <= self._limits.unsaved_total
             )
-        if wanted is not self._reading:
-            self._reading = wanted
+        if wanted is not self.reading:
+            self.reading = wanted
             if wanted:
                 self._transport.resume_reading()
             else:

@@ -1,8 +1,9 @@
 """The store protocol: what the broker asks of durability, and nothing else.
 
-A store keeps entities and their messages. Message bytes are opaque to it; the few other columns are those
-the broker asks for by. The broker collects what changed into `Changes` and commits them as one: all of it
-becomes durable, or none. Commits become durable in the order in which they were handed over.
+A store keeps entities, their messages, and the state of their sessions. Message bytes are opaque to it; the
+few other columns are those the broker asks for by. The broker collects what changed into `Changes` and
+commits them as one: all of it becomes durable, or none. Commits become durable in the order in which they
+were handed over.
 
 `commit` and the reads do not block: the answer arrives by callback, on the thread that called, at once or
 later. A read sees every commit whose callback has run, and may see later ones.
@@ -10,7 +11,7 @@ later. A read sees every commit whose callback has run, and may see later ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -116,9 +117,13 @@ class Changes:
     rewrites: list[tuple[int, StoredMessage, int, int]] = field(default_factory=list)
     """As updates, and payload and annex too; the state and the payload size before."""
     removals: list[tuple[int, StoredMessage]] = field(default_factory=list)
-    """As the messages were when removed; those already gone are no error."""
+    """As the messages were when removed. Those already gone are no error, but are counted off a second time: the
+    counters would drift, so no message is ever removed twice."""
+    session_states: list[tuple[int, str, bytes | None, int]] = field(default_factory=list)
+    """Entity, session id, state or None to clear it, when; the last for a session wins. An empty state is one.
+    Of an entity that does not exist they are no error, and nothing is kept."""
     dropped_entities: list[int] = field(default_factory=list)
-    """Deleted, with all their messages."""
+    """Deleted, with all their messages and session states."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -127,11 +132,15 @@ class Changes:
             or self.updates
             or self.rewrites
             or self.entities
+            or self.session_states
             or self.dropped_entities
         )
 
     def deltas(self) -> dict[int, Counters]:
-        """By entity: what to add to its counters; `last_sequence_number` is the highest appended, or 0."""
+        """By entity: what to add to its counters; `last_sequence_number` is the highest appended, or 0.
+
+        Nothing is looked up: what the changes say of the time before them must be so, see `removals`.
+        """
         found: dict[int, Counters] = {}
         for entity, message in self.appends:
             delta = found.get(entity) or found.setdefault(entity, Counters())
@@ -173,7 +182,10 @@ class Range:
 
 Committed = Callable[[StoreError | None], None]
 MessagesRead = Callable[[list[StoredMessage] | StoreError], None]
-ExpiredRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None]
+TimedRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None]
+SessionCountsRead = Callable[[dict[str, int] | StoreError], None]
+SessionStateRead = Callable[[bytes | StoreError | None], None]
+SessionsRead = Callable[[list[str] | StoreError], None]
 
 
 class Store(Protocol):
@@ -184,14 +196,41 @@ class Store(Protocol):
         ...
 
     def commit(self, changes: Changes, done: Committed) -> None:
-        """Make the changes durable, then call `done(None)`, or do none of them and say why."""
+        """Make the changes durable, then call `done(None)`, or do none of them and say why.
+
+        What is handed over is copied before this returns: the caller may go on changing its objects. A message
+        for an entity that neither exists nor is among the changes is refused, and the commit with it.
+        """
         ...
 
     def read(self, wanted: Range, done: MessagesRead) -> None: ...
 
-    def read_expired(self, entity: int, now: int, limit: int, done: ExpiredRead) -> None:
+    def read_numbers(self, entity: int, numbers: Sequence[int], done: MessagesRead) -> None:
+        """Those of the numbers that exist, in any state, ascending. The work is for each number given, however
+        many messages there are; how many bytes come back is for the caller to mind."""
+        ...
+
+    def read_expired(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
         """Active messages with expires_at <= now, soonest first, and the soonest expiry among the other
         active ones, if any has one."""
+        ...
+
+    def read_due(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
+        """Scheduled messages with due_at <= now, soonest first and by number where that is the same, and the
+        soonest due_at among the other scheduled ones, if any has one."""
+        ...
+
+    def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
+        """How many active messages each session has that has any, in the order of the first of them."""
+        ...
+
+    def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
+        """None if it was never set, or cleared."""
+        ...
+
+    def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
+        """Up to `top` session ids after the first `skip`, in the order of their code points: of the sessions
+        that have active messages or a state, or, with a time, of those whose state was set after it."""
         ...
 
     def close(self) -> None:

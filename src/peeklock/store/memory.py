@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
+from typing import TypeVar
 
 from .base import (
     ACTIVE,
@@ -21,16 +22,23 @@ from .base import (
     Changes,
     Committed,
     Counters,
-    ExpiredRead,
     MessagesRead,
     Range,
+    SessionCountsRead,
+    SessionsRead,
+    SessionStateRead,
     StoredEntity,
     StoredMessage,
     StoreError,
+    TimedRead,
 )
+
+_Answer = TypeVar("_Answer")
 
 _NUMBER_BITS = 44
 _MAX_NUMBER = (1 << _NUMBER_BITS) - 1
+_BEFORE_ALL = -(1 << 128)
+_STATES = (ACTIVE, DEFERRED, SCHEDULED)
 
 
 class MemoryStore:
@@ -55,25 +63,39 @@ class MemoryStore:
         done(None)
 
     def read(self, wanted: Range, done: MessagesRead) -> None:
-        try:
-            self._check_open()
-        except StoreError as error:
-            done(error)
-            return
-        entity = self._entities.get(wanted.entity)
-        done(entity.read(wanted) if entity else [])
+        self._ask(wanted.entity, lambda entity: entity.read(wanted), done)
 
-    def read_expired(self, entity: int, now: int, limit: int, done: ExpiredRead) -> None:
-        try:
-            self._check_open()
-        except StoreError as error:
-            done(error)
-            return
-        found = self._entities.get(entity)
-        done(found.read_expired(now, limit) if found else ([], None))
+    def read_numbers(self, entity: int, numbers: Sequence[int], done: MessagesRead) -> None:
+        self._ask(entity, lambda entity: entity.read_numbers(numbers), done)
+
+    def read_expired(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
+        self._ask(entity, lambda entity: entity.read_expired(now, limit), done)
+
+    def read_due(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
+        self._ask(entity, lambda entity: entity.read_due(now, limit), done)
+
+    def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
+        self._ask(entity, lambda entity: entity.read_session_counts(), done)
+
+    def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
+        self._ask(entity, lambda entity: entity.read_session_state(session_id), done)
+
+    def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
+        self._ask(entity, lambda entity: entity.read_sessions(updated_after, skip, top), done)
 
     def close(self) -> None:
         self._is_open = False
+
+    def _ask(
+        self, id: int, question: Callable[[_Entity], _Answer], done: Callable[[_Answer | StoreError], None]
+    ) -> None:
+        """Of an entity that does not exist everything is empty."""
+        try:
+            self._check_open()
+        except StoreError as error:
+            done(error)
+            return
+        done(question(self._entities.get(id) or _Entity(StoredEntity(id, "", "", {}))))
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -119,6 +141,9 @@ class MemoryStore:
         for id, message in changes.removals:
             if owner := self._entities.get(id):
                 owner.remove(message.sequence_number)
+        for id, session_id, state, updated_at in changes.session_states:
+            if owner := self._entities.get(id):
+                owner.set_session_state(session_id, state, updated_at)
         for id, delta in changes.deltas().items():
             if owner := self._entities.get(id):
                 _add(owner.stored.counters, delta)
@@ -132,19 +157,26 @@ class _Entity:
     def __init__(self, stored: StoredEntity) -> None:
         self.stored = stored
         self.messages: dict[int, StoredMessage] = {}
-        self._by_state = {ACTIVE: _SortedNumbers(), DEFERRED: _SortedNumbers(), SCHEDULED: _SortedNumbers()}
-        self._by_session: dict[str, _SortedNumbers] = {}
+        self._by_state = {state: _SortedNumbers() for state in _STATES}
+        self._by_session: dict[int, dict[str, _SortedNumbers]] = {state: {} for state in _STATES}
+        """By state, then by session."""
         self._expiries = _SortedNumbers()
         """Of active messages: the time in the high bits, the sequence number in the low ones."""
+        self._due_times = _SortedNumbers()
+        """Of scheduled messages, likewise."""
+        self._session_states: dict[str, tuple[bytes, int]] = {}
+        """With the time when they were set."""
 
     def add(self, message: StoredMessage) -> None:
         number = message.sequence_number
         self.messages[number] = message
         self._by_state[message.state].add(number)
         if message.session_id is not None:
-            self._by_session.setdefault(message.session_id, _SortedNumbers()).add(number)
+            self._by_session[message.state].setdefault(message.session_id, _SortedNumbers()).add(number)
         if message.expires_at is not None and message.state == ACTIVE:
             self._expiries.add(message.expires_at << _NUMBER_BITS | number)
+        if message.due_at is not None and message.state == SCHEDULED:
+            self._due_times.add(message.due_at << _NUMBER_BITS | number)
 
     def remove(self, number: int) -> StoredMessage | None:
         message = self.messages.pop(number, None)
@@ -152,12 +184,15 @@ class _Entity:
             return None
         self._by_state[message.state].remove(number)
         if message.session_id is not None:
-            session = self._by_session[message.session_id]
+            sessions = self._by_session[message.state]
+            session = sessions[message.session_id]
             session.remove(number)
             if not session:
-                del self._by_session[message.session_id]
+                del sessions[message.session_id]
         if message.expires_at is not None and message.state == ACTIVE:
             self._expiries.remove(message.expires_at << _NUMBER_BITS | number)
+        if message.due_at is not None and message.state == SCHEDULED:
+            self._due_times.remove(message.due_at << _NUMBER_BITS | number)
         return message
 
     def update(self, changed: StoredMessage, *, with_payload: bool) -> None:
@@ -181,31 +216,61 @@ class _Entity:
             if len(found) >= wanted.limit:
                 break
             message = self.messages[number]
-            if wanted.state is None or message.state == wanted.state:
-                found.append(_copy(message))
-                size += len(message.payload)
-                if size >= wanted.max_bytes:
-                    break
+            found.append(_copy(message))
+            size += len(message.payload)
+            if size >= wanted.max_bytes:
+                break
         return found
 
     def _numbers(self, wanted: Range) -> Iterator[int]:
-        after, through = wanted.after, wanted.through
-        if wanted.session_id is not None:
-            session = self._by_session.get(wanted.session_id)
-            return session.between(after, through) if session else iter(())
-        if wanted.state is not None:
-            state = self._by_state.get(wanted.state)
-            return state.between(after, through) if state else iter(())
-        return merge(*(numbers.between(after, through) for numbers in self._by_state.values()))
+        orders = []
+        for state in _STATES if wanted.state is None else (wanted.state,):
+            if wanted.session_id is None:
+                numbers = self._by_state.get(state)
+            else:
+                numbers = self._by_session.get(state, {}).get(wanted.session_id)
+            if numbers:
+                orders.append(numbers.between(wanted.after, wanted.through))
+        return orders[0] if len(orders) == 1 else merge(*orders)
+
+    def read_numbers(self, numbers: Sequence[int]) -> list[StoredMessage]:
+        return [_copy(self.messages[number]) for number in sorted(set(numbers)) if number in self.messages]
 
     def read_expired(self, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        first = list(islice(self._expiries.between(-1, None), limit + 1))
-        expired = [key for key in first[:limit] if key >> _NUMBER_BITS <= now]
-        others = first[len(expired) :]
+        return self._read_timed(self._expiries, now, limit)
+
+    def read_due(self, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(self._due_times, now, limit)
+
+    def _read_timed(self, times: _SortedNumbers, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
+        first = list(islice(times.between(_BEFORE_ALL, None), limit + 1))
+        past = [key for key in first[:limit] if key >> _NUMBER_BITS <= now]
+        others = first[len(past) :]
         return (
-            [_copy(self.messages[key & _MAX_NUMBER]) for key in expired],
+            [_copy(self.messages[key & _MAX_NUMBER]) for key in past],
             others[0] >> _NUMBER_BITS if others else None,
         )
+
+    def read_session_counts(self) -> dict[str, int]:
+        ordered = sorted(self._by_session[ACTIVE].items(), key=lambda session: session[1].first)
+        return {session_id: len(numbers) for session_id, numbers in ordered}
+
+    def set_session_state(self, session_id: str, state: bytes | None, updated_at: int) -> None:
+        if state is None:
+            self._session_states.pop(session_id, None)
+        else:
+            self._session_states[session_id] = (state, updated_at)
+
+    def read_session_state(self, session_id: str) -> bytes | None:
+        found = self._session_states.get(session_id)
+        return found[0] if found else None
+
+    def read_sessions(self, updated_after: int | None, skip: int, top: int) -> list[str]:
+        if updated_after is None:
+            names = self._by_session[ACTIVE].keys() | self._session_states.keys()
+        else:
+            names = {id for id, (_, at) in self._session_states.items() if at > updated_after}
+        return sorted(names)[skip : skip + top]
 
 
 class _SortedNumbers:
@@ -222,6 +287,14 @@ class _SortedNumbers:
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._blocks))
+
+    @property
+    def first(self) -> int:
+        """There must be one."""
+        return self._blocks[0][0]
 
     def add(self, number: int) -> None:
         blocks, lasts = self._blocks, self._lasts

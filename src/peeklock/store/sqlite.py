@@ -11,14 +11,27 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
+from typing import TypeVar
 
-from .base import Changes, Committed, Counters, ExpiredRead, MessagesRead, Range, StoredEntity, StoreError
+from .base import (
+    Changes,
+    Committed,
+    Counters,
+    MessagesRead,
+    Range,
+    SessionCountsRead,
+    SessionsRead,
+    SessionStateRead,
+    StoredEntity,
+    StoreError,
+    TimedRead,
+)
 from .sqlite_batch import Batch
 from .sqlite_file import FolderLock, Synchronous, connect_writer, make_folder, store_error
 from .sqlite_reader import Reader
@@ -29,6 +42,7 @@ _JOINED_ROWS = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
 """Commits that waited are written together up to this, so that the first of them is not kept waiting long."""
 
+_Answer = TypeVar("_Answer")
 _Waiting = tuple[Batch | StoreError, Committed]
 
 
@@ -94,30 +108,26 @@ class SqliteStore:
         self._commits.put((batch, done))
 
     def read(self, wanted: Range, done: MessagesRead) -> None:
-        if not self._is_open:
-            done(StoreError("The store is closed."))
-            return
+        self._ask(lambda: self._reader.read(wanted), done)
 
-        def read() -> None:
-            try:
-                self._answer(partial(done, self._reader.read(wanted)))
-            except StoreError as error:
-                self._answer(partial(done, error))
+    def read_numbers(self, entity: int, numbers: Sequence[int], done: MessagesRead) -> None:
+        copied = list(numbers)
+        self._ask(lambda: self._reader.read_numbers(entity, copied), done)
 
-        self._reads.put(read)
+    def read_expired(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
+        self._ask(lambda: self._reader.read_expired(entity, now, limit), done)
 
-    def read_expired(self, entity: int, now: int, limit: int, done: ExpiredRead) -> None:
-        if not self._is_open:
-            done(StoreError("The store is closed."))
-            return
+    def read_due(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
+        self._ask(lambda: self._reader.read_due(entity, now, limit), done)
 
-        def read() -> None:
-            try:
-                self._answer(partial(done, self._reader.read_expired(entity, now, limit)))
-            except StoreError as error:
-                self._answer(partial(done, error))
+    def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
+        self._ask(lambda: self._reader.read_session_counts(entity), done)
 
-        self._reads.put(read)
+    def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
+        self._ask(lambda: self._reader.read_session_state(entity, session_id), done)
+
+    def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
+        self._ask(lambda: self._reader.read_sessions(entity, updated_after, skip, top), done)
 
     def close(self) -> None:
         if self._is_open:
@@ -130,6 +140,19 @@ class SqliteStore:
         self._held.close()
         while self._answers:
             self._run_answer()
+
+    def _ask(self, question: Callable[[], _Answer], done: Callable[[_Answer | StoreError], None]) -> None:
+        if not self._is_open:
+            done(StoreError("The store is closed."))
+            return
+
+        def read() -> None:
+            try:
+                self._answer(partial(done, question()))
+            except StoreError as error:
+                self._answer(partial(done, error))
+
+        self._reads.put(read)
 
     def _answer(self, answer: Callable[[], None]) -> None:
         self._answers.append(answer)

@@ -38,10 +38,12 @@ class Batch:
         self.updates: dict[int, _Changed] = {}
         self.rewrites: dict[int, tuple[_Changed, bytes, bytes | None]] = {}
         self.removals = [id << NUMBER_BITS | message.sequence_number for id, message in changes.removals]
+        self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
+        """By entity and session id: the state, or None, and when."""
         self.deltas = changes.deltas()
         self.dropped = list(changes.dropped_entities)
         self.size = 0
-        """Bytes of payloads and annexes."""
+        """Bytes of payloads and annexes, and of session ids and states."""
         self._append(changes.appends)
         for id, message, _ in changes.updates:
             self._update(id << NUMBER_BITS | message.sequence_number, _changed(message))
@@ -49,6 +51,10 @@ class Batch:
             key = id << NUMBER_BITS | message.sequence_number
             self._rewrite(key, (_changed(message), message.payload, message.annex))
             self.size += len(message.payload) + len(message.annex or b"")
+        for id, session_id, state, updated_at in changes.session_states:
+            name = session_id.encode()
+            self.session_states[id, name] = (state, updated_at)
+            self.size += len(name) + len(state or b"")
 
     def _append(self, appends: list[tuple[int, StoredMessage]]) -> None:
         plain = self.plain
@@ -85,7 +91,8 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        return len(self.plain) + len(self.rich) + len(self.updates) + len(self.rewrites) + len(self.removals)
+        messages = len(self.plain) + len(self.rich) + len(self.updates) + len(self.rewrites) + len(self.removals)
+        return messages + len(self.session_states)
 
     @property
     def is_long(self) -> bool:
@@ -112,6 +119,7 @@ class Batch:
                 joined._rewrite(key, rewrite)
             # A removed number never comes back, so nothing of a later batch is meant for it.
             joined.removals += batch.removals
+            joined.session_states |= batch.session_states
             for id, delta in batch.deltas.items():
                 joined.deltas[id] = _sum(joined.deltas[id], delta) if id in joined.deltas else delta
             joined.dropped += batch.dropped
@@ -141,6 +149,11 @@ class Batch:
         slice_.put("updates", [(key, *changed) for key, changed in self.updates.items()])
         for key, (changed, payload, annex) in self.rewrites.items():
             slice_.add("rewrites", key, *slice_.place(payload), *slice_.place(annex), *changed)
+            if slice_.size >= _SLICE_BYTES:
+                yield slice_.parameters()
+                slice_ = _Slice()
+        for (id, name), (state, updated_at) in self.session_states.items():
+            slice_.add("session_states", id, *slice_.place(name), *slice_.place(state), updated_at)
             if slice_.size >= _SLICE_BYTES:
                 yield slice_.parameters()
                 slice_ = _Slice()
@@ -209,6 +222,7 @@ SECTIONS = (
     "updates",
     "rewrites",
     "runs",
+    "session_states",
     "deltas",
     "dropped",
 )

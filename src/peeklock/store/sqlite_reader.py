@@ -1,4 +1,4 @@
-"""The reading side of a SQLite store: ranges of messages, each read from one snapshot.
+"""The reading side of a SQLite store: messages and sessions, each answer from one snapshot.
 
 As for the writer, every return from SQLite to Python may wait for a busy event loop, and a cursor returns
 once a row. So a chunk of messages comes as one row: each column's values joined by commas, the payloads by
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from .base import ACTIVE, Range, StoredMessage
+from .base import ACTIVE, SCHEDULED, Range, StoredMessage
 from .sqlite_file import connect_reader, store_error
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS, first_key
 
@@ -78,15 +78,63 @@ def _range_query(condition: str, index: str) -> _Query:
 _BY_NUMBER = _range_query("true", "NOT INDEXED")
 _ACTIVE = _range_query("state = 0", "NOT INDEXED")
 _BY_STATE = _range_query("state = :state AND state <> 0", "INDEXED BY message_state")
-_BY_SESSION = _range_query("session_id = :session_id", "INDEXED BY message_session")
-_BY_SESSION_AND_STATE = _range_query("session_id = :session_id AND state = :state", "INDEXED BY message_session")
 
-_EXPIRING = f"key >> {NUMBER_BITS} = :entity AND expires_at IS NOT NULL AND state = 0"
-_EXPIRED = _make_query("expires_at", "INDEXED BY message_expiry", f"{_EXPIRING} AND expires_at <= :now")
-_NEXT_EXPIRY = f"""
-    SELECT expires_at FROM message INDEXED BY message_expiry
-    WHERE {_EXPIRING} AND {_ENTITY_EXISTS}
-    ORDER BY expires_at, key LIMIT 1 OFFSET :offset
+_OF_ENTITY = f"key >> {NUMBER_BITS} = :entity"
+_OF_SESSION = f"{_OF_ENTITY} AND session_id = :session_id"
+_BY_SESSION = _range_query(_OF_SESSION, "INDEXED BY message_session")
+_BY_SESSION_AND_STATE = _range_query(f"{_OF_SESSION} AND state = :state", "INDEXED BY message_session")
+
+_BY_KEYS = _make_query("key", "NOT INDEXED", "key IN (SELECT value FROM json_each(:keys) WHERE value > :after)")
+
+
+class _TimedQuery(NamedTuple):
+    """Messages of one state whose time has come, and the time that comes after that many of them."""
+
+    past: _Query
+    following: str
+
+
+def _timed_query(time: str, state: int, index: str) -> _TimedQuery:
+    timed = f"{_OF_ENTITY} AND {time} IS NOT NULL AND state = {state}"
+    return _TimedQuery(
+        _make_query(time, f"INDEXED BY {index}", f"{timed} AND {time} <= :now"),
+        f"""
+            SELECT {time} FROM message INDEXED BY {index}
+            WHERE {timed} AND {_ENTITY_EXISTS}
+            ORDER BY {time}, key LIMIT 1 OFFSET :offset
+        """,
+    )
+
+
+_EXPIRED = _timed_query("expires_at", ACTIVE, "message_expiry")
+_DUE = _timed_query("due_at", SCHEDULED, "message_due")
+
+_WITH_ACTIVE = f"""
+    FROM message INDEXED BY message_session
+    WHERE {_OF_ENTITY} AND session_id IS NOT NULL AND state = 0 AND {_ENTITY_EXISTS}
+"""
+# The limit is none, but with one SQLite is bound to keep the order for the aggregates.
+_SESSION_COUNTS = f"""
+    SELECT json_group_array(session_id), group_concat(count)
+    FROM (SELECT session_id, count(*) AS count {_WITH_ACTIVE} GROUP BY session_id ORDER BY min(key) LIMIT -1)
+"""
+_SESSION_STATE = f"""
+    SELECT state FROM session WHERE entity = :entity AND session_id = :session_id AND {_ENTITY_EXISTS}
+"""
+_SESSIONS = f"""
+    SELECT json_group_array(session_id) FROM (
+        SELECT session_id {_WITH_ACTIVE}
+        UNION
+        SELECT session_id FROM session WHERE entity = :entity AND {_ENTITY_EXISTS}
+        ORDER BY session_id LIMIT :top OFFSET :skip
+    )
+"""
+_UPDATED_SESSIONS = f"""
+    SELECT json_group_array(session_id) FROM (
+        SELECT session_id FROM session
+        WHERE entity = :entity AND updated_at > :updated_after AND {_ENTITY_EXISTS}
+        ORDER BY session_id LIMIT :top OFFSET :skip
+    )
 """
 
 
@@ -117,20 +165,62 @@ class Reader:
             )
         )
 
-    def read_expired(self, entity: int, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        def expired(connection: sqlite3.Connection) -> tuple[list[StoredMessage], int | None]:
-            found = self._chunks(connection, _EXPIRED, entity, {"now": now}, limit, None)
-            others = {"entity": entity, "offset": len(found)}
-            following = connection.execute(_NEXT_EXPIRY, others).fetchone()
-            return found, following[0] if following else None
+    def read_numbers(self, entity: int, numbers: Sequence[int]) -> list[StoredMessage]:
+        before = first_key(entity)
+        keys = [before + number for number in sorted(set(numbers)) if 0 < number <= MAX_NUMBER]
 
-        return self._in_snapshot(expired)
+        def numbered(connection: sqlite3.Connection) -> list[StoredMessage]:
+            found: list[StoredMessage] = []
+            for at in range(0, len(keys), _CHUNK_ROWS):
+                chunk = keys[at : at + _CHUNK_ROWS]
+                parameters = {"after": before, "keys": json.dumps(chunk)}
+                found += self._chunks(connection, _BY_KEYS, entity, parameters, len(chunk), None)
+            return found
+
+        return self._in_snapshot(numbered)
+
+    def read_expired(self, entity: int, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(_EXPIRED, entity, now, limit)
+
+    def read_due(self, entity: int, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(_DUE, entity, now, limit)
+
+    def read_session_counts(self, entity: int) -> dict[str, int]:
+        names, counts = self._row(_SESSION_COUNTS, entity=entity)
+        return dict(zip(json.loads(names), _numbers(counts), strict=True))
+
+    def read_session_state(self, entity: int, session_id: str) -> bytes | None:
+        (state,) = self._row(_SESSION_STATE, entity=entity, session_id=session_id) or (None,)
+        return state
+
+    def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int) -> list[str]:
+        page = {"entity": entity, "skip": skip, "top": top}
+        if updated_after is None:
+            (names,) = self._row(_SESSIONS, **page)
+        else:
+            (names,) = self._row(_UPDATED_SESSIONS, updated_after=updated_after, **page)
+        found: list[str] = json.loads(names)
+        return found
 
     def close(self) -> None:
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+    def _read_timed(
+        self, query: _TimedQuery, entity: int, now: int, limit: int
+    ) -> tuple[list[StoredMessage], int | None]:
+        def timed(connection: sqlite3.Connection) -> tuple[list[StoredMessage], int | None]:
+            found = self._chunks(connection, query.past, entity, {"now": now}, limit, None)
+            others = {"entity": entity, "offset": len(found)}
+            following = connection.execute(query.following, others).fetchone()
+            return found, following[0] if following else None
+
+        return self._in_snapshot(timed)
+
+    def _row(self, question: str, **parameters: Any) -> Any:
+        return self._in_snapshot(lambda connection: connection.execute(question, parameters).fetchone())
 
     def _in_snapshot(self, question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
         try:

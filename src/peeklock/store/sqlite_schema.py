@@ -2,7 +2,7 @@
 
 A message's rowid is its entity's number in the high bits and its sequence number in the low 44: messages of
 one entity lie together, in order, in one B-tree, and appending goes to a page that is in the cache. All
-indexes are partial, so that a plain message (active, without session and expiry) is in none of them.
+its indexes are partial, so that a plain message (active, without session and expiry) is in none of them.
 
 `PRAGMA user_version` counts the migrations that were applied, `application_id` says whose file it is.
 """
@@ -62,6 +62,31 @@ MIGRATIONS: list[list[str]] = [
         "CREATE INDEX message_session ON message (session_id) WHERE session_id IS NOT NULL",
         # Entities that are gone, while their messages are still being deleted a few at a time.
         "CREATE TABLE dropped_entity (id INTEGER PRIMARY KEY) STRICT",
+    ],
+    [
+        # With the key before the state, so that a session is read in order in any state or in one; and with the
+        # state, so that sessions are counted and listed without a look at their messages.
+        "DROP INDEX message_session",
+        f"""
+        CREATE INDEX message_session ON message (key >> {NUMBER_BITS}, session_id, key, state)
+        WHERE session_id IS NOT NULL
+        """,
+        f"""
+        CREATE INDEX message_due ON message (key >> {NUMBER_BITS}, due_at)
+        WHERE due_at IS NOT NULL AND state = 2
+        """,
+        # States may be long, so they are not in the B-tree that sessions are listed from, and are set again
+        # without touching it.
+        """
+        CREATE TABLE session (
+            id INTEGER PRIMARY KEY,
+            entity INTEGER NOT NULL,
+            session_id TEXT NOT NULL,
+            updated_at INTEGER NOT NULL,
+            state BLOB NOT NULL,
+            UNIQUE (entity, session_id)
+        ) STRICT
+        """,
     ],
 ]
 """The statements that lead from each version to the next; what was released here is never changed."""

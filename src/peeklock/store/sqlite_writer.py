@@ -17,7 +17,7 @@ from .sqlite_file import Synchronous, connect_writer, store_error
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 
 _PURGE_ROWS = 1000
-"""Messages of a dropped entity deleted at a time, so that no commit waits for a million of them."""
+"""Messages or session states of a dropped entity deleted at a time, so that no commit waits for a million."""
 
 
 def _fields(*names: str) -> str:
@@ -32,6 +32,11 @@ _SET_CHANGED = ", ".join(f"{name} = row.{name}" for name in _CHANGED)
 _ADD_COUNTERS = ", ".join(f"{name} = entity.{name} + row.{name}" for name in _COUNTERS[1:])
 _PAYLOAD = "substr(NEW.bytes, payload_at, payload_length)"
 _ANNEX = "substr(NEW.bytes, annex_at, annex_length)"
+_SESSION_ID = "CAST(substr(NEW.bytes, session_at, session_length) AS TEXT)"
+_SESSION_STATES = f"""(
+    SELECT {_fields("entity", "session_at", "session_length", "state_at", "state_length", "updated_at")}
+    FROM json_each(NEW.session_states)
+) AS row"""
 
 _SET_UP = [
     f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {name}' for name in SECTIONS)}",
@@ -52,8 +57,7 @@ _SET_UP = [
               FROM json_each(NEW.plain));
 
         INSERT INTO message (key, payload, annex, {", ".join(_CHANGED)}, session_id)
-        SELECT key, {_PAYLOAD}, {_ANNEX}, {", ".join(_CHANGED)},
-            CAST(substr(NEW.bytes, session_at, session_length) AS TEXT)
+        SELECT key, {_PAYLOAD}, {_ANNEX}, {", ".join(_CHANGED)}, {_SESSION_ID}
         FROM (SELECT {_fields("key", *_PLACES, "session_at", "session_length", *_CHANGED)}
               FROM json_each(NEW.rich));
 
@@ -72,6 +76,17 @@ _SET_UP = [
             WHERE run_message.key BETWEEN first_key AND last_key
         );
 
+        INSERT INTO session (entity, session_id, updated_at, state)
+        SELECT entity, {_SESSION_ID}, updated_at, substr(NEW.bytes, state_at, state_length)
+        FROM {_SESSION_STATES}
+        WHERE state_at IS NOT NULL AND entity IN (SELECT id FROM entity)
+        ON CONFLICT (entity, session_id) DO UPDATE SET updated_at = excluded.updated_at, state = excluded.state;
+
+        DELETE FROM session WHERE id IN (
+            SELECT cleared.id FROM {_SESSION_STATES} CROSS JOIN session AS cleared
+            WHERE state_at IS NULL AND cleared.entity = row.entity AND cleared.session_id = {_SESSION_ID}
+        );
+
         UPDATE entity SET
             last_sequence_number = max(entity.last_sequence_number, row.last_sequence_number), {_ADD_COUNTERS}
         FROM (SELECT {_fields("id", *_COUNTERS)} FROM json_each(NEW.deltas)) AS row
@@ -86,12 +101,15 @@ _SET_UP = [
 
 _APPLY = f"INSERT INTO batch VALUES ({', '.join(f':{name}' for name in SECTIONS)})"
 
-_PURGE = f"""
+_PURGE_MESSAGES = f"""
     DELETE FROM message WHERE key IN (
         SELECT key FROM message
         WHERE key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}
         LIMIT {_PURGE_ROWS}
     )
+"""
+_PURGE_SESSIONS = f"""
+    DELETE FROM session WHERE id IN (SELECT id FROM session WHERE entity = :entity LIMIT {_PURGE_ROWS})
 """
 
 
@@ -124,7 +142,7 @@ class Writer:
 
     @property
     def has_leftovers(self) -> bool:
-        """Messages of dropped entities wait to be deleted."""
+        """Messages and session states of dropped entities wait to be deleted."""
         return bool(self._dropped) and self._may_purge
 
     def purge(self) -> None:
@@ -132,9 +150,11 @@ class Writer:
         entity = self._dropped[0]
         try:
             connection = self._connected()
-            if not connection.execute(_PURGE, {"entity": entity}).rowcount:
-                connection.execute("DELETE FROM dropped_entity WHERE id = ?", (entity,))
-                del self._dropped[0]
+            for purge in _PURGE_MESSAGES, _PURGE_SESSIONS:
+                if connection.execute(purge, {"entity": entity}).rowcount:
+                    return
+            connection.execute("DELETE FROM dropped_entity WHERE id = ?", (entity,))
+            del self._dropped[0]
         except Exception as error:
             self._recover(error)
             self._may_purge = False

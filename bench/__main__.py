@@ -1,0 +1,142 @@
+"""`python -m bench`: the command line of the benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from bench import backlog, throughput
+from bench.interrupts import Stopped, interrupts
+from bench.load import LoadFailed
+from bench.processes import StartFailed
+
+_DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
+_EPILOG: Final = "Without a command a short version of both is run. docs/benchmarks.md explains the figures."
+_LONGER: Final = """
+This was the short version. For figures to compare:
+  python -m bench throughput
+  python -m bench backlog"""
+
+Measure = Callable[[Path, ExitStack], dict[str, Any]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    interrupts.watch(options.time_limit)
+    results: list[dict[str, Any]] = []
+    try:
+        for measure in _measures(options):
+            results.append(_measured(measure, options.folder))
+            print()
+    except (StartFailed, LoadFailed, ValueError, OSError) as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        print(f"bench: {stopped}", file=sys.stderr)
+        return 130
+    finally:
+        if options.json is not None and results:
+            options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.command is None:
+        print(_LONGER)
+    return 0
+
+
+def _measures(options: argparse.Namespace) -> list[Measure]:
+    if options.command == "throughput":
+        chosen = throughput.Options(
+            count=options.count,
+            size=options.size,
+            connections=options.connections,
+            rounds=options.rounds,
+            latency_count=options.latency_count,
+            memory=options.memory,
+            peers=not options.no_peer,
+            rabbitmq=options.rabbitmq,
+            peer=options.peer,
+            peer_address=options.peer_address,
+        )
+        return [lambda folder, started: throughput.run(chosen, folder, started)]
+    if options.command == "backlog":
+        long = backlog.Options(count=options.count, size=options.size, rounds=options.rounds)
+        return [lambda folder, started: backlog.run(long, folder, started)]
+    return [
+        lambda folder, started: throughput.run(throughput.Options(count=20_000, latency_count=300), folder, started),
+        lambda folder, started: backlog.run(backlog.Options(count=100_000), folder, started),
+    ]
+
+
+def _measured(measure: Measure, parent: Path | None) -> dict[str, Any]:
+    with interrupts.held(), ExitStack() as started:
+        # Held around the stack: its end, each step of which has a limit, is not interrupted.
+        folder = Path(started.enter_context(tempfile.TemporaryDirectory(prefix="peeklock-bench-", dir=parent)))
+        with interrupts.released():
+            return measure(folder, started)
+
+
+# --- arguments ---
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write all figures here")
+    common.add_argument(
+        "--folder",
+        type=Path,
+        default=argparse.SUPPRESS,
+        help="where the brokers keep their data for the time of the run (default: the system's temporary folder)",
+    )
+    common.add_argument(
+        "--time-limit",
+        type=_between(1, 86_400),
+        default=argparse.SUPPRESS,
+        metavar="SECONDS",
+        help="end the run after this long (default: 1800)",
+    )
+    load = argparse.ArgumentParser(add_help=False)
+    load.add_argument("--size", type=_between(8, 250_000), default=1024, help="bytes of a body (default: 1024)")
+    load.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
+
+    parser = argparse.ArgumentParser(prog="bench", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
+    parser.set_defaults(json=None, folder=None, time_limit=1800)
+    commands = parser.add_subparsers(dest="command")
+
+    speed = commands.add_parser("throughput", parents=[common, load], help="messages a second, latency, CPU, memory")
+    speed.add_argument("--count", type=_between(1, 5_000_000), default=100_000, help="(default: 100000)")
+    speed.add_argument("--connections", type=_numbers, default=(1, 8), metavar="1,8", help="(default: 1,8)")
+    speed.add_argument("--latency-count", type=_between(1, 100_000), default=1000, help="(default: 1000)")
+    speed.add_argument("--memory", action="store_true", help="measure Peeklock with its store in memory")
+    speed.add_argument("--no-peer", action="store_true", help="leave RabbitMQ out")
+    speed.add_argument("--rabbitmq", type=Path, metavar="FOLDER", help="where RabbitMQ's scripts are, if not found")
+    speed.add_argument(
+        "--peer", metavar="URL", help="a running broker on this machine: amqp://user:pass@localhost:5672"
+    )
+    speed.add_argument("--peer-address", default="/queues/bench", help="an empty queue of it (default: /queues/bench)")
+
+    long = commands.add_parser("backlog", parents=[common, load], help="memory, restart and speed with a long queue")
+    long.add_argument("--count", type=_between(100, 4_000_000), default=1_000_000, help="(default: 1000000)")
+    return parser
+
+
+def _between(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be from {least} to {most}, not {value}")
+        return value
+
+    return number
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_between(1, 64)(part) for part in text.split(",")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""The load: processes with one connection each that send, receive and take the time, through `peeklock.client`.
+
+A job connects, reports that it is ready and waits until all of its kind are; only then does the time start. All times
+are of the system's monotonic clock, which processes share.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from multiprocessing.connection import Connection as Pipe
+from types import TracebackType
+from typing import Any, Final
+
+from peeklock.client import Connection, Header, Message, Properties, ReceivedMessage, ReceiveMode, connect
+
+PREFETCH: Final = 1000
+SETTLE_AT_ONCE: Final = 250
+_QUIET_SECONDS: Final = 0.2
+_READY_SECONDS: Final = 60.0
+
+
+class LoadFailed(Exception):
+    """A load process could not do its job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one load process shall do, on a connection of its own."""
+
+    url: str
+    address: str
+    count: int
+    size: int = 0
+    mode: ReceiveMode = ReceiveMode.PEEK_LOCK
+    seconds: float = 600.0
+    """The longest it may take."""
+
+
+class Send(Job):
+    """Send `count` durable messages, unsettled, with many in flight, and wait for every outcome."""
+
+
+class Receive(Job):
+    """Receive and complete, in ranges, until all receivers together have `count`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace(Job):
+    """Send one message every `interval_seconds`, with one in flight, and note how long each outcome took."""
+
+    interval_seconds: float
+
+
+class Watch(Job):
+    """Receive what `Pace` sends, and note how long each message was under way."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a job has to say."""
+
+    count: int
+    began: float
+    ended: float
+    latencies: list[float] = field(default_factory=list)
+    """Seconds."""
+
+
+def encoded_message(size: int, body_start: bytes = b"") -> bytes:
+    """A durable message with a body of `size` bytes."""
+    body = body_start + b"x" * (size - len(body_start))
+    return Message(header=Header(durable=True), properties=Properties(message_id="x" * 16), data=[body]).encode()
+
+
+class LoadProcesses:
+    """A number of processes that wait for jobs. A context manager; leaving it ends them."""
+
+    def __init__(self, number: int) -> None:
+        # Spawned, not forked: nothing of this process takes part in the load.
+        context = multiprocessing.get_context("spawn")
+        self._received = context.Value("q", 0)
+        self._pipes: list[Pipe] = []
+        self._processes = []
+        for _ in range(number):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, self._received), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self) -> LoadProcesses:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def run(self, jobs: list[Job], before: Callable[[], None] = lambda: None) -> list[Result]:
+        """Do all jobs at the same time, each in a process; `before` is called when all are ready to start."""
+        pipes = self._pipes[: len(jobs)]
+        assert len(pipes) == len(jobs)
+        self._received.value = 0
+        for pipe, job in zip(pipes, jobs, strict=True):
+            pipe.send(job)
+        for pipe in pipes:
+            _answer(pipe, _READY_SECONDS)
+        before()
+        for pipe in pipes:
+            pipe.send("go")
+        return [_answer(pipe, job.seconds + _READY_SECONDS) for pipe, job in zip(pipes, jobs, strict=True)]
+
+
+def _answer(pipe: Pipe, seconds: float) -> Any:
+    if not pipe.poll(seconds):
+        raise LoadFailed(f"a load process did not answer within {seconds:g} seconds")
+    try:
+        answer = pipe.recv()
+    except EOFError:
+        raise LoadFailed("a load process ended before its job was done") from None
+    if isinstance(answer, LoadFailed):
+        raise answer
+    return answer
+
+
+# --- in the load process ---
+
+
+def _work(pipe: Pipe, received: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us decides when to end
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            with connect(job.url, max_frame_size=65536) as connection:
+                if connection.endpoint.has_token:
+                    connection.authenticate(job.address)
+                pipe.send("ready")
+                pipe.recv()
+                answer: Any = _DO[type(job)](connection, job, received)
+        except Exception as failure:
+            answer = LoadFailed(f"{type(job).__name__} at {job.address}: {failure}")
+        pipe.send(answer)
+
+
+def _send(connection: Connection, job: Send, received: Any) -> Result:
+    payload = encoded_message(job.size)
+    sender = connection.sender(job.address)
+    began = time.monotonic()
+    sender.send_all(repeat(payload, job.count))
+    return Result(job.count, began, time.monotonic())
+
+
+def _receive(connection: Connection, job: Receive, received: Any) -> Result:
+    began = ended = time.monotonic()
+    receiver = connection.receiver(job.address, credit=PREFETCH, mode=job.mode)
+    count = 0
+    while (left := job.count - received.value) > 0:
+        messages = receiver.receive(min(SETTLE_AT_ONCE, left), _QUIET_SECONDS)
+        if messages:
+            receiver.accept(messages)
+            count += len(messages)
+            with received.get_lock():
+                received.value += len(messages)
+            ended = time.monotonic()
+        elif time.monotonic() - ended > job.seconds:
+            raise LoadFailed(f"no message for {job.seconds:g} seconds, {left} are missing")
+    if count:
+        receiver.confirm()
+        ended = time.monotonic()
+    receiver.close()
+    return Result(count, began, ended)
+
+
+def _pace(connection: Connection, job: Pace, received: Any) -> Result:
+    sender = connection.sender(job.address)
+    latencies = []
+    due = began = time.monotonic()
+    for _ in range(job.count):
+        while (left := due - time.monotonic()) > 0:
+            time.sleep(left)
+        handed_over = time.monotonic_ns()
+        sender.send(encoded_message(job.size, handed_over.to_bytes(8, "big")))
+        latencies.append((time.monotonic_ns() - handed_over) / 1e9)
+        due = max(due + job.interval_seconds, time.monotonic())
+    return Result(job.count, began, time.monotonic(), latencies)
+
+
+def _watch(connection: Connection, job: Watch, received: Any) -> Result:
+    receiver = connection.receiver(job.address, credit=PREFETCH, mode=job.mode)
+    began = time.monotonic()
+    latencies = []
+    for message in _up_to(receiver.messages(job.seconds), job.count):
+        latencies.append((time.monotonic_ns() - int.from_bytes(message.body[:8], "big")) / 1e9)
+        receiver.accept(message)
+    if len(latencies) < job.count:
+        raise LoadFailed(f"{job.count - len(latencies)} messages did not come")
+    receiver.confirm()
+    return Result(job.count, began, time.monotonic(), latencies)
+
+
+def _up_to(messages: Iterator[ReceivedMessage], count: int) -> Iterator[ReceivedMessage]:
+    for _, message in zip(range(count), messages, strict=False):
+        yield message
+
+
+_DO: Final[dict[type, Callable[[Connection, Any, Any], Result]]] = {
+    Send: _send,
+    Receive: _receive,
+    Pace: _pace,
+    Watch: _watch,
+}

@@ -1,0 +1,169 @@
+"""What time does to the messages of an entity: they expire, and scheduled ones are enqueued when they are due."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from peeklock.broker.container import Container, Done
+from peeklock.broker.envelope import Annex
+from peeklock.broker.errors import BrokerError, MessageNotFound, StorageFailed
+from peeklock.broker.journal import Lane
+from peeklock.broker.timetable import Finished, Timetable
+from peeklock.store.base import ACTIVE, SCHEDULED, StoredMessage, StoreError
+
+
+class Scheduling(Container):
+    """The part of a container that asks what time it is."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        store, entity = self._store, self.entity
+        self._expiries = Timetable(
+            self._agenda,
+            lambda now, limit, done: store.read_expired(entity, now, limit, done),
+            self._expire_found,
+            self._may_sweep,
+            self._swept,
+        )
+        self._due = Timetable(
+            self._agenda, lambda now, limit, done: store.read_due(entity, now, limit, done), self._enqueue_due
+        )
+        self._leaving: set[int] = set()
+        """Numbers of messages on their way out: expired, enqueued at last, or cancelled."""
+
+    def _look_ahead(self) -> None:
+        """At start: what fell due while nobody looked, and what will."""
+        if self.counters.active:
+            self._expiries.look()
+        if self.counters.scheduled:
+            self._due.look()
+
+    # --- for subclasses ---
+
+    def _may_sweep(self) -> bool:
+        """Whether expired messages may be removed now; no pages are read until `_swept`."""
+        return True
+
+    def _swept(self) -> None: ...
+
+    def _discard(self, message: StoredMessage) -> None:
+        """A waiting message leaves; it may stand in a window."""
+
+    # --- expiry ---
+
+    def _expire_found(self, messages: list[StoredMessage], finished: Finished) -> None:
+        staged = False
+        for message in messages:
+            number = message.sequence_number
+            # Not while it is locked; it is looked at again when it comes back.
+            if number not in self._locks and number not in self._leaving:
+                self._discard(message)
+                self._expire(message)
+                staged = True
+        if staged:
+            self._journal.rest.waiting.append((_tell, finished))
+            self._journal.wake()
+        else:
+            finished(True)
+
+    def _expire(self, message: StoredMessage) -> None:
+        """A waiting message is past its time: out, or to the dead letters."""
+        self._leaving.add(message.sequence_number)
+        lane = self._journal.rest
+        if self.definition.dead_lettering_on_message_expiration and self.dead_letters is not None:
+            properties = {
+                "DeadLetterReason": "TTLExpiredException",
+                "DeadLetterErrorDescription": "The message expired and was dead lettered.",
+            }
+            self._move(message, lane, properties, self._expired, None)
+        else:
+            lane.changes.removals.append((self.entity, message))
+            lane.waiting.append((self._dropped, message))
+            self._journal.wake()
+
+    def _dropped(self, message: StoredMessage, error: BrokerError | None) -> None:
+        if error is None:
+            self._gone(message)
+        self._expired(message, None, error)
+
+    def _expired(self, message: StoredMessage, _: Any, error: BrokerError | None) -> None:
+        self._leaving.discard(message.sequence_number)
+        if error is not None and message.state == ACTIVE:
+            self._returned(message)
+
+    # --- scheduled messages ---
+
+    def _scheduled(self, message: StoredMessage) -> None:
+        assert message.due_at is not None
+        self._due.expect(message.due_at)
+
+    def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
+        """Scheduled messages become active: with new numbers, at the time they were meant for."""
+        lane = self._journal.rest
+        staged = False
+        for message in messages:
+            if message.sequence_number not in self._leaving:
+                self._leaving.add(message.sequence_number)
+                self._enqueue(lane, message)
+                staged = True
+        if staged:
+            lane.waiting.append((_tell, finished))
+            self._journal.wake()
+        else:
+            finished(True)
+
+    def _enqueue(self, lane: Lane, message: StoredMessage) -> None:
+        assert message.due_at is not None
+        annex = Annex.decode(message.annex)
+        kept = annex._replace(ttl_ms=None)
+        enqueued = self._active(
+            message.payload, None if kept == Annex() else kept.encode(), annex.ttl_ms, message.session_id, message.due_at
+        )
+        self._last_number += 1
+        enqueued.sequence_number = self._last_number
+        lane.changes.appends.append((self.entity, enqueued))
+        lane.changes.removals.append((self.entity, message))
+        lane.waiting.append((self._enqueued, (message, enqueued)))
+
+    def _enqueued(self, argument: tuple[StoredMessage, StoredMessage], error: BrokerError | None) -> None:
+        message, enqueued = argument
+        self._leaving.discard(message.sequence_number)
+        if error is None:
+            self._gone(message)
+            self._enter(enqueued)
+
+    def cancel_scheduled(self, numbers: list[int], done: Done) -> None:
+        """Take scheduled messages back before they are due: all of them, or none when one is not there."""
+        self._store.read_numbers(self.entity, numbers, partial(self._cancel, set(numbers), done))
+
+    def _cancel(self, numbers: set[int], done: Done, found: Any) -> None:
+        if isinstance(found, StoreError):
+            done(unreadable(found))
+            return
+        scheduled = {message.sequence_number: message for message in found if message.state == SCHEDULED}
+        missing = sorted(number for number in numbers if number not in scheduled or number in self._leaving)
+        if missing:
+            done(MessageNotFound(f"No scheduled message of '{self.path}' has the sequence number {missing[0]}."))
+            return
+        lane = self._journal.rest
+        self._leaving |= numbers
+        lane.changes.removals.extend((self.entity, message) for message in scheduled.values())
+        lane.waiting.append((self._cancelled, (list(scheduled.values()), done)))
+        self._journal.wake()
+
+    def _cancelled(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
+        messages, done = argument
+        for message in messages:
+            self._leaving.discard(message.sequence_number)
+            if error is None:
+                self._gone(message)
+        done(error)
+
+
+def unreadable(error: StoreError) -> BrokerError:
+    return StorageFailed(f"The broker could not read from its store: {error}")
+
+
+def _tell(finished: Finished, error: BrokerError | None) -> None:
+    finished(error is None)

@@ -1,0 +1,401 @@
+"""A queue with sessions: each session belongs to one receiver at a time, who gets its messages in order.
+
+A session that nobody holds costs an entry in a table; its messages are read from the store when it is accepted. So
+a hundred thousand sessions can wait, and the next free one is found without looking at the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from peeklock.broker.agenda import Appointment
+from peeklock.broker.backlog import Backlog
+from peeklock.broker.container import Container, Lock, Machinery
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.errors import (
+    BrokerError,
+    OperationNotAllowed,
+    OperationTimedOut,
+    QuotaExceeded,
+    SessionCannotBeLocked,
+    SessionLockLost,
+)
+from peeklock.broker.numbers import Numbered
+from peeklock.broker.queue import READ_AGAIN_MS, Consumer
+from peeklock.broker.schedule import unreadable
+from peeklock.store.base import Counters, StoredMessage, StoreError
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 5000
+"""Receivers that wait for the next free session of one queue."""
+
+
+class SessionHolder(Consumer, Protocol):
+    """A receiver that holds a session."""
+
+    def session_lost(self, failure: BrokerError) -> None:
+        """The session is no longer the holder's."""
+        ...
+
+
+class Session:
+    """A session with messages, or with a holder."""
+
+    __slots__ = ("active", "awake", "backlog", "expires_at", "holder", "id", "locks", "timer")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.active = 0
+        """Active messages, locked ones too."""
+        self.holder: SessionHolder | None = None
+        self.expires_at = 0
+        self.timer: Appointment | None = None
+        self.backlog: Backlog | None = None
+        """While it is held."""
+        self.locks: dict[int, Lock] = {}
+        self.awake = False
+
+    @property
+    def is_free(self) -> bool:
+        """Nobody holds it, and nothing of its last holder's is still on the way to the store."""
+        return self.holder is None and not self.locks
+
+
+class Waiter:
+    """Somebody who waits for the next free session."""
+
+    __slots__ = ("deadline", "holder", "outcome")
+
+    def __init__(self, holder: SessionHolder, outcome: Callable[[Session | BrokerError], None]) -> None:
+        self.holder = holder
+        self.outcome: Callable[[Session | BrokerError], None] | None = outcome
+        self.deadline: Appointment | None = None
+
+
+class SessionQueue(Numbered):
+    """A queue whose messages belong to sessions."""
+
+    def __init__(
+        self,
+        entity: int,
+        path: str,
+        definition: QueueDefinition,
+        machinery: Machinery,
+        counters: Counters,
+        dead_letters: Container | None,
+    ) -> None:
+        super().__init__(entity, path, definition, machinery, counters, dead_letters)
+        self._sessions: dict[str, Session] = {}
+        self._free: OrderedDict[str, Session] = OrderedDict()
+        """Sessions with messages that nobody holds, the one that waits longest first."""
+        self._waiting: deque[Waiter] = deque()
+        self._held: set[Session] = set()
+        self._sweeping = False
+
+    def load(self, done: Callable[[StoreError | None], None]) -> None:
+        """At start: which sessions have messages."""
+
+        def found(counts: dict[str, int] | StoreError) -> None:
+            if isinstance(counts, StoreError):
+                done(counts)
+                return
+            for id, active in counts.items():
+                session = self._sessions[id] = self._free[id] = Session(id)
+                session.active = active
+            self._look_ahead()
+            done(None)
+
+        if self.counters.active:
+            self._store.read_session_counts(self.entity, found)
+        else:
+            self._look_ahead()
+            done(None)
+
+    # --- accepting and letting go ---
+
+    def accept(self, id: str, holder: SessionHolder) -> Session:
+        """Give the holder that session, whether it has messages or not."""
+        session = self._sessions.get(id)
+        if session is None:
+            session = self._sessions[id] = Session(id)
+        elif not session.is_free:
+            raise SessionCannotBeLocked(
+                f"The requested session '{id}' cannot be accepted. It may be locked by another receiver."
+            )
+        self._free.pop(id, None)
+        self._hold(session, holder)
+        return session
+
+    def accept_next(
+        self, holder: SessionHolder, time_out_ms: int, outcome: Callable[[Session | BrokerError], None]
+    ) -> Waiter | None:
+        """Give the holder the next free session, at once or when there is one; returns the wait, if there is any."""
+        if self._free:
+            session = self._free.popitem(last=False)[1]
+            self._hold(session, holder)
+            outcome(session)
+            return None
+        if len(self._waiting) >= MAX_WAITING:
+            raise QuotaExceeded(f"{MAX_WAITING} receivers already wait for a session of '{self.path}'.")
+        waiter = Waiter(holder, outcome)
+        waiter.deadline = self._agenda.at(self._agenda.now() + time_out_ms, partial(self._time_out, waiter))
+        self._waiting.append(waiter)
+        return waiter
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        waiter.outcome = None
+        if waiter.deadline is not None:
+            waiter.deadline.cancel()
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+
+    def let_go(self, session: Session, holder: SessionHolder) -> None:
+        """The holder closes the session: its messages are there again at once, uncounted."""
+        if session.holder is not holder:
+            return
+        self._end_hold(session)
+        for lock in list(session.locks.values()):
+            if not lock.settling:
+                self._drop_lock(lock)
+        self._offer(session)
+
+    def renew_session(self, session: Session) -> int:
+        """Hold it for another lock duration; returns until when."""
+        session.expires_at = self._agenda.now() + self.definition.lock_duration_ms
+        if session.timer is not None:
+            session.timer.cancel()
+        session.timer = self._agenda.at(session.expires_at, partial(self._session_expired, session))
+        for lock in session.locks.values():
+            lock.expires_at = session.expires_at
+        return session.expires_at
+
+    def held(self, id: str) -> Session:
+        """The session of that name, if somebody holds it; SessionLockLost otherwise."""
+        session = self._sessions.get(id)
+        if session is None or session.holder is None or session.expires_at <= self._agenda.now():
+            raise SessionLockLost(f"The session lock of '{id}' has expired or was never taken.")
+        return session
+
+    def _hold(self, session: Session, holder: SessionHolder) -> None:
+        session.holder = holder
+        machinery = self._machinery
+        wake = partial(self._wake, session)
+        session.backlog = Backlog(
+            self.entity,
+            self._store,
+            machinery.budget,
+            wake,
+            lambda: void(self._agenda.at(self._agenda.now() + READ_AGAIN_MS, wake)),
+            session_id=session.id,
+        )
+        session.backlog.held = self._sweeping
+        self._held.add(session)
+        session.backlog.resume(self.counters.last_sequence_number, session.active > 0)
+        self.renew_session(session)
+
+    def _end_hold(self, session: Session) -> None:
+        session.holder = None
+        self._held.discard(session)
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+        if session.backlog is not None:
+            session.backlog.forget()
+            session.backlog = None
+
+    def _session_expired(self, session: Session) -> None:
+        holder = session.holder
+        if holder is None:
+            return
+        self._end_hold(session)
+        for lock in list(session.locks.values()):
+            if not lock.settling:
+                lock.settling = True
+                self._give_back(lock, self._journal.rest, self._after_unlocking, None)
+        self._offer(session)
+        holder.session_lost(SessionLockLost(f"The session lock of '{session.id}' has expired."))
+
+    def _offer(self, session: Session) -> None:
+        """A session that may be free: to the one who waits longest, or to the table of free ones."""
+        if not session.is_free:
+            return
+        if not session.active:
+            self._free.pop(session.id, None)
+            self._sessions.pop(session.id, None)
+            return
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            outcome = waiter.outcome
+            if outcome is not None:
+                self.stop_waiting(waiter)
+                self._free.pop(session.id, None)
+                self._hold(session, waiter.holder)
+                outcome(session)
+                return
+        self._free[session.id] = session
+
+    def _time_out(self, waiter: Waiter) -> None:
+        outcome = waiter.outcome
+        if outcome is not None:
+            waiter.outcome = None
+            self._waiting.remove(waiter)
+            outcome(OperationTimedOut(f"No session of '{self.path}' became free within the time to wait."))
+
+    # --- handing out ---
+
+    def want(self, session: Session) -> None:
+        """The holder can take messages."""
+        self._wake(session)
+
+    def _wake(self, session: Session) -> None:
+        if not session.awake and session.holder is not None:
+            session.awake = True
+            self._machinery.call_soon(partial(self._pump, session))
+
+    def _pump(self, session: Session) -> None:
+        session.awake = False
+        holder, backlog = session.holder, session.backlog
+        if holder is None or backlog is None:
+            return
+        now = self._agenda.now()
+        while holder.ready():
+            message = backlog.take()
+            if message is None:
+                break
+            number = message.sequence_number
+            if message.expires_at is not None and message.expires_at <= now:
+                if number not in self._leaving:
+                    self._expire(message)
+                continue
+            lock = session.locks[number] = self._make_lock(message, session.expires_at, session)
+            if holder.deletes:
+                holder.reserve()
+                self.complete(lock, partial(self._deleted, holder, message))
+            else:
+                holder.deliver(message, lock)
+        if not backlog.loading and session.holder is holder:
+            holder.starved()
+
+    def _deleted(self, holder: SessionHolder, message: StoredMessage, error: BrokerError | None) -> None:
+        if error is None:
+            holder.deliver(message, None)
+        else:
+            holder.unreserve()
+            lock = self._locks.get(message.sequence_number)
+            if lock is not None:
+                self.release(lock)
+
+    # --- where messages wait ---
+
+    def _arrived(self, message: StoredMessage) -> None:
+        id = message.session_id or ""
+        session = self._sessions.get(id)
+        if session is None:
+            session = self._sessions[id] = Session(id)
+        session.active += 1
+        if message.expires_at is not None:
+            self._expiries.expect(message.expires_at)
+        if session.backlog is not None:
+            session.backlog.add(message)
+            self._wake(session)
+        else:
+            self._offer(session)
+
+    def _returned(self, message: StoredMessage) -> None:
+        if message.expires_at is not None:
+            self._expiries.expect(message.expires_at)
+        session = self._sessions.get(message.session_id or "")
+        if session is not None and session.backlog is not None:
+            session.backlog.add(message)
+            self._wake(session)
+
+    def _left(self, message: StoredMessage) -> None:
+        session = self._sessions.get(message.session_id or "")
+        if session is not None:
+            session.active -= 1
+            if not session.active:
+                self._offer(session)
+
+    def _may_sweep(self) -> bool:
+        # A page on its way may hold what the sweep removes: one after the other.
+        held = [session.backlog for session in self._held if session.backlog is not None]
+        if any(backlog.loading for backlog in held):
+            return False
+        self._sweeping = True
+        for backlog in held:
+            backlog.held = True
+        return True
+
+    def _swept(self) -> None:
+        self._sweeping = False
+        for session in self._held:
+            if session.backlog is not None:
+                session.backlog.held = False
+                self._wake(session)
+
+    def _discard(self, message: StoredMessage) -> None:
+        session = self._sessions.get(message.session_id or "")
+        if session is not None and session.backlog is not None:
+            session.backlog.discard(message.sequence_number)
+
+    # --- locks ---
+
+    def renew(self, lock: Lock) -> int:
+        raise OperationNotAllowed(f"Messages of '{self.path}' are locked with their session: renew the session's lock.")
+
+    def _settled(self, lock: Lock, error: BrokerError | None) -> None:
+        super()._settled(lock, error)
+        if error is not None and lock.session.holder is None:
+            self._drop_lock(lock)  # whoever holds the session next reads the message again
+
+    def _lock_deferred(self, message: StoredMessage) -> Lock:
+        session = self.held(message.session_id or "")
+        lock = session.locks[message.sequence_number] = self._make_lock(message, session.expires_at, session)
+        return lock
+
+    def _check_lock(self, lock: Lock) -> None:
+        session = lock.session
+        if session.holder is None or session.expires_at <= self._agenda.now():
+            raise SessionLockLost(f"The session lock of '{session.id}' has expired.")
+
+    def _unlocked(self, lock: Lock) -> None:
+        session = lock.session
+        session.locks.pop(lock.message.sequence_number, None)
+        if session.is_free:
+            self._offer(session)
+
+    def _after_unlocking(self, error: BrokerError | None) -> None:
+        if error is not None:
+            log.error("a message of '%s' could not be unlocked yet: %s", self.path, error)
+
+    # --- state ---
+
+    def set_state(self, id: str, state: bytes | None, done: Callable[[BrokerError | None], None]) -> None:
+        """Keep something with the session; None forgets it. The session must be held."""
+        self.held(id)
+        lane = self._journal.rest
+        lane.changes.session_states.append((self.entity, id, state, self._agenda.now()))
+        lane.waiting.append((lambda _, error: done(error), None))
+        self._journal.wake()
+
+    def get_state(self, id: str, done: Callable[[bytes | None | BrokerError], None]) -> None:
+        self.held(id)
+        self._store.read_session_state(self.entity, id, _readable(done))
+
+    def list_sessions(
+        self, updated_after: int | None, skip: int, top: int, done: Callable[[list[str] | BrokerError], None]
+    ) -> None:
+        """Names of sessions: with messages or a state, or those whose state was set after a time."""
+        self._store.read_sessions(self.entity, updated_after, skip, top, _readable(done))
+
+
+def _readable(done: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda answer: done(unreadable(answer) if isinstance(answer, StoreError) else answer)
+
+
+def void(_: object) -> None: ...

@@ -1,0 +1,99 @@
+"""Which node a link gets: from its address, its role, and what its connection may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from peeklock.amqp.termini import Source, Target
+from peeklock.amqp.transactions import Coordinator
+from peeklock.broker.definitions import Right
+from peeklock.broker.errors import InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
+from peeklock.broker.sessions import SessionQueue
+from peeklock.engine.links import Link, Receiver, Sender
+from peeklock.nodes.addresses import Address, parse_address
+from peeklock.nodes.cbs import CbsNode
+from peeklock.nodes.coordinator import CoordinatorNode
+from peeklock.nodes.management import ManagementNode
+from peeklock.nodes.node import Node
+from peeklock.nodes.receiving import ReceivingNode
+from peeklock.nodes.requests import ReplyNode
+from peeklock.nodes.sending import SendingNode
+from peeklock.nodes.session_receiving import SESSION_FILTER, SessionReceivingNode
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+
+
+def make_node(peer: Peer, link: Link) -> Node:
+    """Make the node that a link asks for; a BrokerError says why it gets none. Whoever makes a node accepts the link."""
+    attach = link.remote
+    assert attach is not None
+    if isinstance(link, Receiver) and isinstance(attach.target, Coordinator):
+        if not peer.claims:
+            raise Unauthorized("Transactions need a connection that has shown a token or key.")
+        return CoordinatorNode(peer, Address("$coordinator", "", ""), link)
+    terminus = attach.source if isinstance(link, Sender) else attach.target
+    address = _address(link, terminus)
+    if address.is_cbs or address.is_management:
+        if address.is_management:
+            _check_any_right(peer, address)
+            container = peer.namespace.queue(address.container)
+        if isinstance(link, Sender):
+            return ReplyNode(peer, address, link)
+        assert isinstance(link, Receiver)
+        return CbsNode(peer, address, link) if address.is_cbs else ManagementNode(peer, address, link, container)
+    right = Right.LISTEN if isinstance(link, Sender) else Right.SEND
+    peer.claims.check(address.container, address.entity, right, peer.namespace.now())
+    if isinstance(link, Receiver):
+        return _sending_node(peer, address, link)
+    assert isinstance(link, Sender)
+    return _receiving_node(peer, address, link, terminus)
+
+
+def _address(link: Link, terminus: object) -> Address:
+    side = "source" if isinstance(link, Sender) else "target"
+    if not isinstance(terminus, Source | Target) or not isinstance(terminus.address, str) or not terminus.address:
+        if isinstance(terminus, Source | Target) and terminus.dynamic:
+            raise NotSupported("Dynamic nodes are not supported.")
+        raise InvalidProperty(f"The attach of link '{link.name}' has no {side} address.")
+    return parse_address(terminus.address)
+
+
+def _check_any_right(peer: Peer, address: Address) -> None:
+    """`$management` is open to whoever may do anything with the entity; each operation asks for its own right."""
+    for right in (Right.LISTEN, Right.SEND):
+        try:
+            peer.claims.check(address.container, address.entity, right, peer.namespace.now())
+        except Unauthorized as failure:
+            refusal = failure
+        else:
+            return
+    raise refusal
+
+
+def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
+    assert link.remote is not None
+    destination = (link.remote.properties or {}).get(TRANSFER_DESTINATION)
+    if destination is None:
+        return SendingNode(peer, address, link, peer.namespace.queue(address.container))
+    if not isinstance(destination, str):
+        raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
+    # Send through one entity to another: both must allow it, and a transaction sees only the first.
+    peer.namespace.queue(address.container)
+    final = parse_address(destination)
+    peer.claims.check(final.container, final.entity, Right.SEND, peer.namespace.now())
+    return SendingNode(peer, address, link, peer.namespace.queue(final.container))
+
+
+def _receiving_node(peer: Peer, address: Address, link: Sender, terminus: object) -> Node:
+    queue = peer.namespace.queue(address.container)
+    asks_session = isinstance(terminus, Source) and SESSION_FILTER in (terminus.filter or {})
+    if isinstance(queue, SessionQueue):
+        if not asks_session:
+            raise OperationNotAllowed(f"The entity '{queue.path}' requires sessions; receive with a session filter.")
+        return SessionReceivingNode(peer, address, link, queue)
+    if asks_session:
+        raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; receive without a session filter.")
+    return ReceivingNode(peer, address, link, queue)

@@ -1,0 +1,77 @@
+"""The transaction coordinator (4.1): declare and discharge."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.codec import encode_value
+from peeklock.amqp.composites import decode_composite
+from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.message import Message
+from peeklock.amqp.transactions import Declare, Declared, Discharge
+from peeklock.amqp.types import Described
+from peeklock.broker.errors import BrokerError, InvalidMessage
+from peeklock.engine.deliveries import IncomingDelivery
+from peeklock.engine.links import Receiver
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.node import Node, rejected
+from peeklock.nodes.sending import ACCEPTED
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+CREDIT: Final = 200
+MAX_BYTES: Final = 4096
+
+
+class CoordinatorNode(Node):
+    """Opens and ends transactions of its connection. Those it opened end with it."""
+
+    def __init__(self, peer: Peer, address: Address, link: Receiver) -> None:
+        super().__init__(peer, address)
+        self._link = link
+        self._declared: set[bytes] = set()
+        link.max_message_size = MAX_BYTES
+        link.accept(max_message_size=MAX_BYTES)
+        link.grant(CREDIT)
+
+    def on_delivery(self, delivery: IncomingDelivery) -> None:
+        try:
+            self._handle(delivery)
+        except BrokerError as failure:
+            delivery.dispose(rejected(failure))
+        if self._link.credit < CREDIT // 2:
+            self._link.grant(CREDIT)
+        self.peer.wake()
+
+    def closed(self) -> None:
+        self.peer.transactions.forget(list(self._declared))
+
+    def _handle(self, delivery: IncomingDelivery) -> None:
+        request = _read(delivery)
+        if isinstance(request, Declare):
+            id = self.peer.transactions.declare()
+            self._declared.add(id)
+            delivery.dispose(Declared(id).encode())
+        else:
+            self._declared.discard(request.txn_id)
+            self.peer.transactions.discharge(
+                request.txn_id, fail=bool(request.fail), done=partial(self._discharged, delivery)
+            )
+
+    def _discharged(self, delivery: IncomingDelivery, error: BrokerError | None) -> None:
+        delivery.dispose(ACCEPTED if error is None else rejected(error))
+        self.peer.wake()
+
+
+def _read(delivery: IncomingDelivery) -> Declare | Discharge:
+    try:
+        value: Any = Message.decode(delivery.payload).value
+        if isinstance(value, Described):
+            value = decode_composite(encode_value(value))[0]
+    except DecodeError as error:
+        raise InvalidMessage(f"The coordinator could not read the message: {error.description}.") from error
+    if not isinstance(value, Declare | Discharge):
+        raise InvalidMessage("The coordinator takes declare and discharge only.")
+    return value

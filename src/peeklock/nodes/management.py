@@ -1,0 +1,151 @@
+"""`<entity>/$management`: requests about messages, locks and sessions, by the table in `operations`.
+
+Here is the envelope: keys and their types are checked, rights asked for, answers put into the form that every SDK
+reads. What the operations do stands in `message_operations` and `session_operations`.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.message import Message
+from peeklock.amqp.transactions import TransactionalState
+from peeklock.amqp.types import Int, Symbol
+from peeklock.broker.agenda import Appointment
+from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, OperationTimedOut
+from peeklock.broker.namespace import AnyQueue
+from peeklock.engine.links import Receiver
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.operation import Call, Operation
+from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.requests import Request, RequestNode
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+log = logging.getLogger(__name__)
+
+SERVER_TIME_OUTS: Final = ("com.microsoft:server-timeout", "server-timeout")
+TRACKING_ID: Final = "com.microsoft:tracking-id"
+ASSOCIATED_LINK: Final = "associated-link-name"
+SET_SESSION_STATE: Final = "com.microsoft:set-session-state"
+PEEK: Final = "com.microsoft:peek-message"
+
+
+class ManagementNode(RequestNode):
+    """Answers requests about one entity."""
+
+    max_request_bytes = 16 * 1024 * 1024  # many messages are scheduled, many locks settled in one request
+
+    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyQueue) -> None:
+        super().__init__(peer, address, link)
+        self._container = container
+
+    def answer(self, request: Request) -> None:
+        reply = _Reply(self.peer, request)
+        try:
+            properties = request.message.application_properties or {}
+            body = _body(request.message)
+            operation = _operation(properties.get("operation"), body)
+            self.peer.claims.check(
+                self.address.container, self.address.entity, operation.right, self.peer.namespace.now()
+            )
+            arguments = operation.check(body)
+            transaction = None
+            if request.state is not None:
+                if not isinstance(request.state, TransactionalState):
+                    raise InvalidProperty("The transfer's state is not that of a transaction.")
+                transaction = self.peer.transactions.get(request.state.txn_id)
+                if not operation.transactional:
+                    raise OperationNotAllowed(f"{operation.name} cannot be part of a transaction.")
+            time_out = _time_out(properties)
+            link_name = properties.get(ASSOCIATED_LINK)
+            call = Call(
+                container=self._container,
+                arguments=arguments,
+                transaction=transaction,
+                scope=self.peer.scope(self.address.entity, self.link),
+                holder=self.peer.link_named(link_name) if isinstance(link_name, str) else None,
+                peer=self.peer,
+                answer=reply.answer,
+                fail=reply.fail,
+            )
+            if time_out is not None:
+                reply.expect(self.peer.namespace.now() + time_out)
+            operation.run(call)
+        except BrokerError as failure:
+            reply.fail(failure)
+
+
+class _Reply:
+    """The one answer to a request."""
+
+    def __init__(self, peer: Peer, request: Request) -> None:
+        self._peer = peer
+        self._request = request
+        self._deadline: Appointment | None = None
+        self._is_said = False
+
+    def expect(self, at: int) -> None:
+        late = OperationTimedOut("The operation did not complete within the time the client gave it.")
+        self._deadline = self._peer.namespace.agenda.at(at, partial(self.fail, late))
+
+    def answer(self, body: dict[str, Any], status: int = 200) -> None:
+        self._say(status, "OK" if status == 200 else "No Content", None, body)
+
+    def fail(self, failure: BrokerError) -> None:
+        description = str(failure)
+        tracking_id = (self._request.message.application_properties or {}).get(TRACKING_ID)
+        if isinstance(tracking_id, str):
+            description = f"{description} TrackingId:{tracking_id}"
+        self._say(failure.status, description, failure.condition, {})
+
+    def _say(self, status: int, description: str, condition: str | None, body: dict[str, Any]) -> None:
+        if self._is_said:
+            return
+        self._is_said = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        # Both spellings: some SDKs read the one, some the other.
+        properties: dict[Any, Any] = {
+            "statusCode": Int(status),
+            "statusDescription": description,
+            "status-code": Int(status),
+            "status-description": description,
+        }
+        if condition is not None:
+            properties["errorCondition"] = Symbol(condition)
+            properties["error-condition"] = Symbol(condition)
+        self._request.reply(Message(application_properties=properties, value=body))
+        self._peer.wake()
+
+
+def _body(message: Message) -> dict[str, Any]:
+    body = message.value
+    if not isinstance(body, dict):
+        raise InvalidProperty("The body of the request must be a map.")
+    return {str(key): value for key, value in body.items()}
+
+
+def _operation(name: Any, body: dict[str, Any]) -> Operation:
+    if not isinstance(name, str):
+        raise InvalidProperty("The request has no application property 'operation' that is a string.")
+    if name == PEEK and "session-state" in body and "from-sequence-number" not in body:
+        name = SET_SESSION_STATE  # one version of the documentation names it so
+    operation = OPERATIONS.get(name)
+    if operation is None:
+        raise NotSupported(f"The operation '{name}' is not known.")
+    return operation
+
+
+def _time_out(properties: dict[Any, Any]) -> int | None:
+    for name in SERVER_TIME_OUTS:
+        value = properties.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InvalidProperty(f"The property {name} must be a number of milliseconds.")
+        return int(value)
+    return None

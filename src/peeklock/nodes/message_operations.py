@@ -1,0 +1,274 @@
+"""Operations on messages: locks, peeking, scheduling, deferral, settlement, deleting many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from peeklock.amqp.types import Array, Int, Timestamp
+from peeklock.broker.container import Done, Lock, check_reason
+from peeklock.broker.definitions import Right
+from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_token
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidProperty,
+    MessageSizeExceeded,
+    OperationNotAllowed,
+)
+from peeklock.broker.sessions import SessionQueue
+from peeklock.nodes.operation import Call, Field, Kind, Operation
+from peeklock.store.base import StoredMessage
+
+MAX_COUNT: Final = 4096
+"""Messages one request may peek or delete."""
+RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1
+
+
+def renew_lock(call: Call) -> None:
+    locks = [call.container.lock_of(token.bytes_le) for token in call.arguments["lock-tokens"]]
+    expirations = [Timestamp(call.container.renew(lock)) for lock in locks]
+    call.answer({"expirations": Array(expirations, Timestamp)})
+
+
+def peek_message(call: Call) -> None:
+    arguments = call.arguments
+    count = arguments["message-count"]
+    if count < 1:
+        raise InvalidProperty("'message-count' must be at least 1.")
+    omit_body = bool(arguments["omit-message-body"])
+
+    def peeked(messages: list[StoredMessage] | BrokerError) -> None:
+        if isinstance(messages, BrokerError):
+            call.fail(messages)
+        elif not messages:
+            call.answer({}, 204)
+        else:
+            found = [{"message": head(message, None, with_state=True) + message.payload} for message in messages]
+            call.answer({"messages": found})
+
+    _ = omit_body  # allowed to be left out, not required to
+    session_id = arguments["session-id"]
+    call.container.peek(arguments["from-sequence-number"], min(count, MAX_COUNT), session_id, peeked)
+
+
+def receive_by_sequence_number(call: Call) -> None:
+    arguments = call.arguments
+    mode = arguments["receiver-settle-mode"]
+    if mode not in (RECEIVE_AND_DELETE, PEEK_LOCK):
+        raise InvalidProperty("'receiver-settle-mode' must be 0 (receive and delete) or 1 (peek-lock).")
+    container = call.container
+    session_id = arguments["session-id"]
+    if isinstance(container, SessionQueue):
+        if session_id is None:
+            raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
+        container.held(session_id)
+
+    def fetched(messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
+        if isinstance(messages, BrokerError):
+            call.fail(messages)
+        else:
+            call.answer({"messages": [_fetched(message, lock) for message, lock in messages]})
+
+    container.receive_deferred(
+        [int(number) for number in arguments["sequence-numbers"]], session_id, mode == RECEIVE_AND_DELETE, fetched
+    )
+
+
+def _fetched(message: StoredMessage, lock: Lock | None) -> dict[str, Any]:
+    if lock is None:
+        return {"message": head(message, None, with_state=True) + message.payload}
+    token = UUID(bytes_le=lock.tag)
+    encoded = head(message, lock.expires_at, with_state=True) + message.payload
+    return {"lock-token": token, "message": with_lock_token(encoded, token)}
+
+
+def update_disposition(call: Call) -> None:
+    """All of the locks or, when one is lost, none."""
+    arguments = call.arguments
+    status = arguments["disposition-status"]
+    properties = arguments["properties-to-modify"]
+    container = call.container
+    reason, description = arguments["deadletter-reason"], arguments["deadletter-description"]
+    acts: dict[str, Callable[[Lock, Done], None]] = {
+        "completed": container.complete,
+        "abandoned": lambda lock, done: container.abandon(lock, done, properties),
+        "suspended": lambda lock, done: container.dead_letter(lock, done, reason, description, properties),
+        "defered": lambda lock, done: container.defer(lock, done, properties),
+        "deferred": lambda lock, done: container.defer(lock, done, properties),
+    }
+    act = acts.get(status)
+    if act is None:
+        raise InvalidProperty(f"'disposition-status' must be one of {', '.join(acts)}, not '{status}'.")
+    check_reason(reason, description)
+    locks = list({token: container.lock_of(token.bytes_le) for token in arguments["lock-tokens"]}.values())
+    if call.transaction is not None:
+        for lock in locks:
+            call.transaction.settle(container, lock, partial(act, lock), call.scope)
+        call.answer({})
+        return
+    gather = _gather(len(locks), call.done)
+    for lock in locks:
+        act(lock, gather)
+
+
+def _gather(count: int, done: Done) -> Done:
+    """The outcomes of one commit as one."""
+    errors: list[BrokerError | None] = []
+
+    def outcome(error: BrokerError | None) -> None:
+        errors.append(error)
+        if len(errors) == count:
+            done(next((each for each in errors if each is not None), None))
+
+    return outcome
+
+
+def schedule_message(call: Call) -> None:
+    container = call.container
+    messages = [_scheduled(call, item) for item in call.arguments["messages"]]
+    if call.transaction is not None:
+        numbers = call.transaction.schedule(container, messages, call.scope)
+        call.answer({"sequence-numbers": Array(numbers, int)})
+        return
+    admitted = container.admit(messages)
+    numbers = container.number(admitted)
+
+    def scheduled(error: BrokerError | None) -> None:
+        if error is None:
+            call.answer({"sequence-numbers": Array(numbers, int)})
+        else:
+            call.fail(error)
+
+    container.stage_sends(call.peer.namespace.journal.sends, admitted, scheduled)
+
+
+def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
+    values = {field.name: field.check(item.get(field.name)) for field in _SCHEDULED_ITEM}
+    encoded = values["message"]
+    limit = call.peer.namespace.profile.max_message_bytes
+    if len(encoded) > limit:
+        raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
+    incoming = read_incoming(encoded, call.container.definition.requires_session)
+    if incoming.session_id is None and values["session-id"] is not None and call.container.has_sessions:
+        incoming = incoming._replace(session_id=values["session-id"])
+    return incoming
+
+
+def cancel_scheduled_message(call: Call) -> None:
+    numbers = [int(number) for number in call.arguments["sequence-numbers"]]
+    call.container.cancel_scheduled(numbers, call.done)
+
+
+def batch_delete_messages(call: Call) -> None:
+    arguments = call.arguments
+    if call.container.has_sessions and arguments["session-id"] is None:
+        raise OperationNotAllowed("Messages of an entity with sessions are deleted by session: give 'session-id'.")
+    count = arguments["message-count"]
+    if not 1 <= count <= MAX_COUNT:
+        raise InvalidProperty(f"'message-count' must be between 1 and {MAX_COUNT}.")
+
+    def deleted(outcome: int | BrokerError) -> None:
+        if isinstance(outcome, BrokerError):
+            call.fail(outcome)
+        elif not outcome:
+            call.answer({}, 204)
+        else:
+            call.answer({"message-count": Int(outcome)})
+
+    call.container.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
+
+
+_SESSION_ID = Field("session-id", Kind.STRING, required=False)
+_SCHEDULED_ITEM = (
+    Field("message", Kind.BINARY, note="encoded, with the annotation x-opt-scheduled-enqueue-time"),
+    Field("message-id", Kind.STRING, required=False),
+    _SESSION_ID,
+    Field("partition-key", Kind.STRING, required=False),
+    Field("via-partition-key", Kind.STRING, required=False),
+)
+
+OPERATIONS = (
+    Operation(
+        name="com.microsoft:renew-lock",
+        summary="Hold messages for another lock duration.",
+        right=Right.LISTEN,
+        request=(Field("lock-tokens", Kind.UUIDS),),
+        response=(Field("expirations", Kind.TIMESTAMPS, note="in the order of the tokens"),),
+        run=renew_lock,
+    ),
+    Operation(
+        name="com.microsoft:peek-message",
+        summary="Look at messages in any state without locking them. 204 when there are none.",
+        right=Right.LISTEN,
+        request=(
+            Field("from-sequence-number", Kind.INTEGER),
+            Field("message-count", Kind.INTEGER),
+            Field("session-id", Kind.STRING, required=False, note="only messages of that session"),
+            Field("omit-message-body", Kind.BOOLEAN, required=False, note="accepted; bodies are sent all the same"),
+        ),
+        response=(Field("messages", Kind.MAPS),),
+        response_item=(Field("message", Kind.BINARY),),
+        run=peek_message,
+    ),
+    Operation(
+        name="com.microsoft:receive-by-sequence-number",
+        summary="Fetch deferred messages: all of those asked for, or none.",
+        right=Right.LISTEN,
+        request=(
+            Field("sequence-numbers", Kind.LONGS),
+            Field("receiver-settle-mode", Kind.INTEGER, note="0: receive and delete, 1: peek-lock"),
+            _SESSION_ID,
+        ),
+        response=(Field("messages", Kind.MAPS),),
+        response_item=(Field("lock-token", Kind.UUIDS, required=False), Field("message", Kind.BINARY)),
+        run=receive_by_sequence_number,
+    ),
+    Operation(
+        name="com.microsoft:update-disposition",
+        summary="Settle messages by their lock tokens: all of them, or none when one lock is lost.",
+        right=Right.LISTEN,
+        request=(
+            Field("disposition-status", Kind.STRING, note="completed, abandoned, suspended, defered or deferred"),
+            Field("lock-tokens", Kind.UUIDS),
+            Field("deadletter-reason", Kind.STRING, required=False),
+            Field("deadletter-description", Kind.STRING, required=False),
+            Field("properties-to-modify", Kind.MAP, required=False),
+            _SESSION_ID,
+        ),
+        response=(),
+        run=update_disposition,
+        transactional=True,
+    ),
+    Operation(
+        name="com.microsoft:schedule-message",
+        summary="Send messages that are enqueued later.",
+        right=Right.SEND,
+        request=(Field("messages", Kind.MAPS),),
+        item=_SCHEDULED_ITEM,
+        response=(Field("sequence-numbers", Kind.LONGS),),
+        run=schedule_message,
+        transactional=True,
+    ),
+    Operation(
+        name="com.microsoft:cancel-scheduled-message",
+        summary="Take scheduled messages back before they are enqueued.",
+        right=Right.SEND,
+        request=(Field("sequence-numbers", Kind.LONGS),),
+        response=(),
+        run=cancel_scheduled_message,
+    ),
+    Operation(
+        name="com.microsoft:batch-delete-messages",
+        summary="Delete active, unlocked messages from the head. 204 when there are none.",
+        right=Right.LISTEN,
+        request=(
+            Field("message-count", Kind.INTEGER),
+            Field("enqueued-time-utc", Kind.TIMESTAMP, note="only messages enqueued before"),
+            _SESSION_ID,
+        ),
+        response=(Field("message-count", Kind.INTEGER, note="how many were deleted"),),
+        run=batch_delete_messages,
+    ),
+)

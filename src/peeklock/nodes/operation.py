@@ -1,0 +1,124 @@
+"""What a row of the table of `$management` operations is made of, and a request on its way through one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from peeklock.amqp.types import Array
+from peeklock.broker.definitions import Right
+from peeklock.broker.errors import BrokerError, InvalidProperty
+from peeklock.broker.namespace import AnyQueue
+from peeklock.broker.transactions import Scope, Transaction
+
+MAX_ITEMS: Final = 65536
+
+
+class Kind(Enum):
+    """The type of a key, as documentation names it."""
+
+    STRING = "string"
+    INTEGER = "int or long"
+    BOOLEAN = "boolean"
+    BINARY = "binary"
+    TIMESTAMP = "timestamp"
+    MAP = "map"
+    UUIDS = "array of uuid"
+    LONGS = "array of long"
+    MAPS = "list of map"
+    STRINGS = "array of string"
+    TIMESTAMPS = "array of timestamp"
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_FITS: dict[Kind, Callable[[Any], bool]] = {
+    Kind.STRING: lambda value: isinstance(value, str),
+    Kind.INTEGER: _is_integer,
+    Kind.BOOLEAN: lambda value: isinstance(value, bool),
+    Kind.BINARY: lambda value: isinstance(value, bytes),
+    Kind.TIMESTAMP: _is_integer,
+    Kind.MAP: lambda value: isinstance(value, dict),
+    Kind.UUIDS: lambda value: isinstance(value, list) and all(isinstance(item, UUID) for item in value),
+    Kind.LONGS: lambda value: isinstance(value, list) and all(_is_integer(item) for item in value),
+    Kind.MAPS: lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
+}
+"""How a request's value is judged: generously as to width, strictly as to what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a request or a response."""
+
+    name: str
+    kind: Kind
+    required: bool = True
+    note: str = ""
+
+    def check(self, value: Any) -> Any:
+        if value is None:
+            if self.required:
+                raise InvalidProperty(f"The request has no '{self.name}' ({self.kind.value}).")
+            return None
+        if isinstance(value, Array):
+            value = list(value)
+        if not _FITS[self.kind](value):
+            raise InvalidProperty(f"'{self.name}' must be {_article(self.kind.value)}.")
+        if isinstance(value, list):
+            if not value:
+                raise InvalidProperty(f"'{self.name}' is empty.")
+            if len(value) > MAX_ITEMS:
+                raise InvalidProperty(f"'{self.name}' has {len(value)} items; at most {MAX_ITEMS} are allowed.")
+        return value
+
+
+def _article(words: str) -> str:
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A checked request on its way through an operation, which answers or fails it, now or later."""
+
+    container: AnyQueue
+    arguments: dict[str, Any]
+    transaction: Transaction | None
+    scope: Scope
+    holder: Any
+    """The node of the link the request speaks for, if it names one."""
+    peer: Any
+    answer: Callable[..., None]
+    """(body, status=200)"""
+    fail: Callable[[BrokerError], None]
+
+    def done(self, error: BrokerError | None) -> None:
+        """For what has no more to say than that it is done."""
+        if error is None:
+            self.answer({})
+        else:
+            self.fail(error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One row of the table."""
+
+    name: str
+    summary: str
+    right: Right
+    request: tuple[Field, ...]
+    response: tuple[Field, ...]
+    run: Callable[[Call], None]
+    transactional: bool = False
+    item: tuple[Field, ...] = ()
+    """The keys of each map in the request's list, where it has one."""
+    response_item: tuple[Field, ...] = ()
+
+    def check(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The request's values by key, None for those left out; InvalidProperty names what is wrong."""
+        return {field.name: field.check(body.get(field.name)) for field in self.request}

@@ -1,0 +1,127 @@
+"""Operations on sessions: their locks, their state, their names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peeklock.amqp.types import Array, Int, Timestamp
+from peeklock.broker.definitions import Right
+from peeklock.broker.errors import BrokerError, InvalidProperty, MessageSizeExceeded, OperationNotAllowed, SessionLockLost
+from peeklock.broker.sessions import Session, SessionQueue
+from peeklock.nodes.operation import Call, Field, Kind, Operation
+
+MAX_LISTED: Final = 10_000
+ALL_SESSIONS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: from there on a time means every session."""
+
+
+def _queue(call: Call) -> SessionQueue:
+    if not isinstance(call.container, SessionQueue):
+        raise OperationNotAllowed(f"The entity '{call.container.path}' has no sessions.")
+    return call.container
+
+
+def _held(call: Call) -> tuple[SessionQueue, Session]:
+    """The session the request is about, which the caller must hold: by the link it names, or on its connection."""
+    queue = _queue(call)
+    id = call.arguments["session-id"]
+    session = queue.held(id)
+    holder = session.holder
+    if call.holder is not None:
+        is_holder = holder is call.holder
+    else:
+        is_holder = getattr(holder, "peer", None) is call.peer
+    if not is_holder:
+        raise SessionLockLost(f"The session '{id}' is held by another receiver.")
+    return queue, session
+
+
+def renew_session_lock(call: Call) -> None:
+    queue, session = _held(call)
+    call.answer({"expiration": Timestamp(queue.renew_session(session))})
+
+
+def set_session_state(call: Call) -> None:
+    queue, session = _held(call)
+    state = call.arguments["session-state"]
+    limit = call.peer.namespace.profile.max_message_bytes
+    if state is not None and len(state) > limit:
+        raise MessageSizeExceeded(f"The session state is larger than {limit} bytes.")
+    queue.set_state(session.id, state, call.done)
+
+
+def get_session_state(call: Call) -> None:
+    queue, session = _held(call)
+
+    def read(state: bytes | None | BrokerError) -> None:
+        if isinstance(state, BrokerError):
+            call.fail(state)
+        else:
+            call.answer({"session-state": state})
+
+    queue.get_state(session.id, read)
+
+
+def get_message_sessions(call: Call) -> None:
+    queue = _queue(call)
+    arguments = call.arguments
+    skip, top = arguments["skip"], arguments["top"]
+    if skip < 0:
+        raise InvalidProperty("'skip' must not be negative.")
+    if top < 1:
+        raise InvalidProperty("'top' must be at least 1.")
+    updated_after = arguments["last-updated-time"]
+
+    def read(ids: list[str] | BrokerError) -> None:
+        if isinstance(ids, BrokerError):
+            call.fail(ids)
+        elif not ids:
+            call.answer({}, 204)
+        else:
+            call.answer({"skip": Int(skip + len(ids)), "sessions-ids": Array(ids, str)})
+
+    everything = updated_after >= ALL_SESSIONS
+    queue.list_sessions(None if everything else updated_after, skip, min(top, MAX_LISTED), read)
+
+
+_SESSION_ID = Field("session-id", Kind.STRING)
+
+OPERATIONS = (
+    Operation(
+        name="com.microsoft:renew-session-lock",
+        summary="Hold the session for another lock duration.",
+        right=Right.LISTEN,
+        request=(_SESSION_ID,),
+        response=(Field("expiration", Kind.TIMESTAMP),),
+        run=renew_session_lock,
+    ),
+    Operation(
+        name="com.microsoft:set-session-state",
+        summary="Keep something with the session; null forgets it.",
+        right=Right.LISTEN,
+        request=(_SESSION_ID, Field("session-state", Kind.BINARY, required=False, note="null forgets it")),
+        response=(),
+        run=set_session_state,
+    ),
+    Operation(
+        name="com.microsoft:get-session-state",
+        summary="What was kept with the session.",
+        right=Right.LISTEN,
+        request=(_SESSION_ID,),
+        response=(Field("session-state", Kind.BINARY, note="null when there is none"),),
+        run=get_session_state,
+    ),
+    Operation(
+        name="com.microsoft:get-message-sessions",
+        summary="Names of sessions. 204 when there are none.",
+        right=Right.LISTEN,
+        request=(
+            Field("last-updated-time", Kind.TIMESTAMP, note="state set after it; from the year 10000 on: all"),
+            Field("skip", Kind.INTEGER),
+            Field("top", Kind.INTEGER),
+            Field("last-session-id", Kind.STRING, required=False, note="accepted, not needed"),
+        ),
+        response=(Field("skip", Kind.INTEGER), Field("sessions-ids", Kind.STRINGS)),
+        run=get_message_sessions,
+    ),
+)

@@ -1,0 +1,95 @@
+"""Links on which a client receives one session: a given one, or the next that is free."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.termini import Source
+from peeklock.amqp.types import Described, Symbol
+from peeklock.broker.errors import BrokerError, InvalidProperty
+from peeklock.broker.sessions import Session, SessionQueue, Waiter
+from peeklock.engine.links import Sender
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.node import error_of
+from peeklock.nodes.receiving import Receiving
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+TIME_OUT: Final = "com.microsoft:timeout"
+DEFAULT_WAIT_MS: Final = 60_000
+MAX_WAIT_MS: Final = 24 * 3600 * 1000
+TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
+"""1970 in units of 100 ns since year 1, as .NET counts."""
+
+
+class SessionReceivingNode(Receiving):
+    """Holds a session for a client. The attach is answered when there is one."""
+
+    def __init__(self, peer: Peer, address: Address, link: Sender, queue: SessionQueue) -> None:
+        super().__init__(peer, address, link, queue)
+        self._queue = queue
+        self.session: Session | None = None
+        self._waiter: Waiter | None = None
+        assert link.remote is not None
+        assert isinstance(link.remote.source, Source)
+        self._source = link.remote.source
+        wanted = (self._source.filter or {})[SESSION_FILTER]
+        self._is_described = isinstance(wanted, Described)
+        id = wanted.value if isinstance(wanted, Described) else wanted
+        if id is None:
+            self._waiter = queue.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
+        elif isinstance(id, str):
+            self._accepted(queue.accept(str(id), self))
+        else:
+            raise InvalidProperty(f"The value of {SESSION_FILTER} must be a string or null.")
+
+    def _accepted(self, outcome: Session | BrokerError) -> None:
+        self._waiter = None
+        if isinstance(outcome, BrokerError):
+            self._link.refuse(error_of(outcome))
+            self.peer.gone(self._link)
+            return
+        self.session = outcome
+        # In the form of the request: some clients read a plain string only, one a described one only.
+        id: Any = outcome.id
+        if self._is_described:
+            asked = (self._source.filter or {})[SESSION_FILTER]
+            id = Described(asked.descriptor, id)
+        filters = {key: value for key, value in (self._source.filter or {}).items() if key != SESSION_FILTER}
+        self._link.accept(
+            source=replace(self._source, filter={**filters, Symbol(SESSION_FILTER): id}),
+            properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + outcome.expires_at * 10_000},
+        )
+        self.on_credit()
+        self.peer.wake()
+
+    def session_lost(self, failure: BrokerError) -> None:
+        self.session = None
+        self._link.detach(error_of(failure))
+        self.peer.gone(self._link)
+        self.peer.wake()
+
+    def on_credit(self) -> None:
+        if self.session is None:
+            return
+        if self._link.credit > 0:
+            self._queue.want(self.session)
+        else:
+            self.starved()
+
+    def closed(self) -> None:
+        if self._waiter is not None:
+            self._queue.stop_waiting(self._waiter)
+        if self.session is not None:
+            self._queue.let_go(self.session, self)
+
+
+def _time_to_wait(properties: dict[Any, Any] | None) -> int:
+    asked = (properties or {}).get(TIME_OUT)
+    if isinstance(asked, int) and not isinstance(asked, bool) and asked >= 0:
+        return min(int(asked), MAX_WAIT_MS)
+    return DEFAULT_WAIT_MS

@@ -1,0 +1,104 @@
+"""`peeklock certificate`: where clients find what they have to trust."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
+from raw_client import HOST, RawClient, dial, dial_tls, get
+from serving import SOURCE, ServedBroker
+
+from peeklock.server.certificates import ensure_certificates
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "peeklock", "certificate", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), "XDG_STATE_HOME": str(folder / "state")},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def printed(folder: Path, *arguments: str) -> Path:
+    """The one line it prints, a path that can be used from anywhere."""
+    ended = run(folder, *arguments)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (line,) = ended.stdout.splitlines()
+    path = Path(line)
+    assert path.is_absolute()
+    assert path.is_file()
+    return path
+
+
+def test_a_client_that_trusts_what_it_prints_connects(served: ServedBroker, tmp_path: Path) -> None:
+    authority = printed(tmp_path, "--data", str(served.data))
+    assert authority == served.authority
+    client = RawClient(dial_tls(served.port, authority))
+    client.open()
+    client.send(client.sender(), b"hello")
+    assert get(served.port, "/health", authority)[0] == 200
+    with (
+        ServiceBusClient.from_connection_string(
+            served.connection_string.replace("UseDevelopmentEmulator=true;", ""),
+            transport_type=TransportType.Amqp,
+            custom_endpoint_address=f"sb://{HOST}:{served.port}",
+            connection_verify=str(authority),
+            retry_total=0,
+        ) as sdk,
+        sdk.get_queue_sender("queue") as sender,
+    ):
+        sender.send_messages(ServiceBusMessage("hello"))
+
+
+def test_who_trusts_only_the_public_authorities_does_not_connect(served: ServedBroker) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        ssl.create_default_context().wrap_socket(dial(served.port), server_hostname=HOST)
+
+
+def test_it_can_be_asked_before_the_first_start(tmp_path: Path) -> None:
+    authority = printed(tmp_path)
+    assert authority == tmp_path / "peeklock-data" / "tls" / "authority.pem"
+    assert printed(tmp_path) == authority
+
+
+def test_what_clients_trust_stays_the_same_over_a_restart_on_another_address(tmp_path: Path) -> None:
+    broker = ServedBroker(tmp_path)
+    before = broker.authority.read_bytes()
+    assert broker.stop() == 0
+    again = ServedBroker(tmp_path, "--host", "127.0.0.2")
+    assert again.authority.read_bytes() == before
+    assert printed(tmp_path, "--data", str(again.data)).read_bytes() == before
+    assert again.stop() == 0
+
+
+def test_the_one_for_brokers_in_memory_is_kept_apart(tmp_path: Path) -> None:
+    assert printed(tmp_path, "--memory") == tmp_path / "state" / "peeklock" / "tls" / "authority.pem"
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = run(tmp_path, "--data", "file/data")
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("peeklock: ")
+    assert "file/data" in line
+
+
+def test_a_certificate_of_the_users_own_is_served(tmp_path: Path) -> None:
+    own = ensure_certificates(tmp_path / "own", [])
+    broker = ServedBroker(tmp_path, "--tls-cert", str(own.certificate), "--tls-key", str(own.key))
+    client = RawClient(dial_tls(broker.port, own.authority))
+    client.open()
+    client.send(client.sender(), b"hello")
+    assert not broker.authority.exists()
+    assert broker.stop() == 0

@@ -1,0 +1,258 @@
+"""HTTP on the sniffed connection: health, and AMQP inside a WebSocket."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from http.client import HTTPConnection
+
+import pytest
+import websocket
+from broker.world import FlakyStore
+from conftest import StartBroker
+from raw_client import HOST, PATIENCE, RawClient, WebSocketStream, body_of, eventually, get, health
+from server.held_store import HeldStore
+from serving import BrokerThread
+
+from peeklock.amqp.errors import Condition
+from peeklock.engine.sasl import SaslClient
+from peeklock.nodes.receiving import ReceivingNode
+from peeklock.server.http import WRITE_PART
+from peeklock.server.limits import Limits
+from peeklock.server.shell import Shell
+from peeklock.store.base import StoreError, StoreFull
+
+
+QUICK = Limits(closing_seconds=0.2)
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerThread:
+    return start_broker(data=None, limits=QUICK)
+
+
+@pytest.fixture
+def port(broker: BrokerThread) -> int:
+    return broker.broker.port
+
+
+# --- plain requests ---
+
+
+def test_health_is_json_that_the_emulators_clients_know(port: int) -> None:
+    status, text = get(port, "/health")
+    assert (status, json.loads(text)) == (200, {"status": "healthy", "message": "Service is healthy."})
+
+
+def test_several_requests_share_a_connection(port: int) -> None:
+    connection = HTTPConnection(HOST, port, timeout=PATIENCE)
+    for _ in range(3):
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 200
+    connection.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/healthy", "/$servicebus", "/$servicebus/websocket/more", "/../health"])
+def test_an_unknown_path_is_not_found(port: int, path: str) -> None:
+    assert get(port, path)[0] == 404
+
+
+def test_a_method_that_a_path_does_not_take_is_refused(port: int) -> None:
+    connection = HTTPConnection(HOST, port, timeout=PATIENCE)
+    connection.request("POST", "/health", body=b"x" * 100)
+    assert connection.getresponse().status == 405
+    connection.close()
+
+
+def test_health_says_why_the_store_fails_and_that_it_works_again(start_broker: StartBroker) -> None:
+    store = FlakyStore()
+    broker = start_broker(data=None, make_store=lambda call: store)
+    client = RawClient.opened(broker.broker.port)
+    link = client.sender()
+    store.fails = lambda changes: StoreFull("There is no room left for the test.")
+    assert client.refusal(link, b"too much").condition == Condition.RESOURCE_LIMIT_EXCEEDED
+    assert health(broker.broker.port) == (503, "unhealthy", "There is no room left for the test.")
+    store.fails = lambda changes: None
+    client.send(link, b"fits")
+    assert health(broker.broker.port)[0] == 200
+
+
+def test_health_recovers_though_nobody_sends(start_broker: StartBroker) -> None:
+    store = FlakyStore()
+    broker = start_broker(data=None, make_store=lambda call: store)
+    client = RawClient.opened(broker.broker.port)
+    store.fails = lambda changes: StoreError("The disk is on fire.")
+    assert client.refusal(client.sender(), b"lost").condition == Condition.INTERNAL_ERROR
+    broker.advance(5)
+    assert health(broker.broker.port) == (503, "unhealthy", "The disk is on fire.")
+    store.fails = lambda changes: None
+    broker.advance(5)
+    assert health(broker.broker.port)[0] == 200
+
+
+# --- WebSocket ---
+
+
+@pytest.mark.parametrize("path", ["/$servicebus/websocket", "/$servicebus/websocket/", "/%24servicebus/websocket"])
+def test_the_path_of_the_websocket_may_end_with_a_slash(port: int, path: str) -> None:
+    client = RawClient(WebSocketStream(port, path=path))
+    client.open()
+    client.send(client.sender(), b"hello")
+
+
+@pytest.mark.parametrize(
+    ("offered", "selected"),
+    [
+        (("AMQPWSB10",), "AMQPWSB10"),
+        (("amqp",), "amqp"),
+        (("mqtt", "amqp"), "amqp"),
+        (("amqp", "AMQPWSB10"), "amqp"),
+        ((), None),
+    ],
+)
+def test_a_subprotocol_that_was_offered_is_selected(port: int, offered: tuple[str, ...], selected: str | None) -> None:
+    connection = HTTPConnection(HOST, port, timeout=PATIENCE)
+    headers = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    }
+    if offered:
+        headers["Sec-WebSocket-Protocol"] = ", ".join(offered)
+    connection.request("GET", "/$servicebus/websocket", headers=headers)
+    response = connection.getresponse()
+    assert response.status == 101
+    assert response.getheader("Sec-WebSocket-Protocol") == selected
+    connection.close()
+
+
+def test_a_websocket_for_something_else_is_refused_with_what_is_spoken(port: int) -> None:
+    with pytest.raises(websocket.WebSocketBadStatusException) as refusal:
+        WebSocketStream(port, subprotocols=("mqtt",))
+    assert refusal.value.status_code == 400
+    assert b"AMQPWSB10" in (refusal.value.resp_body or b"")
+
+
+def test_a_websocket_on_an_unknown_path_is_not_found(port: int) -> None:
+    with pytest.raises(websocket.WebSocketBadStatusException, match="404"):
+        WebSocketStream(port, path="/websocket")
+
+
+def test_a_request_without_an_upgrade_is_told_to_ask_for_one(port: int) -> None:
+    status, text = get(port, "/$servicebus/websocket")
+    assert status == 426
+    assert "WebSocket" in text
+
+
+def test_amqp_frames_may_be_cut_anywhere(port: int) -> None:
+    client = RawClient(WebSocketStream(port), slowly=True)
+    client.open()
+    client.send(client.sender(), b"hello")
+
+
+def test_a_text_message_ends_the_websocket_as_data_we_do_not_take(port: int) -> None:
+    stream = WebSocketStream(port)
+    stream.socket.send("AMQP?")
+    opcode, data = stream.socket.recv_data()
+    assert opcode == websocket.ABNF.OPCODE_CLOSE
+    assert int.from_bytes(data[:2]) == 1003
+
+
+def test_a_message_of_the_websocket_that_is_too_large_ends_it(port: int) -> None:
+    stream = WebSocketStream(port)
+    with suppress(ConnectionResetError):  # the broker does not wait for the end of it
+        stream.sendall(bytes(5 * 1024 * 1024))
+        opcode, data = stream.socket.recv_data()
+        assert opcode == websocket.ABNF.OPCODE_CLOSE
+        assert int.from_bytes(data[:2]) == 1009
+    assert health(port)[0] == 200
+
+
+def test_a_ping_is_answered(port: int) -> None:
+    stream = WebSocketStream(port)
+    stream.socket.ping(b"there?")
+    opcode, data = stream.socket.recv_data(control_frame=True)
+    assert (opcode, data) == (websocket.ABNF.OPCODE_PONG, b"there?")
+
+
+def test_what_we_write_is_cut_into_messages_of_a_size_that_clients_take(port: int) -> None:
+    client = RawClient(WebSocketStream(port))
+    client.open()
+    bodies = [bytes((number,)) * 200_000 for number in range(8)]
+    client.send(client.sender(), *bodies)
+    sizes: list[int] = []
+    receive = client.stream.recv
+
+    def measured(size: int) -> bytes:
+        data = receive(size)
+        sizes.append(len(data))
+        return data
+
+    client.stream.recv = measured  # type: ignore[method-assign]
+    client.receiver(credit=8)
+    assert [body_of(delivery) for delivery in client.receive(8)] == bodies
+    assert max(sizes) <= WRITE_PART
+
+
+def test_a_websocket_that_ends_without_a_word_leaves_nothing_behind(broker: BrokerThread, port: int) -> None:
+    client = RawClient(WebSocketStream(port))
+    client.open()
+    client.receiver()
+    client.stream.socket.sock.close()  # type: ignore[attr-defined]
+    eventually(lambda: broker.call(lambda: broker.broker.connections) == 0)
+
+
+def test_the_brokers_close_arrives_before_the_websocket_ends(port: int) -> None:
+    client = RawClient(WebSocketStream(port), sasl=SaslClient())
+    client.open()
+    client.stream.sendall(b"\xff" * 64)
+    error = client.closed_with()
+    assert error is not None
+    assert error.condition == Condition.FRAMING_ERROR
+    assert client.stream.recv(1) == b""
+
+
+def deliveries_to(shell: Shell) -> int:
+    return sum(node._link.unsettled for node in shell.peer.nodes if isinstance(node, ReceivingNode))
+
+
+def test_a_websocket_that_is_not_read_gets_no_more_and_the_others_go_on(broker: BrokerThread, port: int) -> None:
+    sender = RawClient.opened(port)
+    link = sender.sender()
+    deaf = RawClient(WebSocketStream(port))
+    deaf.open()
+    deaf.receiver(credit=100_000)
+    shell = next(shell for shell in broker.broker.shells if "websocket" in shell.peer.name)
+    while not broker.call(lambda: shell.connection.congested):
+        sender.send(link, *(bytes(200_000) for _ in range(20)))
+    sent = broker.call(lambda: deliveries_to(shell))
+    other = RawClient(WebSocketStream(port))
+    other.open()
+    other.receiver(credit=100_000)
+    sender.send(link, *(bytes(200_000) for _ in range(20)), b"the last")
+    while body_of(other.receive(1)[0]) != b"the last":
+        pass
+    assert broker.call(lambda: deliveries_to(shell)) == sent
+    deaf.stream.socket.sock.close()  # type: ignore[attr-defined]
+    eventually(lambda: shell not in broker.broker.shells)
+
+
+def test_a_websocket_is_not_read_while_its_messages_wait_for_the_store(start_broker: StartBroker) -> None:
+    store = HeldStore()
+    limits = Limits(unsaved_high=1_000_000, unsaved_low=500_000, closing_seconds=0.2)
+    broker = start_broker(data=None, limits=limits, make_store=lambda call: store)
+    client = RawClient(WebSocketStream(broker.broker.port))
+    client.open()
+    link = client.sender()
+    (shell,) = broker.broker.shells
+    broker.call(store.hold)
+    for _ in range(20):
+        client.post(link, bytes(200_000), settled=True)
+        client.write()
+    eventually(lambda: broker.call(lambda: not shell.reading))
+    assert broker.call(lambda: shell.peer.unsaved_bytes) < 2_000_000
+    broker.call(store.let_go)
+    eventually(lambda: broker.call(lambda: broker.broker.namespace.queue("queue").counters.active) == 20)

@@ -1,0 +1,149 @@
+"""The benchmarks run and print their tables; how fast anything is, is not tested."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving import ServedBroker
+
+ROOT = Path(__file__).parents[1]
+SECONDS = 120
+TINY = ["--count", "300", "--rounds", "1", "--connections", "1,2", "--latency-count", "20"]
+
+
+def start_bench(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bench", *arguments, "--folder", str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start_bench(folder, *arguments)
+    try:
+        output, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    return process.returncode, output, errors
+
+
+def cells(output: str, start: str) -> list[list[str]]:
+    """The rows of the tables that start like this, in words."""
+    return [line.removeprefix(start).split() for line in output.splitlines() if line.startswith(start)]
+
+
+def processes_with(text: str) -> list[str]:
+    """Command lines of this machine's processes that mention a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it has ended meanwhile
+        if text in command:
+            found.append(command)
+    return found
+
+
+@pytest.mark.parametrize("store", [[], ["--memory"]], ids=["sqlite", "memory"])
+def test_throughput_prints_its_tables_and_writes_every_round(tmp_path: Path, store: list[str]) -> None:
+    report = tmp_path / "report.json"
+    code, output, errors = bench(tmp_path, "throughput", *TINY, *store, "--no-peer", "--json", str(report))
+    assert (code, errors) == (0, "")
+    for title in ("Throughput (us", "Latency in milliseconds", "Resident memory in MB"):
+        assert title in output
+    one, two, latency, memory = cells(output, "Peeklock 0.1.0" + (", memory" if store else ""))
+    assert (one[0], two[0]) == ("1", "2")
+    assert (len(one), len(latency), len(memory)) == (7, 4, 2)
+    (written,) = json.loads(report.read_text())
+    assert [len(entry["send"]) for entry in written["rounds"]] == [1, 1]
+    assert all(entry["receive"][0]["per_second"] > 0 for entry in written["rounds"])
+    assert len(written["latency_seconds"][0]["end_to_end"]) == 20
+
+
+def test_throughput_compares_with_a_broker_that_runs_already(tmp_path: Path, served: ServedBroker) -> None:
+    url = f"amqp://RootManageSharedAccessKey:SAS_KEY_VALUE@127.0.0.1:{served.port}"
+    code, output, errors = bench(tmp_path, "throughput", *TINY, "--peer", url, "--peer-address", "queue")
+    assert (code, errors) == (0, "")
+    assert "compared: ratio of the medians" in output
+    ratios = [row for row in cells(output, "peer queue") if len(row) == 3]
+    assert [row[0] for row in ratios] == ["1", "2"]
+    assert all(float(figure) > 0 for row in ratios for figure in row)
+
+
+def test_a_peer_on_another_machine_is_refused(tmp_path: Path) -> None:
+    code, _, errors = bench(tmp_path, "throughput", *TINY, "--peer", "amqp://192.0.2.1:5672")
+    assert code == 1
+    assert "the peer must be on this machine" in errors
+    assert "192.0.2.1" in errors
+
+
+def test_a_folder_without_rabbitmq_is_refused(tmp_path: Path) -> None:
+    code, _, errors = bench(tmp_path, "throughput", *TINY, "--rabbitmq", str(tmp_path))
+    assert code == 1
+    assert f"there is no rabbitmq-server in {tmp_path}" in errors
+
+
+def test_backlog_prints_memory_restart_and_ratio(tmp_path: Path) -> None:
+    code, output, errors = bench(tmp_path, "backlog", "--count", "600", "--rounds", "1")
+    assert (code, errors) == (0, "")
+    for row in ("start to ready after a stop", "start to ready after a kill", "backlog to short queue beside it"):
+        ((value, _),) = cells(output, row)
+        assert float(value) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["throughput", "--count", "0"], "must be from 1 to"),
+        (["throughput", "--connections", "1,99"], "must be from 1 to 64, not 99"),
+        (["backlog", "--size", "1000000"], "must be from 8 to"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
+    code, _, errors = bench(tmp_path, *arguments)
+    assert code == 2
+    assert words in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_ends_all_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    process = start_bench(tmp_path, "backlog", "--count", "4000000")
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has begun
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert errors == "bench: stopped\n"
+    assert list(tmp_path.iterdir()) == []
+    assert processes_with(str(tmp_path)) == []
+
+
+def test_a_run_ends_at_its_time_limit(tmp_path: Path) -> None:
+    code, _, errors = bench(tmp_path, "--time-limit", "1")
+    assert (code, errors) == (130, "bench: the time limit is reached\n")
+    assert list(tmp_path.iterdir()) == []
+    assert processes_with(str(tmp_path)) == []
+
+
+def test_the_benchmarks_use_the_client_and_nothing_else_of_peeklock() -> None:
+    used = set()
+    for path in (ROOT / "bench").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "peeklock":
+                used.add(node.module)
+            elif isinstance(node, ast.Import):
+                used.update(alias.name for alias in node.names if alias.name.split(".")[0] == "peeklock")
+    assert used == {"peeklock", "peeklock.client"}
