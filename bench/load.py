@@ -69,6 +69,8 @@ class Result:
     ended: float
     latencies: list[float] = field(default_factory=list)
     """Seconds."""
+    cpu_seconds: float = 0.0
+    """What the load process itself spent."""
 
 
 def encoded_message(size: int, body_start: bytes = b"") -> bytes:
@@ -151,7 +153,9 @@ def _work(pipe: Pipe, received: Any) -> None:
                     connection.authenticate(job.address)
                 pipe.send("ready")
                 pipe.recv()
+                spent = time.process_time()
                 answer: Any = _DO[type(job)](connection, job, received)
+                answer.cpu_seconds = time.process_time() - spent
         except Exception as failure:
             answer = LoadFailed(f"{type(job).__name__} at {job.address}: {failure}")
         pipe.send(answer)

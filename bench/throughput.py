@@ -43,6 +43,8 @@ class Phase:
     per_second: float
     cpu_us: float | None
     """The broker's CPU time for each message."""
+    load_us: float
+    """The load's: what is near the time between two messages is what limits them."""
 
 
 @dataclass(slots=True)
@@ -138,7 +140,7 @@ def _phase(loads: LoadProcesses, target: Target, jobs: list[Job]) -> Phase:
     cpu = None
     if cpu_before[0] is not None and cpu_after is not None:
         cpu = (cpu_after - cpu_before[0]) / count * 1e6
-    return Phase(count / seconds(results), cpu)
+    return Phase(count / seconds(results), cpu, sum(result.cpu_seconds for result in results) / count * 1e6)
 
 
 def seconds(results: list[Result]) -> float:

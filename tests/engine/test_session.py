@@ -8,6 +8,7 @@ import pytest
 
 from engine.pair import Pair, Peer, attach, only
 from peeklock.amqp.errors import Condition
+from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, End, Error, Flow, Transfer
 from peeklock.engine.connection import Settings
 from peeklock.engine.errors import EndSession
@@ -365,3 +366,17 @@ def test_a_small_channel_max_does_not_limit_links() -> None:
     for number in range(300):
         pair.sending(session, name=str(number), credit=0)
     assert len(list(session.links)) == 300
+
+
+def test_a_detach_that_comes_after_the_end_of_its_session_is_ignored() -> None:
+    pair = Pair.opened()
+    sender, _ = pair.sending()
+    channel = sender.session.channel
+    sender.session.end()
+    pair.pump()
+    pair.client.out.append(encode_frame(channel, Detach(handle=0, closed=True).encode()))
+    pair.pump()
+    assert pair.server.opened
+    pair.client.begin()
+    pair.pump()
+    assert len(only(SessionBegun, pair.server_events)) == 2

@@ -86,6 +86,8 @@ class Connection:
         self._buffer = b""
         self._sessions: dict[int, Session] = {}
         """By our channel."""
+        self._ended_channels: set[int] = set()
+        """The peer's channels whose session is over: one SDK detaches its links after the end, which is no harm."""
         self._by_remote_channel: dict[int, Session] = {}
         self._next_channel = 0
         self._free_channels: list[int] = []
@@ -209,6 +211,7 @@ class Connection:
             heappush(self._free_channels, session.channel)
         if session.remote_channel is not None:
             self._by_remote_channel.pop(session.remote_channel, None)
+            self._ended_channels.add(session.remote_channel)
         self.touched.discard(session)
 
     # --- frames ---
@@ -274,7 +277,7 @@ class Connection:
         elif self.state is ConnectionState.OPENED:
             if kind is Begin:
                 self._on_begin(channel, performative)
-            else:
+            elif channel not in self._ended_channels:
                 self._session(channel).on_performative(performative, body)
         elif self.state is not ConnectionState.CLOSE_SENT:
             raise CloseConnection(Condition.ILLEGAL_STATE, f"{kind.__name__.lower()} before open")
@@ -331,6 +334,7 @@ class Connection:
             raise CloseConnection(
                 Condition.NOT_ALLOWED, f"channel {channel} is above channel-max {self.settings.channel_max}"
             )
+        self._ended_channels.discard(channel)
         if performative.remote_channel is None:
             session = self._new_session()
         else:
