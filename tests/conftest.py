@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
-from serving import BrokerThread, ServedBroker
+from serving import BrokerThread, ServedBroker, StartBroker
 
 
 @pytest.fixture
@@ -17,9 +17,6 @@ def served(tmp_path: Path) -> Iterator[ServedBroker]:
     broker = ServedBroker(tmp_path)
     yield broker
     broker.stop()
-
-
-StartBroker = Callable[..., BrokerThread]
 
 
 @pytest.fixture

@@ -138,3 +138,7 @@ class BrokerThread:
             self._started.set()
         await self._stop.wait()
         await self.broker.stop()
+
+
+StartBroker = Callable[..., BrokerThread]
+"""The fixture `start_broker`: queues, and options of the broker by name."""

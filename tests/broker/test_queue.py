@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, delivered, encoded
 
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, delivered, encoded
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import PAGE_MESSAGES, WINDOW_MESSAGES
 from peeklock.broker.definitions import QueueDefinition

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
-from raw_client import HOST, RawClient, dial, dial_tls, get
-from serving import SOURCE, ServedBroker
 
 from peeklock.server.certificates import ensure_certificates
+from raw_client import HOST, RawClient, dial, dial_tls, get
+from serving import SOURCE, ServedBroker
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

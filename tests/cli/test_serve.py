@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusQuotaExceededError
-from raw_client import HOST, RawClient, body_of, dial, dial_tls, eventually, get, health
-from serving import SOURCE, ServedBroker
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted
+from raw_client import HOST, RawClient, body_of, dial, dial_tls, eventually, get, health
+from serving import SOURCE, ServedBroker
 
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO |WARN |ERROR) [a-z.]+ .+")
 CONFIG = """

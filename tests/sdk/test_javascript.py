@@ -20,10 +20,9 @@ from urllib.parse import quote
 
 import pytest
 
-from conftest import StartBroker
 from peeklock.broker.definitions import DEFAULT_KEY, QueueDefinition
 from peeklock.server.certificates import ensure_certificates
-from serving import BrokerThread, ServedBroker
+from serving import BrokerThread, ServedBroker, StartBroker
 from toolchains import npm_packages, toolchain
 
 FOLDER = Path(__file__).parent / "js"

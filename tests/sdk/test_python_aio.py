@@ -24,9 +24,8 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
 )
 
-from conftest import StartBroker
 from peeklock.broker.definitions import QueueDefinition
-from serving import BrokerThread, ServedBroker
+from serving import BrokerThread, ServedBroker, StartBroker
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

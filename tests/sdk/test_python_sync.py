@@ -25,9 +25,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from conftest import StartBroker
 from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
-from serving import BrokerThread, ServedBroker
+from serving import BrokerThread, ServedBroker, StartBroker
 
 
 def client_for(connection_string: str, **options: Any) -> ServiceBusClient:

@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 import pytest
 from raw_peer import TAG, RawPeer, sas_token
 
-from conftest import StartBroker
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.performatives import (
@@ -35,7 +34,7 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, ULong
 from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
-from serving import BrokerThread
+from serving import BrokerThread, StartBroker
 
 BATCH_FORMAT = 0x80013700
 MESSAGE = Message(properties=Properties(message_id="m"), data=[b"body"]).encode()

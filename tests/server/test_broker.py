@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import StartBroker
-from raw_client import HOST, RawClient, WebSocketStream, body_of, dial, eventually, health, read_to_end
-from server.held_store import HeldStore
-from serving import BrokerThread
 
 from peeklock.amqp.errors import Condition
 from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
 from peeklock.server.broker import Broker, Options, StartError
 from peeklock.server.limits import Limits
 from peeklock.store.base import StoredEntity, StoreError
+from raw_client import HOST, RawClient, WebSocketStream, body_of, dial, eventually, health, read_to_end
+from server.held_store import HeldStore
+from serving import BrokerThread, StartBroker
 
 QUICK = Limits(closing_seconds=0.2, stop_seconds=0.2)
 OWN_KEY = (AuthorizationRule(name="root", primary_key="a-key-of-our-own", rights=frozenset({Right.MANAGE})),)

@@ -8,12 +8,8 @@ from http.client import HTTPConnection
 
 import pytest
 import websocket
-from broker.world import FlakyStore
-from conftest import StartBroker
-from raw_client import HOST, PATIENCE, RawClient, WebSocketStream, body_of, eventually, get, health
-from server.held_store import HeldStore
-from serving import BrokerThread
 
+from broker.world import FlakyStore
 from peeklock.amqp.errors import Condition
 from peeklock.engine.sasl import SaslClient
 from peeklock.nodes.receiving import ReceivingNode
@@ -21,7 +17,9 @@ from peeklock.server.http import WRITE_PART
 from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
 from peeklock.store.base import StoreError, StoreFull
-
+from raw_client import HOST, PATIENCE, RawClient, WebSocketStream, body_of, eventually, get, health
+from server.held_store import HeldStore
+from serving import BrokerThread, StartBroker
 
 QUICK = Limits(closing_seconds=0.2)
 

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from conftest import StartBroker
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
+from peeklock.engine.sasl import SaslClient
+from peeklock.server.certificates import ensure_certificates
+from peeklock.server.limits import Limits
 from raw_client import (
     HOST,
     RawClient,
@@ -24,13 +29,7 @@ from raw_client import (
     read_to_end,
     trusting,
 )
-from serving import BrokerThread
-
-from peeklock.amqp.errors import Condition
-from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
-from peeklock.engine.sasl import SaslClient
-from peeklock.server.certificates import ensure_certificates
-from peeklock.server.limits import Limits
+from serving import BrokerThread, StartBroker
 
 T = TypeVar("T")
 HASTY = Limits(first_bytes_seconds=0.2, handshake_seconds=0.2, closing_seconds=0.2)

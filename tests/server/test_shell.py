@@ -10,10 +10,6 @@ from typing import cast
 
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
-from conftest import StartBroker
-from raw_client import RawClient, body_of, dial, eventually, health, read_to_end
-from server.held_store import HeldStore
-from serving import BrokerThread
 
 from peeklock.amqp.errors import Condition
 from peeklock.engine.links import Sender
@@ -23,6 +19,9 @@ from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.sending import SendingNode
 from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
+from raw_client import RawClient, body_of, dial, eventually, health, read_to_end
+from server.held_store import HeldStore
+from serving import BrokerThread, StartBroker
 
 SMALL = Limits(
     unsaved_high=1_000_000, unsaved_low=500_000, unsaved_total=3_000_000, unread_answers=10_000, closing_seconds=0.2
