@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from bench.brokers import QUEUE, SHORT_QUEUE, Peeklock
 from bench.interrupts import interrupts
 from bench.load import LoadProcesses, Receive, Send
 from bench.processes import file_system, resident_bytes
-from bench.report import figure, machine, median, megabytes, print_table
+from bench.report import figure, machine, megabytes, print_table
 from bench.throughput import seconds
 
 _SHORT: Final = 8000
@@ -114,10 +115,7 @@ class _Rounds:
 
 
 def _print(options: Options, name: str, figures: Measured) -> None:
-    empty, short, backlog = (median(r) for r in (figures.empty_rate, figures.short_rate, figures.backlog_rate))
-    assert empty is not None
-    assert short is not None
-    assert backlog is not None
+    empty, short, backlog = map(statistics.median, (figures.empty_rate, figures.short_rate, figures.backlog_rate))
     print_table(
         f"{name} with a backlog of {options.count:,} messages of {options.size:,} bytes",
         ["what", "figure", "unit"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -182,8 +183,8 @@ def _print(
     own, *peers = targets
     if peers:
         print_table(
-            f"{own.name} compared: ratio of the medians",
-            ["with", "connections", "send", "receive"],
+            f"{own.name} compared: ratio of the medians, and median of the rounds' ratios",
+            ["with", "connections", "send", "by round", "receive", "by round"],
             [
                 [peer.name, str(number), *_ratios(measured, number, own.name, peer.name)]
                 for number in options.connections
@@ -209,15 +210,15 @@ def _print(
 
 
 def _words(phases: list[Phase], options: Options) -> list[str]:
-    rate = median([phase.per_second for phase in phases])
-    assert rate is not None
+    rate = statistics.median(phase.per_second for phase in phases)
     return [figure(rate), megabytes(rate * options.size, 1), figure(median([phase.cpu_us for phase in phases]), 1)]
 
 
 def _ratios(measured: list[Measured], connections: int, own: str, peer: str) -> list[str]:
     entries = {entry.broker: entry for entry in measured if entry.connections == connections}
-    ratios = []
+    words = []
     for phase in ("send", "receive"):
-        mine, other = (median([p.per_second for p in getattr(entries[name], phase)]) for name in (own, peer))
-        ratios.append(figure(mine / other, 2) if mine and other else figure(None))
-    return ratios
+        mine, other = ([p.per_second for p in getattr(entries[name], phase)] for name in (own, peer))
+        words.append(figure(statistics.median(mine) / statistics.median(other), 2))
+        words.append(figure(statistics.median(m / o for m, o in zip(mine, other, strict=True)), 2))
+    return words

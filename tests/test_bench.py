@@ -75,7 +75,7 @@ def test_throughput_compares_with_a_broker_that_runs_already(tmp_path: Path, ser
     code, output, errors = bench(tmp_path, "throughput", *TINY, "--peer", url, "--peer-address", "queue")
     assert (code, errors) == (0, "")
     assert "compared: ratio of the medians" in output
-    ratios = [row for row in cells(output, "peer queue") if len(row) == 3]
+    ratios = [row for row in cells(output, "peer queue") if len(row) == 5]
     assert [row[0] for row in ratios] == ["1", "2"]
     assert all(float(figure) > 0 for row in ratios for figure in row)
 

@@ -15,26 +15,16 @@ from peeklock.broker.definitions import (
     ALL_RIGHTS,
     DEFAULT_KEY,
     DEFAULT_KEY_NAME,
-    LOCK_DURATION,
-    PROFILES,
-    REQUIRES_SESSION,
     AuthorizationRule,
     CorrelationFilter,
-    DefinitionError,
     EntityDefinition,
     FilterKind,
     NamespaceDefinition,
     QueueDefinition,
     Right,
     RuleDefinition,
-    Status,
     SubscriptionDefinition,
     TopicDefinition,
-    check_entity_name,
-    check_rule_name,
-    check_subscription_name,
-    fold,
-    settings_of,
 )
 from peeklock.broker.durations import (
     DAY,
@@ -46,10 +36,22 @@ from peeklock.broker.durations import (
     format_duration,
     parse_duration,
 )
-
-STANDARD, PREMIUM, EMULATOR, UNLIMITED = (
-    PROFILES[name] for name in ("standard", "premium", "emulator", "unlimited")
+from peeklock.broker.names import (
+    DefinitionError,
+    check_entity_name,
+    check_rule_name,
+    check_subscription_name,
+    fold,
 )
+from peeklock.broker.settings import (
+    LOCK_DURATION,
+    PROFILES,
+    REQUIRES_SESSION,
+    Status,
+    settings_of,
+)
+
+STANDARD, PREMIUM, EMULATOR, UNLIMITED = (PROFILES[name] for name in ("standard", "premium", "emulator", "unlimited"))
 SEND = frozenset({Right.SEND})
 
 
@@ -233,9 +235,7 @@ def test_sessions_cannot_be_switched_later_and_locks_can() -> None:
         ({"forward_to": "a//b"}, "ForwardTo a//b: must have something between two slashes"),
     ],
 )
-def test_a_refused_setting_is_named_with_its_value_and_its_rule(
-    settings: dict[str, Any], message: str
-) -> None:
+def test_a_refused_setting_is_named_with_its_value_and_its_rule(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         QueueDefinition(name="q", **settings)
     assert str(refused.value) == message
@@ -457,9 +457,7 @@ def test_queues_and_topics_share_one_set_of_names() -> None:
     with pytest.raises(DefinitionError, match="A: must not have the name of another"):
         NamespaceDefinition(queues=(QueueDefinition(name="a"),), topics=(TopicDefinition(name="A"),))
     with pytest.raises(DefinitionError, match="Subscriptions S: must not have the name of another"):
-        TopicDefinition(
-            name="t", subscriptions=(SubscriptionDefinition(name="s"), SubscriptionDefinition(name="S"))
-        )
+        TopicDefinition(name="t", subscriptions=(SubscriptionDefinition(name="s"), SubscriptionDefinition(name="S")))
 
 
 def test_forwarding_goes_to_an_entity_of_the_namespace() -> None:

@@ -8,7 +8,10 @@ from typing import Any
 
 from peeklock.amqp.message import Message, Properties
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.broker.definitions import (
+    NamespaceDefinition,
+    QueueDefinition,
+)
 from peeklock.broker.envelope import head, read_incoming
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace

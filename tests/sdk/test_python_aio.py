@@ -24,7 +24,9 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
 )
 
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.definitions import (
+    QueueDefinition,
+)
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

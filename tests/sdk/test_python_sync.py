@@ -25,7 +25,12 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.definitions import (
+    AuthorizationRule,
+    NamespaceDefinition,
+    QueueDefinition,
+    Right,
+)
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

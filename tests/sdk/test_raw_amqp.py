@@ -33,7 +33,12 @@ from peeklock.amqp.performatives import (
     Transfer,
 )
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, ULong
-from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.definitions import (
+    AuthorizationRule,
+    NamespaceDefinition,
+    QueueDefinition,
+    Right,
+)
 from serving import BrokerThread, StartBroker
 
 BATCH_FORMAT = 0x80013700

@@ -13,7 +13,12 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.errors import Condition
-from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.definitions import (
+    AuthorizationRule,
+    NamespaceDefinition,
+    QueueDefinition,
+    Right,
+)
 from peeklock.server.broker import Broker, Options, StartError
 from peeklock.server.limits import Limits
 from peeklock.store.base import StoredEntity, StoreError

@@ -14,7 +14,6 @@ from peeklock.broker.definitions import (
     ALL_RIGHTS,
     DEFAULT_KEY,
     DEFAULT_KEY_NAME,
-    PROFILES,
     CorrelationFilter,
     FilterKind,
     NamespaceDefinition,
@@ -23,9 +22,12 @@ from peeklock.broker.definitions import (
     RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
-    settings_of,
 )
 from peeklock.broker.durations import HOUR, MINUTE, SECOND, format_duration
+from peeklock.broker.settings import (
+    PROFILES,
+    settings_of,
+)
 from peeklock.server.config import MAX_FILE_BYTES, ConfigError, default_namespace, load_config
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
@@ -295,9 +297,7 @@ def test_a_filter_type_that_is_left_out_is_the_one_that_was_given(tmp_path: Path
         ),
     ],
 )
-def test_a_mistake_is_one_sentence_with_file_line_and_key(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_a_mistake_is_one_sentence_with_file_line_and_key(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert OFFICIAL.count(old) == 1
     assert refusal(tmp_path, OFFICIAL.replace(old, new)) == message
 

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
-from peeklock.broker.definitions import AuthorizationRule, Right
+from peeklock.broker.definitions import (
+    AuthorizationRule,
+    Right,
+)
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
 
 SAS_PREFIX: Final = "SharedAccessSignature "
@@ -100,8 +103,7 @@ class Keys:
             Claim(path, path, rule.rights, None)
             for path, rules in self._rules.items()
             for rule in rules
-            if rule.name == name
-            and any(hmac.compare_digest(known.encode(), key.encode()) for known in rule.keys)
+            if rule.name == name and any(hmac.compare_digest(known.encode(), key.encode()) for known in rule.keys)
         ]
 
     def _signed_by(self, fields: dict[str, str], path: str) -> tuple[str, AuthorizationRule]:

@@ -19,7 +19,9 @@ from typing import Any, Final
 from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
-from peeklock.broker.definitions import QueueDefinition, Status
+from peeklock.broker.definitions import (
+    QueueDefinition,
+)
 from peeklock.broker.envelope import Annex, Incoming
 from peeklock.broker.errors import (
     BrokerError,
@@ -30,6 +32,9 @@ from peeklock.broker.errors import (
     QuotaExceeded,
 )
 from peeklock.broker.journal import Journal, Lane
+from peeklock.broker.settings import (
+    Status,
+)
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Counters, Store, StoredMessage
 
 log = logging.getLogger(__name__)
@@ -141,9 +146,7 @@ class Container:
         if self._refuses_sends is not None:
             self.check_sending()
         if self.counters.size_in_bytes + self._staged_bytes >= self._max_bytes:
-            raise QuotaExceeded(
-                f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB."
-            )
+            raise QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
         now = self._agenda.now()
         return [self._admit(message, now) for message in messages]
 
@@ -404,7 +407,12 @@ class Container:
     # --- dead letters ---
 
     def _move(
-        self, message: StoredMessage, lane: Lane, properties: dict[Any, Any], outcome: Callable[..., None], argument: Any
+        self,
+        message: StoredMessage,
+        lane: Lane,
+        properties: dict[Any, Any],
+        outcome: Callable[..., None],
+        argument: Any,
     ) -> None:
         """Stage the way to the dead-letter queue; `outcome(message, argument, error)` follows."""
         target = self.dead_letters
@@ -434,9 +442,7 @@ class Container:
             self.dead_letters._enter(letter)
         outcome(message, rest, error)
 
-    def _locked_one_moved(
-        self, message: StoredMessage, argument: tuple[Lock, Done], error: BrokerError | None
-    ) -> None:
+    def _locked_one_moved(self, message: StoredMessage, argument: tuple[Lock, Done], error: BrokerError | None) -> None:
         lock, done = argument
         self._settled(lock, error)
         done(error)

@@ -86,7 +86,9 @@ class MessageLockLost(BrokerError):
     status = HTTPStatus.GONE
 
     def __init__(self) -> None:
-        super().__init__("The lock supplied is invalid. Either the lock expired, or the message has already been settled.")
+        super().__init__(
+            "The lock supplied is invalid. Either the lock expired, or the message has already been settled."
+        )
 
 
 class SessionLockLost(BrokerError):

@@ -13,19 +13,23 @@ from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
 from peeklock.broker.container import Machinery
 from peeklock.broker.definitions import (
-    DEFAULT_PROFILE,
-    DefinitionError,
     NamespaceDefinition,
-    Profile,
     QueueDefinition,
     TopicDefinition,
-    fold,
-    settings_of,
 )
 from peeklock.broker.errors import EntityNotFound, NotSupported
 from peeklock.broker.journal import Journal
+from peeklock.broker.names import (
+    DefinitionError,
+    fold,
+)
 from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.settings import (
+    DEFAULT_PROFILE,
+    Profile,
+    settings_of,
+)
 from peeklock.store.base import Changes, Store, StoredEntity, StoreError
 
 log = logging.getLogger(__name__)
@@ -158,9 +162,7 @@ class Namespace:
         changes.entities[known.id] = known
         return known
 
-    def _make(
-        self, entity: StoredEntity, definition: QueueDefinition, dead_letters: AnyQueue | None
-    ) -> AnyQueue:
+    def _make(self, entity: StoredEntity, definition: QueueDefinition, dead_letters: AnyQueue | None) -> AnyQueue:
         kind = SessionQueue if definition.requires_session and dead_letters is not None else Queue
         queue = kind(entity.id, entity.path, definition, self._machinery, entity.counters, dead_letters)
         self._queues[fold(entity.path)] = queue

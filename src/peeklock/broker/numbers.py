@@ -158,4 +158,3 @@ class Numbered(Scheduling):
 
         lane.waiting.append((lent, None))
         self._journal.wake()
-

@@ -9,7 +9,9 @@ from typing import Final, Protocol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container, Lock, Machinery
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.definitions import (
+    QueueDefinition,
+)
 from peeklock.broker.errors import BrokerError, MessageLockLost
 from peeklock.broker.numbers import Numbered
 from peeklock.store.base import Counters, StoredMessage

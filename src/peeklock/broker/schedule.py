@@ -118,7 +118,11 @@ class Scheduling(Container):
         annex = Annex.decode(message.annex)
         kept = annex._replace(ttl_ms=None)
         enqueued = self._active(
-            message.payload, None if kept == Annex() else kept.encode(), annex.ttl_ms, message.session_id, message.due_at
+            message.payload,
+            None if kept == Annex() else kept.encode(),
+            annex.ttl_ms,
+            message.session_id,
+            message.due_at,
         )
         self._last_number += 1
         enqueued.sequence_number = self._last_number

@@ -15,7 +15,9 @@ from typing import Any, Final, Protocol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container, Lock, Machinery
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.definitions import (
+    QueueDefinition,
+)
 from peeklock.broker.errors import (
     BrokerError,
     OperationNotAllowed,
@@ -383,7 +385,7 @@ class SessionQueue(Numbered):
         lane.waiting.append((lambda _, error: done(error), None))
         self._journal.wake()
 
-    def get_state(self, id: str, done: Callable[[bytes | None | BrokerError], None]) -> None:
+    def get_state(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:
         self.held(id)
         self._store.read_session_state(self.entity, id, _readable(done))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.store.base import TimedRead, StoredMessage, StoreError
+from peeklock.store.base import StoredMessage, StoreError, TimedRead
 
 log = logging.getLogger(__name__)
 

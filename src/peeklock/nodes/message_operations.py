@@ -9,7 +9,9 @@ from uuid import UUID
 
 from peeklock.amqp.types import Array, Int, Timestamp
 from peeklock.broker.container import Done, Lock, check_reason
-from peeklock.broker.definitions import Right
+from peeklock.broker.definitions import (
+    Right,
+)
 from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_token
 from peeklock.broker.errors import (
     BrokerError,

@@ -13,8 +13,10 @@ from peeklock.amqp.errors import AmqpError, Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.agenda import Appointment
-from peeklock.broker.definitions import fold
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
+from peeklock.broker.names import (
+    fold,
+)
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.engine.connection import Connection
@@ -46,9 +48,7 @@ EXPIRY_GRACE_MS: Final = 10_000
 class Peer:
     """A connected client."""
 
-    def __init__(
-        self, connection: Connection, namespace: Namespace, name: str, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, connection: Connection, namespace: Namespace, name: str, wake: Callable[[], None]) -> None:
         self.connection = connection
         self.namespace = namespace
         self.name = name

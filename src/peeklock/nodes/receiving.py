@@ -13,7 +13,9 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.container import Container, Done, Lock
-from peeklock.broker.definitions import Right
+from peeklock.broker.definitions import (
+    Right,
+)
 from peeklock.broker.envelope import head
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
 from peeklock.broker.queue import Queue

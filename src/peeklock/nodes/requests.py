@@ -133,9 +133,7 @@ class RequestNode(Node):
         """By address, by link name, or the one in the same session: SDKs differ in what they say."""
         path = self.address.path.casefold()
         candidates = [
-            node
-            for node in self.peer.nodes
-            if isinstance(node, ReplyNode) and node.address.path.casefold() == path
+            node for node in self.peer.nodes if isinstance(node, ReplyNode) and node.address.path.casefold() == path
         ]
         in_session = [node for node in candidates if node.link.session is self.link.session]
         ordered = in_session + [node for node in candidates if node not in in_session]

@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from peeklock.amqp.types import Array, Int, Timestamp
-from peeklock.broker.definitions import Right
-from peeklock.broker.errors import BrokerError, InvalidProperty, MessageSizeExceeded, OperationNotAllowed, SessionLockLost
+from peeklock.broker.definitions import (
+    Right,
+)
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidProperty,
+    MessageSizeExceeded,
+    OperationNotAllowed,
+    SessionLockLost,
+)
 from peeklock.broker.sessions import Session, SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation
 

@@ -20,14 +20,18 @@ from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Clock, system_clock
 from peeklock.broker.definitions import (
     DEFAULT_KEY,
-    DEFAULT_PROFILE,
     AuthorizationRule,
-    DefinitionError,
     NamespaceDefinition,
-    Profile,
     Right,
 )
+from peeklock.broker.names import (
+    DefinitionError,
+)
 from peeklock.broker.namespace import CallSoon, Namespace
+from peeklock.broker.settings import (
+    DEFAULT_PROFILE,
+    Profile,
+)
 from peeklock.server.certificates import CertificateError, ensure_certificates, server_context
 from peeklock.server.config import default_namespace
 from peeklock.server.http import HttpService

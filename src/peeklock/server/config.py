@@ -12,27 +12,24 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..broker.definitions import (
+from peeklock.broker.definitions import (
     CORRELATION_FIELDS,
     DEFAULT_NAMESPACE,
-    DEFAULT_PROFILE,
     AuthorizationRule,
     CorrelationFilter,
-    DefinitionError,
     EntityDefinition,
     FilterKind,
     NamespaceDefinition,
-    Profile,
     QueueDefinition,
     Right,
     RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
     destinations,
-    duplicate,
-    fold,
-    settings_of,
 )
+from peeklock.broker.names import DefinitionError, duplicate, fold
+from peeklock.broker.settings import DEFAULT_PROFILE, Profile, settings_of
+
 from .jsonc import JsonError, Node, load
 
 MAX_FILE_BYTES = 1 << 20

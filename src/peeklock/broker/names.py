@@ -1,0 +1,89 @@
+"""Names of entities and their parts: which are allowed, and when two are the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MAX_ENTITY_NAME = 260
+MAX_SHORT_NAME = 50
+
+
+class DefinitionError(ValueError):
+    """A setting has a value that its rule forbids."""
+
+    def __init__(self, setting: str, value: object, rule: str) -> None:
+        self.setting = setting
+        self.shown = _shown(value)
+        self.rule = rule
+        super().__init__(f"{setting} {self.shown}: {rule}")
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) and value and value.isprintable() else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+_ENTITY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9/_.~-]*[A-Za-z0-9])?")
+_SHORT_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.~-]*[A-Za-z0-9])?")
+_NOT_IN_RULE_NAMES = frozenset("/\\@?#*")
+
+
+def fold(name: str) -> str:
+    """The form under which names are compared: they differ in more than case, or they are the same."""
+    return name.casefold()
+
+
+def duplicate(names: Iterable[str]) -> int | None:
+    """The index of the first name that an earlier one already has."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if fold(name) in seen:
+            return index
+        seen.add(fold(name))
+    return None
+
+
+def check_entity_name(name: object, setting: str = "Name") -> None:
+    """DefinitionError unless `name` can be the path of a queue or a topic."""
+    _check_length(name, setting, MAX_ENTITY_NAME)
+    assert isinstance(name, str)
+    if not _ENTITY_NAME.fullmatch(name):
+        rule = "must be letters, digits and / - _ . ~, with a letter or digit first and last"
+        raise DefinitionError(setting, name, rule)
+    first, *rest = fold(name).split("/")
+    for segment in (first, *rest):
+        if not segment:
+            raise DefinitionError(setting, name, "must have something between two slashes")
+        if not segment.strip("."):
+            # An HTTP client resolves such a path before it sends it.
+            raise DefinitionError(setting, name, "must not have a segment of dots alone")
+    if "subscriptions" in rest:
+        # topic/subscriptions/name is the address of a subscription (contract 3.1).
+        rule = "must not have 'subscriptions' between slashes or last: that addresses a subscription"
+        raise DefinitionError(setting, name, rule)
+
+
+def check_subscription_name(name: object, setting: str = "Name") -> None:
+    """DefinitionError unless `name` can be that of a subscription, an authorization rule or a namespace."""
+    _check_length(name, setting, MAX_SHORT_NAME)
+    assert isinstance(name, str)
+    if not _SHORT_NAME.fullmatch(name):
+        rule = "must be letters, digits and - _ . ~, with a letter or digit first and last"
+        raise DefinitionError(setting, name, rule)
+
+
+def check_rule_name(name: object, setting: str = "Name") -> None:
+    """Rules have wider names: `$Default` is one."""
+    _check_length(name, setting, MAX_SHORT_NAME)
+    assert isinstance(name, str)
+    if not name.isprintable() or name.strip() != name or _NOT_IN_RULE_NAMES & set(name):
+        rule = "must be printable, without blanks at the ends and without / \\ @ ? # *"
+        raise DefinitionError(setting, name, rule)
+
+
+def _check_length(name: object, setting: str, longest: int) -> None:
+    if not isinstance(name, str):
+        raise DefinitionError(setting, name, "must be text")
+    if not 1 <= len(name) <= longest:
+        raise DefinitionError(setting, name, f"must be 1 to {longest} characters long, not {len(name)}")

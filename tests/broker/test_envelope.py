@@ -1,0 +1,406 @@
+"""What the broker takes off a message on its way in and writes in front of it on its way out (contract 4.6)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.world import SECOND, Receiver, World, delivered
+from peeklock.amqp.codec import decode_value, encode_value
+from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
+from peeklock.broker.definitions import (
+    QueueDefinition,
+)
+from peeklock.broker.envelope import (
+    MAX_ID_LENGTH,
+    Annex,
+    _full_head,
+    head,
+    message_id,
+    read_incoming,
+    with_application_properties,
+)
+from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty
+from peeklock.store.base import StoredMessage
+
+BODY = b"\x00\x53\x75\xa0\x04body"
+DAY = 24 * 3600 * SECOND
+UINT_MAX = 0xFFFFFFFF
+
+
+def properties(**fields: Any) -> Properties:
+    return Properties(**{"message_id": "id", **fields})
+
+
+def bare_of(message: Message) -> bytes:
+    return read_incoming(message.encode(), False).bare
+
+
+def kept_annotations(annotations: dict[Any, Any]) -> dict[Any, Any]:
+    """What a receiver gets of the annotations that a sender wrote."""
+    incoming = read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False)
+    out = Message.decode(head(StoredMessage(7, incoming.bare, 1000, annex=incoming.annex), None) + incoming.bare)
+    assert out.message_annotations is not None
+    return {key: value for key, value in out.message_annotations.items() if key not in ADDED}
+
+
+ADDED = {"x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-enqueue-sequence-number"}
+
+
+# --- in ---
+
+
+def test_the_bare_message_is_kept_as_it_came() -> None:
+    bare = Message(
+        properties=properties(subject="s"), application_properties={"n": 1, "text": "t"}, data=[b"body"]
+    ).encode()
+    front = Message(header=Header(durable=True), message_annotations={Symbol("x"): 1}).encode()
+    assert read_incoming(bare, False).bare == bare
+    assert read_incoming(front + bare, False).bare == bare
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        BODY,
+        BODY + BODY,
+        b"\x00\x53\x76\x45",  # an empty sequence
+        b"\x00\x53\x77\x40",  # null
+        b"\x00\x53\x77\xd1\x00\x00\x00\x04\x00\x00\x00\x00",  # an empty map, in the long form
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x01x",  # the descriptor in the long form
+        BODY + b"\x00\x53\x78\xc1\x01\x00",  # with a footer
+    ],
+)
+def test_every_kind_of_body_is_kept_as_it_came(body: bytes) -> None:
+    written = Message(properties=properties()).encode()
+    assert read_incoming(written + body, False).bare == written + body
+
+
+@pytest.mark.parametrize("identity", ["text", ULong(7), b"\x01\x02", __import__("uuid").UUID(int=5)])
+def test_an_id_of_any_type_is_kept(identity: Any) -> None:
+    bare = bare_of(Message(properties=Properties(message_id=identity), data=[b"x"]))
+    assert message_id(bare) == identity
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(data=[b"x"]),
+        Message(properties=Properties(), data=[b"x"]),
+        Message(properties=Properties(subject="s", group_id="g"), data=[b"x"]),
+        Message(header=Header(durable=True), application_properties={"n": 1}, data=[b"x"]),
+        Message(value="no properties at all"),
+    ],
+)
+def test_a_message_without_an_id_gets_one_and_keeps_everything_else(message: Message) -> None:
+    found = Message.decode(bare_of(message))
+    assert found.properties is not None
+    identity = found.properties.message_id
+    assert isinstance(identity, str)
+    assert len(identity) == 32
+    assert int(identity, 16) >= 0
+    found.properties.message_id = None
+    assert found.properties == (message.properties or Properties())
+    assert (found.application_properties, found.data, found.value) == (
+        message.application_properties,
+        message.data,
+        message.value,
+    )
+
+
+def test_no_two_messages_get_the_same_id() -> None:
+    assert len({message_id(bare_of(Message(data=[b"x"]))) for _ in range(100)}) == 100
+
+
+def test_a_session_id_is_read_only_when_it_matters() -> None:
+    encoded = Message(properties=properties(group_id="s"), data=[b"x"]).encode()
+    assert read_incoming(encoded, True).session_id == "s"
+    assert read_incoming(encoded, False).session_id is None
+    assert read_incoming(Message(data=[b"x"]).encode(), True).session_id is None
+
+
+def test_an_id_of_a_session_that_is_too_long_is_refused() -> None:
+    good = Message(properties=properties(group_id="s" * MAX_ID_LENGTH), data=[b"x"]).encode()
+    assert read_incoming(good, True).session_id == "s" * MAX_ID_LENGTH
+    bad = Message(properties=properties(group_id="s" * (MAX_ID_LENGTH + 1)), data=[b"x"]).encode()
+    with pytest.raises(InvalidProperty, match="129 characters"):
+        read_incoming(bad, True)
+
+
+def test_what_only_the_broker_may_say_is_not_taken_from_a_sender() -> None:
+    forged = {
+        Symbol("x-opt-sequence-number"): 999,
+        Symbol("x-opt-enqueued-time"): Timestamp(1),
+        Symbol("x-opt-enqueue-sequence-number"): 999,
+        Symbol("x-opt-locked-until"): Timestamp(1),
+        Symbol("x-opt-deadletter-source"): "elsewhere",
+        Symbol("x-opt-message-state"): 1,
+        Symbol("x-opt-lock-token"): "mine",
+    }
+    incoming = read_incoming(Message(message_annotations=forged, data=[b"x"]).encode(), False)
+    assert incoming.annex is None
+
+
+def test_what_else_a_sender_annotates_is_kept_as_it_is() -> None:
+    annotations = {
+        Symbol("x-opt-partition-key"): "p",
+        Symbol("x-opt-via-partition-key"): "v",
+        Symbol("of-my-own"): [1, "two", {"three": 3}],
+        Symbol("unset"): None,
+    }
+    assert kept_annotations(annotations) == annotations
+
+
+def test_a_partition_key_is_checked() -> None:
+    too_long = {Symbol("x-opt-partition-key"): "p" * 129}
+    with pytest.raises(InvalidProperty, match="partition key"):
+        read_incoming(Message(message_annotations=too_long, data=[b"x"]).encode(), False)
+    with pytest.raises(InvalidProperty, match="partition key must be a string"):
+        read_incoming(Message(message_annotations={Symbol("x-opt-partition-key"): 5}, data=[b"x"]).encode(), False)
+
+
+def test_the_time_of_a_scheduled_message_is_read_and_kept() -> None:
+    annotations = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(5000)}
+    assert read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False).scheduled_at == 5000
+    assert kept_annotations(annotations) == annotations
+    with pytest.raises(InvalidProperty, match="timestamp"):
+        read_incoming(
+            Message(message_annotations={Symbol("x-opt-scheduled-enqueue-time"): "soon"}, data=[b"x"]).encode(), False
+        )
+
+
+@pytest.mark.parametrize(
+    ("header", "ttl"),
+    [
+        (None, None),
+        (Header(), None),
+        (Header(ttl=0), None),
+        (Header(ttl=1500), 1500),
+        (Header(ttl=UINT_MAX - 1), UINT_MAX - 1),
+    ],
+)
+def test_the_time_to_live_is_the_header_s(header: Header | None, ttl: int | None) -> None:
+    message = Message(header=header, properties=properties(absolute_expiry_time=5, creation_time=1), data=[b"x"])
+    assert read_incoming(message.encode(), False).ttl_ms == ttl
+
+
+@pytest.mark.parametrize(
+    ("creation", "expiry", "ttl"),
+    [
+        (1000, 1000 + 100 * DAY, 100 * DAY),  # longer than the header can say
+        (1000, 1000 + 3 * DAY, UINT_MAX),  # shorter: the header is right
+        (None, 1000 + 100 * DAY, UINT_MAX),
+        (1000, None, UINT_MAX),
+        (None, None, UINT_MAX),
+    ],
+)
+def test_a_time_to_live_beyond_the_header_is_the_way_from_creation_to_expiry(
+    creation: int | None, expiry: int | None, ttl: int
+) -> None:
+    message = Message(
+        header=Header(ttl=UINT_MAX),
+        properties=properties(creation_time=creation, absolute_expiry_time=expiry),
+        data=[b"x"],
+    )
+    assert read_incoming(message.encode(), False).ttl_ms == ttl
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"\x00",
+        b"body",
+        b"\x00\x53\x75",
+        b"\x00\x53\x75\xa0\xffshort",
+        b"\x00\x53\x75\xb0\xff\xff\xff\xff",
+        b"\x00\x53\x70\xa0\x01x" + BODY,  # a header that is no list
+        b"\x00\x53\x70\xc0\x04\x03\x40\x40\xa1" + BODY,
+        b"\x00\x53\x72\xc1\x03\x01\x40\x40" + BODY,  # an odd map
+        b"\x00\x53\x70" + encode_value([True, "high", None]) + BODY,
+        b"\x00\x53\x99\x40",
+        b"\x40" * 50,
+    ],
+)
+def test_what_is_no_message_is_refused(garbage: bytes) -> None:
+    with pytest.raises(InvalidMessage, match="could not be read"):
+        read_incoming(garbage, True)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_message_or_refused(garbage: bytes) -> None:
+    try:
+        incoming = read_incoming(garbage, True)
+    except BrokerError:
+        return
+    head(StoredMessage(1, incoming.bare, 0, annex=incoming.annex), None)
+
+
+# --- out ---
+
+
+def stored(**fields: Any) -> StoredMessage:
+    return StoredMessage(**{"sequence_number": 5, "payload": BODY, "enqueued_at": 1_800_000_000_000, **fields})
+
+
+def test_header_and_annotations_are_as_the_contract_has_them() -> None:
+    message = delivered(stored(delivery_count=2), 1_800_000_060_000)
+    assert message.header == Header(durable=True, priority=4, ttl=None, delivery_count=2)
+    assert message.message_annotations == {
+        "x-opt-sequence-number": 5,
+        "x-opt-enqueued-time": 1_800_000_000_000,
+        "x-opt-enqueue-sequence-number": 5,
+        "x-opt-locked-until": 1_800_000_060_000,
+    }
+    types = {str(key): type(value) for key, value in message.message_annotations.items()}
+    assert types["x-opt-enqueued-time"] is Timestamp
+    assert types["x-opt-locked-until"] is Timestamp
+    assert all(type(key) is Symbol for key in message.message_annotations)
+
+
+def test_the_numbers_are_longs_on_the_wire() -> None:
+    encoded = head(stored(), None)
+    assert encode_value(Symbol("x-opt-sequence-number")) + b"\x81" + (5).to_bytes(8) in encoded
+    assert encode_value(Symbol("x-opt-enqueue-sequence-number")) + b"\x81" + (5).to_bytes(8) in encoded
+
+
+def test_what_is_not_locked_says_nothing_of_a_lock() -> None:
+    annotations = delivered(stored()).message_annotations
+    assert annotations is not None
+    assert "x-opt-locked-until" not in annotations
+
+
+@given(
+    st.integers(1, 2**44 - 1),
+    st.integers(0, 255),
+    st.integers(0, 2**42),
+    st.one_of(st.none(), st.integers(0, 2**42)),
+)
+def test_the_fast_head_is_the_full_head(number: int, count: int, enqueued_at: int, locked_until: int | None) -> None:
+    message = stored(sequence_number=number, delivery_count=count, enqueued_at=enqueued_at)
+    fast, full = head(message, locked_until), _full_head(message, locked_until)
+    assert Message.decode(fast + BODY) == Message.decode(full + BODY)
+    # The same sections in the same order; only the width of the numbers inside may differ.
+    assert fast[:3] == full[:3] == b"\x00\x53\x70"
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 2000, 2**31])
+def test_the_delivery_count_is_that_of_earlier_deliveries(count: int) -> None:
+    header = delivered(stored(delivery_count=count)).header
+    assert header is not None
+    assert header.delivery_count == count
+
+
+@pytest.mark.parametrize("priority", [0, 4, 9, 255])
+def test_a_priority_is_echoed(priority: int) -> None:
+    incoming = read_incoming(Message(header=Header(priority=UByte(priority)), data=[b"x"]).encode(), False)
+    header = delivered(stored(annex=incoming.annex)).header
+    assert header is not None
+    assert header.priority == priority
+
+
+def test_a_dead_letter_says_where_it_comes_from() -> None:
+    annotations = delivered(stored(annex=Annex(dead_letter_source="the/queue").encode())).message_annotations
+    assert annotations is not None
+    assert annotations["x-opt-deadletter-source"] == "the/queue"
+
+
+def test_many_annotations_of_a_sender_fit_too() -> None:
+    annotations = {Symbol(f"key-{number}"): "value" * 20 for number in range(300)}
+    assert kept_annotations(annotations) == annotations
+
+
+def test_an_annex_survives_the_store() -> None:
+    annex = Annex(3, b"\xa3\x01k\x43", 2, "source")
+    assert Annex.decode(annex.encode()) == annex
+    assert Annex.decode(None) == Annex()
+
+
+# --- time to live, end to end ---
+
+
+def received(world: World, **fields: Any) -> Message:
+    world.send("m", **fields)
+    return delivered(Receiver(world, world.queue()).got[-1])
+
+
+def test_the_three_ways_to_tell_the_expiry_agree() -> None:
+    world = World()
+    message = received(
+        world,
+        header=Header(ttl=UInt(60_000)),
+        properties=properties(creation_time=Timestamp(5), absolute_expiry_time=Timestamp(6)),
+    )
+    assert message.header is not None
+    assert message.properties is not None
+    assert message.message_annotations is not None
+    assert message.header.ttl == 60_000
+    assert message.properties.absolute_expiry_time == world.clock() + 60_000
+    assert message.message_annotations["x-opt-enqueued-time"] == world.clock()
+
+
+def test_a_message_without_a_time_to_live_gets_the_entity_s() -> None:
+    message = received(World(QueueDefinition(name="q", default_message_ttl_ms=5 * SECOND)))
+    assert message.header is not None
+    assert message.header.ttl == 5 * SECOND
+
+
+@pytest.mark.parametrize(("asked", "given_"), [(1 * SECOND, 1 * SECOND), (50 * SECOND, 5 * SECOND)])
+def test_the_shorter_of_the_two_times_to_live_holds(asked: int, given_: int) -> None:
+    message = received(World(QueueDefinition(name="q", default_message_ttl_ms=5 * SECOND)), header=Header(ttl=asked))
+    assert message.header is not None
+    assert message.header.ttl == given_
+
+
+def test_without_any_time_to_live_nothing_is_said_of_one() -> None:
+    message = received(World(), properties=properties(absolute_expiry_time=Timestamp(77)))
+    assert message.header is not None
+    assert message.header.ttl is None
+
+
+def test_a_time_to_live_beyond_the_header_is_left_out_of_it() -> None:
+    world = World()
+    message = received(
+        world,
+        header=Header(ttl=UINT_MAX),
+        properties=properties(creation_time=Timestamp(1000), absolute_expiry_time=Timestamp(1000 + 100 * DAY)),
+    )
+    assert message.header is not None
+    assert message.properties is not None
+    assert message.header.ttl is None
+    assert message.properties.absolute_expiry_time == world.clock() + 100 * DAY
+
+
+# --- application properties that settlements change ---
+
+
+def test_properties_are_added_and_replaced_and_the_others_keep_their_bytes() -> None:
+    uri = Described(Symbol("com.microsoft:uri"), "http://example.org")
+    bare = Message(properties=properties(), application_properties={"kept": uri, "replaced": 1}, data=[b"x"]).encode()
+    changed = with_application_properties(bare, {Symbol("replaced"): "now text", "added": 2.5})
+    found = Message.decode(changed)
+    assert found.application_properties == {"kept": uri, "replaced": "now text", "added": 2.5}
+    assert found.data == [b"x"]
+    assert encode_value(uri) in changed
+
+
+@pytest.mark.parametrize("message", [Message(properties=properties(), data=[b"x"]), Message(data=[b"x"])])
+def test_properties_are_added_where_there_were_none(message: Message) -> None:
+    found = Message.decode(with_application_properties(message.encode(), {"added": 1}))
+    assert found.application_properties == {"added": 1}
+    assert found.properties == message.properties
+    assert found.data == [b"x"]
+
+
+def test_no_changes_change_nothing() -> None:
+    bare = Message(data=[b"x"]).encode()
+    assert with_application_properties(bare, {}) is bare
+
+
+def test_a_written_value_can_be_read_again() -> None:
+    encoded = with_application_properties(BODY, {"n": 1})
+    assert decode_value(encoded[3:])[0] == {"n": 1}
