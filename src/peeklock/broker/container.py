@@ -131,7 +131,7 @@ class Container:
     def _unlocked(self, lock: Lock) -> None:
         """The lock is no more."""
 
-    def _check_lock(self, lock: Lock) -> None:
+    def _check_lock(self, lock: Lock, now: int) -> None:
         """Raise why the lock is not good any more."""
         raise NotImplementedError  # abstract
 
@@ -256,7 +256,7 @@ class Container:
         lock = self._locks.get(int.from_bytes(tag[8:])) if len(tag) == 16 else None
         if lock is None or lock.tag != tag:
             raise MessageLockLost
-        self._check_lock(lock)
+        self._check_lock(lock, self._agenda.now())
         return lock
 
     # --- settling ---
@@ -266,6 +266,33 @@ class Container:
         lane.changes.removals.append((self.entity, lock.message))
         lane.waiting.append((self._completed, (lock, done)))
         self._journal.wake()
+
+    def complete_all(self, locks: list[Lock | None], done: Done) -> None:
+        """As `complete`, for all of them or, when one is not held, for none."""
+        held = self._locks
+        now = self._agenda.now()
+        completed: list[Lock] = []
+        for lock in locks:
+            if lock is None or lock.settling or held.get(lock.message.sequence_number) is not lock:
+                raise MessageLockLost
+            self._check_lock(lock, now)
+            completed.append(lock)
+        lane = self._journal.rest
+        entity = self.entity
+        removals = lane.changes.removals
+        for lock in completed:
+            lock.settling = True
+            removals.append((entity, lock.message))
+        lane.waiting.append((self._all_completed, (completed, done)))
+        self._journal.wake()
+
+    def _all_completed(self, argument: tuple[list[Lock], Done], error: BrokerError | None) -> None:
+        locks, done = argument
+        for lock in locks:
+            if error is None:
+                self._gone(lock.message)
+            self._settled(lock, error)
+        done(error)
 
     def _completed(self, argument: tuple[Lock, Done], error: BrokerError | None) -> None:
         lock, done = argument
@@ -330,7 +357,7 @@ class Container:
         """Claim the lock for one settlement."""
         if lock.settling or self._locks.get(lock.message.sequence_number) is not lock:
             raise MessageLockLost
-        self._check_lock(lock)
+        self._check_lock(lock, self._agenda.now())
         lock.settling = True
         return self._journal.rest
 

@@ -67,6 +67,22 @@ class Journal:
             self._scheduled = True
             self._call_soon(self.flush)
 
+    def all_or_nothing(self, stage: Callable[[], None]) -> None:
+        """All that `stage` puts on `rest` goes into one commit. If it raises, what it had staged fails at once."""
+        before, together = self.rest, Lane()
+        self.rest = together
+        try:
+            stage()
+        except BaseException as failure:
+            self.rest = before
+            undone = failure if isinstance(failure, BrokerError) else StorageFailed("Nothing was changed.")
+            together.finish(undone)
+            raise
+        if before.waiting:
+            _extend(before.changes, together.changes)
+            before.waiting += together.waiting
+            self.rest = before
+
     def flush(self) -> None:
         """Commit what is staged now."""
         self._scheduled = False
@@ -113,6 +129,16 @@ class Journal:
         if isinstance(error, StoreFull):
             return StorageFull("The broker has no room left to store messages.")
         return StorageFailed("The broker could not write to its store; nothing was changed.")
+
+
+def _extend(changes: Changes, more: Changes) -> None:
+    changes.entities |= more.entities
+    changes.appends += more.appends
+    changes.updates += more.updates
+    changes.rewrites += more.rewrites
+    changes.removals += more.removals
+    changes.session_states += more.session_states
+    changes.dropped_entities += more.dropped_entities
 
 
 def _merged(sends: Changes, rest: Changes) -> Changes:

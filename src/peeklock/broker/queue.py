@@ -188,8 +188,8 @@ class Queue(Numbered):
             self._lock_timer = self._agenda.at(lock.expires_at, self._unlock_expired)
         return lock
 
-    def _check_lock(self, lock: Lock) -> None:
-        if lock.expires_at <= self._agenda.now():
+    def _check_lock(self, lock: Lock, now: int) -> None:
+        if lock.expires_at <= now:
             self._unlock_expired()
             raise MessageLockLost
 

@@ -360,9 +360,9 @@ class SessionQueue(Numbered):
         lock = session.locks[message.sequence_number] = self._make_lock(message, session.expires_at, session)
         return lock
 
-    def _check_lock(self, lock: Lock) -> None:
+    def _check_lock(self, lock: Lock, now: int) -> None:
         session = lock.session
-        if session.holder is None or session.expires_at <= self._agenda.now():
+        if session.holder is None or session.expires_at <= now:
             raise SessionLockLost(f"The session lock of '{session.id}' has expired.")
 
     def _unlocked(self, lock: Lock) -> None:

@@ -7,7 +7,7 @@ settle stays locked as it was. So a crash, a time-out or a rollback has nothing 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -31,6 +31,14 @@ TIME_LIMIT_MS: Final = 2 * 60 * 1000
 MAX_MESSAGES: Final = 100
 MAX_OPEN: Final = 1000
 """Transactions one connection may have open."""
+MESSAGE_BYTES: Final = 600
+"""What a message that waits costs beside its payload, about."""
+MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
+"""What the open transactions of one connection may keep in memory before nothing more is taken."""
+
+
+Settle = Callable[[Lock, Done], None]
+"""Does a settlement: `complete` of a container, and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,107 +49,158 @@ class Scope:
     session: Any
 
 
+class Room:
+    """The memory that the open transactions of one connection share."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._taken = 0
+
+    def take(self, size: int) -> None:
+        # What was taken counts, not what would be: a message as large as the entity allows finds room in the end.
+        if self._taken >= MAX_WAITING_BYTES:
+            raise QuotaExceeded(f"The open transactions of the connection hold {self._taken} bytes.")
+        self._taken += size
+        self._journal.unsaved_bytes += size
+
+    def give_back(self, size: int) -> None:
+        self._taken -= size
+        self._journal.unsaved_bytes -= size
+
+
 class Transaction:
     """Work that waits for its discharge."""
 
-    def __init__(self, journal: Journal, agenda: Agenda) -> None:
+    def __init__(self, journal: Journal, agenda: Agenda, room: Room) -> None:
         self._journal = journal
         self._agenda = agenda
+        self._room = room
         self._scope: Scope | None = None
         self._deadline: Appointment | None = None
         self._messages = 0
+        self._bytes = 0
         self._sends: list[tuple[Container, list[Incoming]]] = []
         self._numbered: list[tuple[Container, list[StoredMessage]]] = []
         self._settlements: list[tuple[Container, Lock, Callable[[Done], None]]] = []
         self._over: BrokerError | None = None
         """Why nothing can be added any more."""
+        self._flaw: BrokerError | None = None
+        """Why it cannot be committed."""
 
     def send(self, container: Container, messages: list[Incoming], scope: Scope) -> None:
         """Send these with the transaction. Raises what can be said now."""
-        self._enter(scope, len(messages), sends=True)
+        self.check()
         container.admit(messages)
+        self._enter(scope, len(messages), _size(messages), sends=True)
         self._sends.append((container, messages))
 
     def schedule(self, container: Container, messages: list[Incoming], scope: Scope) -> list[int]:
         """As `send`, for messages whose numbers are wanted now."""
-        self._enter(scope, len(messages), sends=True)
+        self.check()
         admitted = container.admit(messages)
+        self._enter(scope, len(messages), _size(messages), sends=True)
         self._numbered.append((container, admitted))
         return container.number(admitted)
 
-    def settle(self, container: Container, lock: Lock, act: Callable[[Done], None], scope: Scope) -> None:
-        """Settle with the transaction; `act` does it."""
-        if any(lock is known for _, known, _ in self._settlements) or container.lock_of(lock.tag) is not lock:
-            raise MessageLockLost
-        self._enter(scope, 1, sends=False)
-        self._settlements.append((container, lock, act))
+    def settle(self, container: Container, locks: Sequence[Lock], act: Settle, scope: Scope) -> None:
+        """Settle these with the transaction, all or none; `act` does it."""
+        self.check()
+        for lock in locks:
+            if any(lock is known for _, known, _ in self._settlements) or container.lock_of(lock.tag) is not lock:
+                raise MessageLockLost
+        self._enter(scope, len(locks), 0, sends=False)
+        self._settlements += [(container, lock, act) for lock in locks]
+
+    def spoil(self, flaw: BrokerError) -> None:
+        """Something that belongs to it could not be noted, and nobody could be told: it must not be committed."""
+        if self._flaw is None:
+            self._flaw = flaw
 
     def commit(self, done: Done) -> None:
         """Do all of it, or nothing: `done` hears which, and why."""
         self.check()
+        self._stop(UnknownTransaction("The transaction is over."))
+        gather = _Gather(len(self._sends) + len(self._numbered) + len(self._settlements), partial(self._done, done))
         try:
+            if self._flaw is not None:
+                raise self._flaw
             for container, lock, _ in self._settlements:
                 if lock.settling or container.lock_of(lock.tag) is not lock:
                     raise MessageLockLost
-            sends = [(container, container.admit(messages)) for container, messages in self._sends]
+            self._journal.all_or_nothing(partial(self._stage, gather))
         except BrokerError as failure:
-            self.roll_back()
-            done(TransactionRolledBack(f"The transaction was rolled back: {failure}"))
+            self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
-        self._end(UnknownTransaction("The transaction is over."))
-        sends += self._numbered
-        waiting = len(sends) + len(self._settlements)
-        if not waiting:
-            done(None)
-            return
-        # One lane and one turn: all of it goes into one commit. Not the lane of plain sends, which may fail alone.
-        gather = _Gather(waiting, done)
-        for container, messages in sends:
+        if not gather.waiting:
+            self._done(done, None)
+
+    def _stage(self, gather: _Gather) -> None:
+        # Not on the lane of plain sends, which may fail alone.
+        sends = [(container, container.admit(messages)) for container, messages in self._sends]
+        for container, messages in sends + self._numbered:
             container.stage_sends(self._journal.rest, messages, gather.outcome)
-        for _, _, act in self._settlements:
-            act(gather.outcome)
+        for _, lock, act in self._settlements:
+            act(lock, gather.outcome)
+
+    def _done(self, done: Done, error: BrokerError | None) -> None:
+        self._forget()
+        done(error)
 
     def roll_back(self) -> None:
         """Forget all of it. What it would have settled stays locked."""
-        self._end(UnknownTransaction("The transaction is over."))
+        self._stop(UnknownTransaction("The transaction is over."))
+        self._forget()
 
     def check(self) -> None:
         if self._over is not None:
             raise self._over
 
-    def _enter(self, scope: Scope, messages: int, *, sends: bool) -> None:
-        self.check()
+    def _enter(self, scope: Scope, messages: int, size: int, *, sends: bool) -> None:
         if self._messages + messages > MAX_MESSAGES:
             raise QuotaExceeded(f"A transaction takes at most {MAX_MESSAGES} messages.")
-        if self._scope is None:
-            self._scope = scope
-            self._deadline = self._agenda.at(self._agenda.now() + TIME_LIMIT_MS, self._time_out)
-        elif scope.entity != self._scope.entity and not (sends and scope.session is self._scope.session):
+        first = self._scope
+        if first is not None and scope.entity != first.entity and not (sends and scope.session is first.session):
             raise OperationNotAllowed(
-                f"The transaction belongs to '{self._scope.entity}' and cannot include '{scope.entity}': "
+                f"The transaction belongs to '{first.entity}' and cannot include '{scope.entity}': "
                 "send through the first entity, or from its AMQP session."
             )
+        self._room.take(size)
+        self._bytes += size
         self._messages += messages
+        if first is None:
+            self._scope = scope
+            self._deadline = self._agenda.at(self._agenda.now() + TIME_LIMIT_MS, self._time_out)
 
     def _time_out(self) -> None:
-        self._end(TransactionTimedOut(f"The transaction was rolled back after {TIME_LIMIT_MS // 1000} seconds."))
+        self._stop(TransactionTimedOut(f"The transaction was rolled back after {TIME_LIMIT_MS // 1000} seconds."))
+        self._forget()
 
-    def _end(self, reason: BrokerError) -> None:
+    def _stop(self, reason: BrokerError) -> None:
         self._over = reason
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def _forget(self) -> None:
+        """Nothing of it is needed any more."""
+        self._sends, self._numbered, self._settlements = [], [], []
+        self._room.give_back(self._bytes)
+        self._bytes = 0
+
+
+def _size(messages: list[Incoming]) -> int:
+    return sum(MESSAGE_BYTES + len(message.bare) for message in messages)
 
 
 class _Gather:
     """Several outcomes of one commit made one."""
 
     def __init__(self, waiting: int, done: Done) -> None:
-        self._waiting = waiting
+        self.waiting = waiting
         self._done = done
 
     def outcome(self, error: BrokerError | None) -> None:
-        self._waiting -= 1
-        if not self._waiting:
+        self.waiting -= 1
+        if not self.waiting:
             self._done(error)
 
 
@@ -149,7 +208,7 @@ class Transactions:
     """The open transactions of one connection."""
 
     def __init__(self, journal: Journal, agenda: Agenda) -> None:
-        self._make = partial(Transaction, journal, agenda)
+        self._make = partial(Transaction, journal, agenda, Room(journal))
         self._open: dict[bytes, Transaction] = {}
 
     def declare(self) -> bytes:

@@ -106,8 +106,7 @@ def update_disposition(call: Call) -> None:
     check_reason(reason, description)
     locks = list({token: container.lock_of(token.bytes_le) for token in arguments["lock-tokens"]}.values())
     if call.transaction is not None:
-        for lock in locks:
-            call.transaction.settle(container, lock, partial(act, lock), call.scope)
+        call.transaction.settle(container, locks, act, call.scope)
         call.answer({})
         return
     gather = _gather(len(locks), call.done)

@@ -29,6 +29,9 @@ class Node:
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         raise OperationNotAllowed(f"'{self.address.path}' takes no messages on this link.")
 
+    def turn_ended(self) -> None:
+        """All that was read at once has been handed over; only for nodes that are in `peer.busy`."""
+
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
         """The peer's word on messages it was sent."""
 

@@ -59,6 +59,8 @@ class Peer:
         self.transactions = Transactions(namespace.journal, namespace.agenda)
         self.unsaved_bytes = 0
         """Received and not yet durable: what the server keeps in bounds by not reading on."""
+        self.busy: list[Node] = []
+        """Nodes that want to hear when what was read at once is all handed over."""
         self._nodes: dict[Link, Node] = {}
         self._expiry: Appointment | None = None
         """When the first of the claims runs out."""
@@ -93,7 +95,15 @@ class Peer:
                 if node is not None:
                     node.on_credit()
             else:
+                self._end_turn()
                 self._handle_rare(event)
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        if self.busy:
+            busy, self.busy = self.busy, []
+            for node in busy:
+                node.turn_ended()
 
     def add_claim(self, claim: Claim) -> None:
         self.claims.add(claim)

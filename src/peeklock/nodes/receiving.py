@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.transactions import TransactionalState
-from peeklock.broker.container import Container, Done, Lock
+from peeklock.broker.container import Container, Done, Lock, check_reason
 from peeklock.broker.definitions import (
     Right,
 )
@@ -85,6 +85,8 @@ class Receiving(Node):
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
         if type(state) is Accepted:
+            if len(deliveries) > 1 and self._complete_all(deliveries):
+                return
             complete = self._container.complete
             for delivery in deliveries:
                 lock = delivery.context
@@ -97,7 +99,7 @@ class Receiving(Node):
                     self._settled(delivery, ACCEPTED, failure)
             return
         if isinstance(state, TransactionalState):
-            self._enlist(deliveries, state)
+            self._enlist(deliveries, state, settled)
         elif isinstance(state, Released) or (state is None and settled):
             for delivery in deliveries:
                 if delivery.context is not None:
@@ -114,22 +116,43 @@ class Receiving(Node):
                 except BrokerError as failure:
                     self._settled(delivery, outcome, failure)
 
-    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState) -> None:
+    def _complete_all(self, deliveries: list[OutgoingDelivery]) -> bool:
+        """Complete a whole range as one piece of work; False, and nothing done, when one of them is not held."""
+        try:
+            self._container.complete_all(
+                [delivery.context for delivery in deliveries], partial(self._all_settled, deliveries)
+            )
+        except (MessageLockLost, SessionLockLost):
+            return False
+        for delivery in deliveries:
+            delivery.context = None
+        return True
+
+    def _all_settled(self, deliveries: list[OutgoingDelivery], error: BrokerError | None) -> None:
+        outcome = ACCEPTED if error is None else rejected(error)
+        for delivery in deliveries:
+            delivery.settle(outcome)
+        self.peer.wake()
+
+    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState, settled: bool) -> None:
         """Settle with a transaction: the client hears at once that it is noted, and keeps its locks until then."""
         scope = self.peer.scope(self.address.entity, self._link)
         for delivery in deliveries:
             lock = delivery.context
             if lock is None:
                 continue
+            transaction = None
             try:
                 transaction = self.peer.transactions.get(state.txn_id)
                 outcome, act = gesture(self._container, state.outcome or Accepted())
-                transaction.settle(self._container, lock, partial(act, lock), scope)
+                transaction.settle(self._container, [lock], act, scope)
             except BrokerError as failure:
+                if settled and transaction is not None:
+                    transaction.spoil(failure)  # who has settled hears it from the discharge only
                 self._settled(delivery, b"", failure)
             else:
-                plain = outcome_of(outcome)
-                self._settled(delivery, TransactionalState(state.txn_id, plain).encode(), None)
+                noted = TransactionalState(state.txn_id, outcome_of(outcome))
+                self._settled(delivery, noted.encode(), None)
 
     def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
         delivery.settle(outcome if error is None else rejected(error))
@@ -165,6 +188,7 @@ def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:
         return MODIFIED, lambda lock, done: act(lock, done, properties)
     if isinstance(state, Rejected):
         reason, description, others = _dead_letter_reason(state)
+        check_reason(reason, description)  # now: a transaction does the rest later
         return DEAD_LETTERED, lambda lock, done: container.dead_letter(lock, done, reason, description, others)
     raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
 

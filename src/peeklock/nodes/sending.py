@@ -50,6 +50,8 @@ class SendingNode(Node):
         self._container = container
         container.check_sending()
         self._in_flight = 0
+        self._arrived: list[IncomingDelivery] = []
+        """In this turn."""
         self._journal = peer.namespace.journal
         limit = peer.namespace.profile.max_message_bytes
         if container.definition.max_message_size_in_kilobytes is not None:
@@ -63,23 +65,43 @@ class SendingNode(Node):
         link.grant(CREDIT)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
+        if not self._arrived:
+            self.peer.busy.append(self)
+        self._arrived.append(delivery)
+
+    def turn_ended(self) -> None:
+        """What arrived in one turn is one piece of work, unless there is something wrong with it."""
+        deliveries, self._arrived = self._arrived, []
         try:
-            if delivery.message_format == BATCH_FORMAT:
-                messages = self._read_batch(delivery)
-            else:
-                self._check(delivery)
-                messages = [read_incoming(delivery.payload, self._container.definition.requires_session)]
-            if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
-                raise ServerBusy("The broker waits for its store and takes no more messages for now.")
-            cost = len(delivery.payload) + MESSAGE_BYTES * len(messages)
-            if delivery.state is not None:
-                self._enlist(delivery, messages)
-                return
-            self._container.send(messages, partial(self._sent, delivery, cost))
+            self._send(deliveries)
         except BrokerError as failure:
-            self._answer(delivery, rejected(failure))
-            return
-        self._in_flight += 1
+            if len(deliveries) == 1:
+                self._answer(deliveries, rejected(failure))
+                return
+            for delivery in deliveries:
+                self._arrived = [delivery]
+                self.turn_ended()
+
+    def _send(self, deliveries: list[IncomingDelivery]) -> None:
+        wants_session = self._container.definition.requires_session
+        messages: list[Incoming] = []
+        cost = 0
+        for delivery in deliveries:
+            if delivery.oversize or delivery.message_format or delivery.state is not None:
+                messages += self._read_unusual(delivery)
+                if delivery.state is not None:
+                    if len(deliveries) > 1:
+                        raise NotSupported("A transaction's messages are sent one by one.")
+                    self._enlist(delivery, messages)
+                    return
+            else:
+                messages.append(read_incoming(delivery.payload, wants_session))
+            cost += len(delivery.payload)
+        if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
+            raise ServerBusy("The broker waits for its store and takes no more messages for now.")
+        cost += MESSAGE_BYTES * len(messages)
+        self._container.send(messages, partial(self._sent, deliveries, cost))
+        self._in_flight += len(deliveries)
         self.peer.unsaved_bytes += cost
         self._journal.unsaved_bytes += cost
 
@@ -89,14 +111,22 @@ class SendingNode(Node):
         if not isinstance(state, TransactionalState):
             raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
         transaction = self.peer.transactions.get(state.txn_id)
-        transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
-        self._answer(delivery, TransactionalState(state.txn_id, Accepted()).encode())
+        try:
+            transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
+        except BrokerError as failure:
+            if delivery.settled:
+                transaction.spoil(failure)  # who has settled hears it from the discharge only
+            raise
+        self._answer([delivery], TransactionalState(state.txn_id, Accepted()).encode())
 
-    def _check(self, delivery: IncomingDelivery) -> None:
+    def _read_unusual(self, delivery: IncomingDelivery) -> list[Incoming]:
+        if delivery.message_format == BATCH_FORMAT:
+            return self._read_batch(delivery)
         if delivery.oversize:
             raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of this entity.")
         if delivery.message_format:
             raise NotSupported(f"Message format 0x{delivery.message_format:x} is not known.")
+        return [read_incoming(delivery.payload, self._container.definition.requires_session)]
 
     def _read_batch(self, delivery: IncomingDelivery) -> list[Incoming]:
         if delivery.oversize:
@@ -112,14 +142,15 @@ class SendingNode(Node):
         wants_session = self._container.definition.requires_session
         return [read_incoming(message, wants_session) for message in encoded]
 
-    def _sent(self, delivery: IncomingDelivery, cost: int, error: BrokerError | None) -> None:
-        self._in_flight -= 1
+    def _sent(self, deliveries: list[IncomingDelivery], cost: int, error: BrokerError | None) -> None:
+        self._in_flight -= len(deliveries)
         self.peer.unsaved_bytes -= cost
         self._journal.unsaved_bytes -= cost
-        self._answer(delivery, ACCEPTED if error is None else rejected(error))
+        self._answer(deliveries, ACCEPTED if error is None else rejected(error))
 
-    def _answer(self, delivery: IncomingDelivery, outcome: bytes) -> None:
-        delivery.dispose(outcome)
+    def _answer(self, deliveries: list[IncomingDelivery], outcome: bytes) -> None:
+        for delivery in deliveries:
+            delivery.dispose(outcome)
         link = self._link
         if link.credit + self._in_flight < CREDIT // 2 and link.attached:
             link.grant(CREDIT - self._in_flight)

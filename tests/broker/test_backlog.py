@@ -1,0 +1,347 @@
+"""The window of waiting messages: everything comes once and in order, however late the store answers."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from peeklock.broker.backlog import (
+    LOW_MESSAGES,
+    OBJECT_BYTES,
+    PAGE_BYTES,
+    PAGE_MESSAGES,
+    WINDOW_MESSAGES,
+    Backlog,
+    Budget,
+)
+from peeklock.store.base import MessagesRead, Range, StoredMessage, StoreError
+
+
+class LateStore:
+    """Holds the messages of one entity and answers reads when told to, with what it has then or had before."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, StoredMessage] = {}
+        self.reads: list[tuple[Range, MessagesRead]] = []
+
+    def read(self, wanted: Range, done: MessagesRead) -> None:
+        self.reads.append((wanted, done))
+
+    def page(self, wanted: Range) -> list[StoredMessage]:
+        found: list[StoredMessage] = []
+        size = 0
+        for number in sorted(self.messages):
+            if wanted.after < number <= wanted.through and len(found) < wanted.limit and size < wanted.max_bytes:
+                found.append(self.messages[number])
+                size += len(self.messages[number].payload)
+        return found
+
+    def answer(self) -> None:
+        wanted, done = self.reads.pop(0)
+        done(self.page(wanted))
+
+    def fail(self) -> None:
+        self.reads.pop(0)[1](StoreError("the disk is on fire"))
+
+
+class Bench:
+    """A backlog with a store, and what was heard from it."""
+
+    def __init__(self, *, stored: int = 0, budget: int = 64 * 1024 * 1024, size: int = 10) -> None:
+        self.store = LateStore()
+        self.budget = Budget(budget)
+        self.loaded = 0
+        self.failed = 0
+        self.size = size
+        for number in range(1, stored + 1):
+            self.store.messages[number] = self.message(number)
+        self.backlog = Backlog(1, self.store, self.budget, self._on_loaded, self._on_failed)  # type: ignore[arg-type]
+        self.backlog.resume(stored, stored > 0)
+        self.tail = stored
+
+    def message(self, number: int) -> StoredMessage:
+        return StoredMessage(number, bytes(self.size), 0)
+
+    def arrive(self, count: int = 1) -> None:
+        """New messages: in the store, then here."""
+        for _ in range(count):
+            self.tail += 1
+            message = self.store.messages[self.tail] = self.message(self.tail)
+            self.backlog.add(message)
+
+    def take(self) -> int | None:
+        """Take the next message for good."""
+        message = self.backlog.take()
+        if message is None:
+            return None
+        return message.sequence_number
+
+    def drain(self) -> list[int]:
+        """Take all there is, with a store that answers at once."""
+        found: list[int] = []
+        while True:
+            number = self.take()
+            if number is not None:
+                found.append(number)
+            elif self.store.reads:
+                self.store.answer()
+            else:
+                return found
+
+    def _on_loaded(self) -> None:
+        self.loaded += 1
+
+    def _on_failed(self) -> None:
+        self.failed += 1
+
+
+def test_new_messages_are_taken_in_order_without_asking_the_store() -> None:
+    bench = Bench()
+    bench.arrive(3)
+    assert [bench.take() for _ in range(4)] == [1, 2, 3, None]
+    assert bench.store.reads == []
+
+
+def test_what_the_store_had_at_the_start_is_read_in_pages() -> None:
+    bench = Bench(stored=2 * PAGE_MESSAGES + 10)
+    assert bench.take() is None
+    assert bench.backlog.loading
+    ((wanted, _),) = bench.store.reads
+    assert (wanted.after, wanted.limit, wanted.max_bytes) == (0, PAGE_MESSAGES, PAGE_BYTES)
+    bench.store.answer()
+    assert bench.loaded == 1
+    assert bench.drain() == list(range(1, 2 * PAGE_MESSAGES + 11))
+
+
+def test_an_entity_with_nothing_active_is_not_read() -> None:
+    store = LateStore()
+    backlog = Backlog(1, store, Budget(), lambda: None)  # type: ignore[arg-type]
+    backlog.resume(1000, False)
+    assert backlog.take() is None
+    assert store.reads == []
+
+
+def test_the_next_page_is_asked_for_before_the_window_runs_out() -> None:
+    bench = Bench(stored=10 * PAGE_MESSAGES)
+    bench.take()
+    bench.store.answer()
+    assert bench.take() == 1
+    assert len(bench.store.reads) == 1
+    assert bench.store.reads[0][0].after == PAGE_MESSAGES
+    assert bench.take() == 2
+    assert len(bench.store.reads) == 1
+
+
+def test_only_one_page_is_asked_for_at_a_time() -> None:
+    bench = Bench(stored=10 * PAGE_MESSAGES)
+    for _ in range(5):
+        assert bench.take() is None
+    assert len(bench.store.reads) == 1
+
+
+def test_messages_that_arrive_while_a_page_is_on_its_way_come_once_and_in_order() -> None:
+    bench = Bench(stored=100)
+    assert bench.take() is None
+    (wanted, done) = bench.store.reads.pop()
+    before = bench.store.page(wanted)
+    bench.arrive(50)
+    done(before)
+    assert bench.drain() == list(range(1, 151))
+
+
+def test_a_message_that_comes_back_goes_before_those_with_higher_numbers() -> None:
+    bench = Bench()
+    bench.arrive(5)
+    first, second = bench.backlog.take(), bench.backlog.take()
+    assert first is not None
+    assert second is not None
+    bench.backlog.add(second)
+    bench.backlog.add(first)
+    assert bench.drain() == [1, 2, 3, 4, 5]
+
+
+def test_a_message_beyond_the_window_that_comes_back_is_read_from_the_store() -> None:
+    bench = Bench(stored=3 * PAGE_MESSAGES)
+    number = 2 * PAGE_MESSAGES + 5
+    bench.backlog.add(bench.store.messages[number])
+    assert bench.drain() == list(range(1, 3 * PAGE_MESSAGES + 1))
+
+
+@pytest.mark.parametrize("read_saw_it", [True, False])
+def test_a_message_that_comes_back_while_its_page_is_on_its_way_comes_once(read_saw_it: bool) -> None:
+    bench = Bench(stored=10)
+    assert bench.take() is None
+    wanted, done = bench.store.reads.pop()
+    page = bench.store.page(wanted)
+    if not read_saw_it:
+        page = [message for message in page if message.sequence_number != 5]
+    bench.backlog.add(bench.store.messages[5])
+    done(page)
+    assert bench.drain() == list(range(1, 11))
+
+
+def test_a_message_with_a_low_number_that_comes_late_is_taken_in_its_place() -> None:
+    bench = Bench()
+    bench.arrive(3)
+    bench.tail = 5
+    bench.arrive(1)
+    late = bench.message(4)
+    bench.backlog.add(late)
+    assert bench.drain() == [1, 2, 3, 4, 6]
+
+
+# --- memory ---
+
+
+def test_the_window_holds_only_so_many_and_the_rest_is_read_later() -> None:
+    bench = Bench()
+    bench.arrive(WINDOW_MESSAGES + 500)
+    assert bench.budget.used == WINDOW_MESSAGES * (bench.size + OBJECT_BYTES)
+    assert bench.drain() == list(range(1, WINDOW_MESSAGES + 501))
+    assert bench.budget.used == 0
+
+
+def test_a_budget_that_is_used_up_keeps_messages_in_the_store() -> None:
+    bench = Bench(budget=10_000, size=1000)
+    bench.arrive(100)
+    assert bench.budget.used <= 10_000 + 1000 + OBJECT_BYTES
+    assert bench.drain() == list(range(1, 101))
+
+
+def test_a_queue_can_be_received_from_though_others_have_used_up_the_budget() -> None:
+    bench = Bench(stored=50)
+    bench.budget.used = 2 * bench.budget.limit
+    assert bench.drain() == list(range(1, 51))
+
+
+def test_large_messages_are_read_in_pages_of_bytes() -> None:
+    bench = Bench(stored=40, size=1024 * 1024)
+    bench.take()
+    bench.store.answer()
+    assert bench.budget.used == PAGE_BYTES // bench.size * (bench.size + OBJECT_BYTES)
+    assert bench.drain() == list(range(1, 41))
+
+
+def test_memory_stays_the_same_however_long_the_queue_is() -> None:
+    bench = Bench(stored=20 * PAGE_MESSAGES, size=1000)
+    most = 0
+    taken = 0
+    while taken < 20 * PAGE_MESSAGES:
+        if bench.take() is not None:
+            taken += 1
+        while bench.store.reads:
+            bench.store.answer()
+        most = max(most, bench.budget.used)
+    assert most <= (LOW_MESSAGES + 2 * PAGE_MESSAGES) * (1000 + OBJECT_BYTES)
+
+
+def test_what_a_forgotten_entity_held_is_given_back() -> None:
+    bench = Bench()
+    bench.arrive(100)
+    first = bench.backlog.take()
+    assert first is not None
+    bench.backlog.add(first)
+    bench.backlog.forget()
+    assert bench.budget.used == 0
+    assert bench.backlog.take() is None
+    assert bench.store.reads == []
+
+
+# --- messages that leave while they wait ---
+
+
+def test_a_message_that_left_is_skipped() -> None:
+    bench = Bench()
+    bench.arrive(5)
+    for number in (1, 3, 5):
+        del bench.store.messages[number]
+        bench.backlog.discard(number)
+    assert bench.drain() == [2, 4]
+    assert bench.budget.used == 0
+
+
+def test_no_page_is_asked_for_while_messages_beyond_the_window_are_being_removed() -> None:
+    bench = Bench(stored=100)
+    bench.backlog.held = True
+    assert bench.take() is None
+    assert bench.store.reads == []
+    for number in range(1, 51):
+        del bench.store.messages[number]
+        bench.backlog.discard(number)
+    bench.backlog.held = False
+    assert bench.drain() == list(range(51, 101))
+
+
+# --- a store that fails ---
+
+
+def test_a_page_that_could_not_be_read_is_told_and_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(stored=10)
+    assert bench.take() is None
+    bench.store.fail()
+    assert (bench.failed, bench.loaded) == (1, 0)
+    assert not bench.backlog.loading
+    assert "the disk is on fire" in caplog.text
+    assert bench.drain() == list(range(1, 11))
+
+
+def test_messages_that_arrived_during_a_read_that_failed_are_not_lost() -> None:
+    bench = Bench(stored=10)
+    assert bench.take() is None
+    bench.arrive(5)
+    bench.backlog.add(bench.store.messages[7])
+    bench.store.fail()
+    assert bench.drain() == list(range(1, 16))
+
+
+# --- all of it at once ---
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_in_whatever_order_every_message_comes_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"PAGE_MESSAGES": 8, "LOW_MESSAGES": 12, "WINDOW_MESSAGES": 20}.items():
+        monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
+    chance = random.Random(seed)
+    bench = Bench(stored=chance.randrange(60))
+    lent: list[StoredMessage] = []
+    done: list[int] = []
+    in_flight: list[tuple[Any, list[StoredMessage]]] = []
+    for _ in range(600):
+        what = chance.random()
+        if what < 0.25:
+            bench.arrive(chance.randrange(1, 5))
+        elif what < 0.6:
+            message = bench.backlog.take()
+            if message is not None:
+                assert all(message.sequence_number != other.sequence_number for other in lent), "lent twice"
+                lent.append(message)
+        elif what < 0.7 and lent:
+            bench.backlog.add(lent.pop(chance.randrange(len(lent))))
+        elif what < 0.85 and lent:
+            message = lent.pop(chance.randrange(len(lent)))
+            del bench.store.messages[message.sequence_number]
+            done.append(message.sequence_number)
+        elif bench.store.reads:
+            # The read looks at the store at some moment and answers at a later one. A locked message is active
+            # in the store, so a page may hold it only where the window has not been: that is the window's promise.
+            wanted, answer = bench.store.reads.pop()
+            if chance.random() < 0.1:
+                answer(StoreError("not this time"))
+            else:
+                in_flight.append((answer, bench.store.page(wanted)))
+        if in_flight and chance.random() < 0.5:
+            answer, page = in_flight.pop()
+            answer(page)
+    while in_flight:
+        answer, page = in_flight.pop()
+        answer(page)
+    for message in lent:
+        bench.backlog.add(message)
+    rest = bench.drain()
+    assert rest == sorted(rest)
+    assert sorted(done + rest) == list(range(1, bench.tail + 1))
+    assert bench.budget.used == 0

@@ -1,0 +1,176 @@
+"""Requests to `$management` as a bare AMQP client makes them, and answers looked at down to their types."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.types import Int, Symbol, Timestamp
+from peeklock.client import Connection, ReceivedMessage, ReceiveMode, Receiver, Requester
+
+SESSION_FILTER = "com.microsoft:session-filter"
+STATUS_KEYS = {"statusCode", "statusDescription", "status-code", "status-description"}
+ERROR_KEYS = {"errorCondition", "error-condition"}
+FOREVER = 253_402_300_800_000
+"""The year 10000, which SDKs give as last-updated-time when they want all sessions."""
+
+
+class Management:
+    """The management node of one entity, as one connection sees it."""
+
+    def __init__(self, connection: Connection, entity: str = "queue") -> None:
+        self.requester: Requester = connection.requester(f"{entity}/$management")
+
+    def ask(self, operation: str, body: Any, properties: dict[str, Any] | None = None) -> Message:
+        """One request and its response; the operation without its prefix."""
+        return self.requester.request(request(operation, body, properties))
+
+    def ok(self, operation: str, body: Any, properties: dict[str, Any] | None = None) -> dict[str, Any]:
+        """As `ask`, and insist on success: the map of the response."""
+        return body_of(self.ask(operation, body, properties), 200)
+
+    def refusal(
+        self, operation: str, body: Any, properties: dict[str, Any] | None = None
+    ) -> tuple[int, str, str]:
+        """As `ask`, and insist on failure: status, condition and description."""
+        return refusal_of(self.ask(operation, body, properties))
+
+    def peek(self, first: int = 1, count: int = 100, **more: Any) -> list[Message]:
+        """All that can be peeked from a number on; nothing when the answer is 204."""
+        body = {"from-sequence-number": first, "message-count": Int(count), **more}
+        response = self.ask("peek-message", body)
+        return messages_in(body_of(response, 200)) if status_of(response) == 200 else []
+
+
+class RequestLinks:
+    """A request link and a response link, and everything that is said on them in the caller's hands."""
+
+    def __init__(self, connection: Connection, entity: str = "queue", address: str = "my replies") -> None:
+        node = f"{entity}/$management"
+        connection.authenticate(entity)
+        self.responses = Receiver(
+            connection, node, credit=100, mode=ReceiveMode.SETTLE_FIRST, target=address, timeout=connection.timeout
+        )
+        self.requests = connection.sender(node)
+
+    def ask(self, message: Message | bytes, state: Any = None) -> Message:
+        """One request with these properties and no others, and its response."""
+        self.requests.send(message, state=state)
+        return self.response()
+
+    def response(self) -> Message:
+        return receive(self.responses, 1)[0].message
+
+
+def request(operation: str, body: Any, properties: dict[str, Any] | None = None, id: Any = None) -> Message:
+    named = {"operation": f"com.microsoft:{operation}", **(properties or {})}
+    return Message(properties=Properties(message_id=id), application_properties=named, value=body)
+
+
+def status_of(response: Message) -> int:
+    assert response.application_properties is not None
+    status: int = response.application_properties["statusCode"]
+    return status
+
+
+def body_of(response: Message, status: int) -> dict[str, Any]:
+    """The map of a good answer, whose envelope is exactly as every SDK reads it."""
+    properties = response.application_properties
+    assert properties is not None
+    assert properties["statusCode"] == status, properties
+    assert set(properties) == STATUS_KEYS
+    for key in ("statusCode", "status-code"):
+        assert (type(properties[key]), properties[key]) == (Int, status)
+    description = "OK" if status == 200 else "No Content"
+    assert properties["statusDescription"] == properties["status-description"] == description
+    assert type(response.value) is dict
+    assert all(type(key) is str for key in response.value)
+    body: dict[str, Any] = response.value
+    return body
+
+
+def refusal_of(response: Message) -> tuple[int, str, str]:
+    """Status, condition and description of a bad answer, whose envelope is exactly as every SDK reads it."""
+    properties = response.application_properties
+    assert properties is not None
+    assert set(properties) == STATUS_KEYS | ERROR_KEYS, properties
+    status, condition = properties["statusCode"], properties["errorCondition"]
+    assert type(status) is type(properties["status-code"]) is Int
+    assert type(condition) is type(properties["error-condition"]) is Symbol
+    assert type(properties["statusDescription"]) is str
+    assert (status, condition, properties["statusDescription"]) == (
+        properties["status-code"],
+        properties["error-condition"],
+        properties["status-description"],
+    )
+    assert response.value == {}
+    return int(status), str(condition), properties["statusDescription"]
+
+
+def messages_in(body: dict[str, Any]) -> list[Message]:
+    """What is encoded in a response's list of maps."""
+    assert set(body) == {"messages"}
+    assert type(body["messages"]) is list
+    for item in body["messages"]:
+        assert type(item) is dict
+        assert type(item["message"]) is bytes
+    return [Message.decode(item["message"]) for item in body["messages"]]
+
+
+def annotation(message: Message, name: str) -> Any:
+    assert message.message_annotations is not None
+    return message.message_annotations.get(name)
+
+
+def number_of(message: Message | ReceivedMessage) -> int:
+    number = annotation(message.message if isinstance(message, ReceivedMessage) else message, "x-opt-sequence-number")
+    assert type(number) is int  # long on the wire
+    return number
+
+
+def send(connection: Connection, *bodies: bytes, to: str = "queue", session: str | None = None) -> None:
+    sender = connection.sender(to)
+    for body in bodies:
+        sender.send(Message(properties=Properties(group_id=session), data=[body]))
+    sender.close()
+
+
+def receive(receiver: Receiver, count: int) -> list[ReceivedMessage]:
+    """Exactly that many."""
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        more = receiver.receive(count - len(found), timeout=10)
+        assert more, f"{len(found)} of {count} messages came"
+        found += more
+    return found
+
+
+def token_of(message: ReceivedMessage) -> UUID:
+    assert message.lock_token is not None
+    return message.lock_token
+
+
+def defer(connection: Connection, *bodies: bytes, on: str = "queue") -> list[int]:
+    """Send messages and defer them; their numbers."""
+    send(connection, *bodies, to=on)
+    receiver = connection.receiver(on, credit=0)
+    messages = receive(receiver, len(bodies))
+    receiver.modify(messages, delivery_failed=False, undeliverable_here=True, wait=True)
+    receiver.close()
+    return [number_of(message) for message in messages]
+
+
+def accept_session(connection: Connection, id: str | None, on: str = "sessions", **options: Any) -> Receiver:
+    return connection.receiver(on, filter={Symbol(SESSION_FILTER): id}, **options)
+
+
+def for_later(due: int, body: bytes = b"later", session: str | None = None) -> dict[str, Any]:
+    """An item of a schedule-message request, as the SDKs send it."""
+    message = Message(
+        message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due)},
+        properties=Properties(message_id="m", group_id=session),
+        data=[body],
+    )
+    item = {"message-id": "m", "message": message.encode()}
+    return item if session is None else {**item, "session-id": session}

@@ -1,0 +1,33 @@
+"""A broker with a queue of each kind, and a connection to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nodes.asking import Management
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.client import Connection, connect
+from serving import BrokerThread, StartBroker
+
+LOCK_MS = 60_000
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerThread:
+    return start_broker(
+        QueueDefinition(name="queue", lock_duration_ms=LOCK_MS),
+        QueueDefinition(name="sessions", requires_session=True, lock_duration_ms=LOCK_MS),
+    )
+
+
+@pytest.fixture
+def connection(broker: BrokerThread) -> Iterator[Connection]:
+    with connect(broker.connection_string, timeout=20) as connected:
+        yield connected
+
+
+@pytest.fixture
+def management(connection: Connection) -> Management:
+    return Management(connection)
