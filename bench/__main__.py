@@ -18,7 +18,7 @@ from bench.processes import StartFailed
 
 _DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
 _EPILOG: Final = "Without a command a short version of both is run. docs/benchmarks.md explains the figures."
-_LONGER: Final = """
+_LONGER: Final = """\
 This was the short version. For figures to compare:
   python -m bench throughput
   python -m bench backlog"""

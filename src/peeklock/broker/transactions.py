@@ -81,7 +81,7 @@ class Transaction:
         self._bytes = 0
         self._sends: list[tuple[Container, list[Incoming]]] = []
         self._numbered: list[tuple[Container, list[StoredMessage]]] = []
-        self._settlements: list[tuple[Container, Lock, Callable[[Done], None]]] = []
+        self._settlements: list[tuple[Container, Lock, Settle]] = []
         self._over: BrokerError | None = None
         """Why nothing can be added any more."""
         self._flaw: BrokerError | None = None

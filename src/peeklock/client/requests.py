@@ -51,21 +51,22 @@ class Requester:
     def closed(self) -> bool:
         return self._requests.closed or self._responses.closed
 
-    def request(self, message: Message, timeout: float | None = None) -> Message:
+    def request(self, message: Message, timeout: float | None = None, *, state: Any = None) -> Message:
         """Send a request and wait for its response. SendRejected when the peer does not take the request."""
-        return self.response(self.submit(message, timeout), timeout)
+        return self.response(self.submit(message, timeout, state=state), timeout)
 
-    def submit(self, message: Message, timeout: float | None = None) -> Any:
+    def submit(self, message: Message, timeout: float | None = None, *, state: Any = None) -> Any:
         """Send a request; the message-id that is returned gets its response from `response`.
 
-        A message-id that the message has is kept, and must not be under way already. The reply-to is ours.
+        A message-id that the message has is kept, and must not be under way already. The reply-to is ours. `state` is
+        sent along, for a request in a transaction.
         """
         properties = message.properties or Properties()
         message_id = str(uuid4()) if properties.message_id is None else properties.message_id
         if message_id in self._under_way:
             raise ValueError(f"a request with message-id {message_id!r} is under way already")
         properties = replace(properties, message_id=message_id, reply_to=self._reply_to)
-        sent = self._requests.post(replace(message, properties=properties), timeout=timeout)
+        sent = self._requests.post(replace(message, properties=properties), state=state, timeout=timeout)
         self._under_way[message_id] = _Request(sent)
         return message_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
@@ -19,13 +19,11 @@ from peeklock.nodes.management import ManagementNode
 from peeklock.nodes.node import Node
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.requests import ReplyNode
-from peeklock.nodes.sending import SendingNode
+from peeklock.nodes.sending import TRANSFER_DESTINATION, SendingNode
 from peeklock.nodes.session_receiving import SESSION_FILTER, SessionReceivingNode
 
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
-
-TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 
 
 def make_node(peer: Peer, link: Link) -> Node:

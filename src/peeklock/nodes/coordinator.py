@@ -11,7 +11,7 @@ from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Message
 from peeklock.amqp.transactions import Declare, Declared, Discharge
 from peeklock.amqp.types import Described
-from peeklock.broker.errors import BrokerError, InvalidMessage
+from peeklock.broker.errors import BrokerError, InvalidMessage, NotSupported
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
@@ -51,6 +51,10 @@ class CoordinatorNode(Node):
     def _handle(self, delivery: IncomingDelivery) -> None:
         request = _read(delivery)
         if isinstance(request, Declare):
+            if delivery.settled:
+                return  # nobody would learn its name
+            if request.global_id is not None:
+                raise NotSupported("Transactions are local to a connection: declare without a global-id.")
             id = self.peer.transactions.declare()
             self._declared.add(id)
             delivery.dispose(Declared(id).encode())

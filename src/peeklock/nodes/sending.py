@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.outcomes import Accepted
@@ -24,6 +24,9 @@ from peeklock.nodes.node import Node, rejected
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
+TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+"""A property of an attach: where what is sent through this entity goes."""
+MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 BATCH_FORMAT: Final = 0x80013700
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """A batch is no larger than this, whatever one message may be."""
@@ -58,20 +61,25 @@ class SendingNode(Node):
             limit = min(limit, container.definition.max_message_size_in_kilobytes * 1024)
         self._limit = limit
         link.max_message_size = limit
-        link.accept(
-            max_message_size=limit,
-            properties={Symbol("com.microsoft:max-message-batch-size"): ULong(min(limit, MAX_BATCH_BYTES))},
-        )
+        properties: dict[Any, Any] = {Symbol(MAX_BATCH_SIZE): ULong(min(limit, MAX_BATCH_BYTES))}
+        asked = link.remote.properties if link.remote is not None else None
+        if asked and TRANSFER_DESTINATION in asked:
+            properties[Symbol(TRANSFER_DESTINATION)] = asked[TRANSFER_DESTINATION]
+        link.accept(max_message_size=limit, properties=properties)
         link.grant(CREDIT)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if not self._arrived:
             self.peer.busy.append(self)
         self._arrived.append(delivery)
+        if delivery.state is not None:
+            self.turn_ended()  # a transaction's work must be noted before its discharge, which may be right behind it
 
     def turn_ended(self) -> None:
         """What arrived in one turn is one piece of work, unless there is something wrong with it."""
         deliveries, self._arrived = self._arrived, []
+        if not deliveries:
+            return
         try:
             self._send(deliveries)
         except BrokerError as failure:

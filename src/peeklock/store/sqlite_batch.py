@@ -180,19 +180,33 @@ class _Slice:
         return begin, len(content)
 
     def take_plain(self, messages: list[_Plain], begin: int) -> int:
-        """`place` and `add` for the many, from there to the returned place: all that fit."""
-        rows: list[tuple[int, int, int, int, int | None]] = []
+        """`place` and `add` for the many, from there to the returned place: all that fit.
+
+        Neighbours with the same times share a row: each is only a number in it, where its payload begins in the
+        high bits and how long it is in the low 32.
+        """
+        runs: list[tuple[int, int, int | None, list[int]]] = []
+        places: list[int] = []
+        next_key = run_enqueued_at = -1
+        run_expires_at: int | None = None
         parts, size = self._parts, self.size
+        taken = begin
         for key, payload, enqueued_at, expires_at in islice(messages, begin, None):
             if size >= _SLICE_BYTES:
                 break
+            if key != next_key or enqueued_at != run_enqueued_at or expires_at != run_expires_at:
+                run_enqueued_at, run_expires_at = enqueued_at, expires_at
+                places = []
+                runs.append((key, enqueued_at, expires_at, places))
+            next_key = key + 1
             length = len(payload)
-            rows.append((key, size + 1, length, enqueued_at, expires_at))
+            places.append((size + 1) << 32 | length)
             parts.append(payload)
             size += length
+            taken += 1
         self.size = size
-        self.put("plain", rows)
-        return begin + len(rows)
+        self.put("plain", runs)
+        return taken
 
     def add(self, section: str, *row: object) -> None:
         rows = self._sections.get(section)

@@ -52,9 +52,11 @@ _SET_UP = [
         FROM json_each(NEW.owners) WHERE value NOT IN (SELECT id FROM entity);
 
         INSERT INTO message (key, payload, enqueued_at, expires_at)
-        SELECT key, {_PAYLOAD}, enqueued_at, expires_at
-        FROM (SELECT {_fields("key", "payload_at", "payload_length", "enqueued_at", "expires_at")}
-              FROM json_each(NEW.plain));
+        SELECT first_key + place.key, substr(NEW.bytes, place.value >> 32, place.value & 0xFFFFFFFF),
+            enqueued_at, expires_at
+        FROM (SELECT {_fields("first_key", "enqueued_at", "expires_at", "places")}
+              FROM json_each(NEW.plain) LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
+        CROSS JOIN json_each(places) AS place;
 
         INSERT INTO message (key, payload, annex, {", ".join(_CHANGED)}, session_id)
         SELECT key, {_PAYLOAD}, {_ANNEX}, {", ".join(_CHANGED)}, {_SESSION_ID}
