@@ -129,7 +129,8 @@ class Batch:
     def parameters(self) -> Iterator[dict[str, Any]]:
         """Rows for the writer's `batch` view, to be inserted in this order; nearly always one.
 
-        Each but `bytes` is a JSON array of arrays, or None. `bytes` holds the payloads one after the other;
+        `bytes` holds the payloads one after the other, `first_key` and `last_key` the longest run of removals; each of
+        the others is a JSON array of arrays, or None.
         rows say at which byte, from 1, theirs begins, and how long it is.
         """
         slice_ = _Slice()
@@ -157,7 +158,13 @@ class Batch:
             if slice_.size >= _SLICE_BYTES:
                 yield slice_.parameters()
                 slice_ = _Slice()
-        slice_.put("runs", list(_runs(self.removals)))
+        runs = list(_runs(self.removals))
+        if runs:
+            # Mostly there is one run, and SQLite deletes that straight away.
+            longest = max(runs, key=lambda run: run[1] - run[0])
+            runs.remove(longest)
+            slice_.first_key, slice_.last_key = longest
+        slice_.put("runs", runs)
         slice_.put("deltas", [(id, *_counter_row(delta)) for id, delta in self.deltas.items()])
         slice_.put("dropped", self.dropped)
         yield slice_.parameters()
@@ -168,6 +175,9 @@ class _Slice:
 
     def __init__(self) -> None:
         self.size = 0
+        self.first_key: int | None = None
+        self.last_key: int | None = None
+        """Of the one run of removals that is not among the rows."""
         self._parts: list[bytes] = []
         self._sections: dict[str, list[Any]] = {}
 
@@ -222,6 +232,7 @@ class _Slice:
         # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
         parameters: dict[str, Any] = dict.fromkeys(SECTIONS)
         parameters["bytes"] = b"".join([*self._parts, b"\0"])
+        parameters["first_key"], parameters["last_key"] = self.first_key, self.last_key
         for section, rows in self._sections.items():
             parameters[section] = _encode(rows)
         return parameters
@@ -235,6 +246,8 @@ SECTIONS = (
     "rich",
     "updates",
     "rewrites",
+    "first_key",
+    "last_key",
     "runs",
     "session_states",
     "deltas",

@@ -71,6 +71,8 @@ _SET_UP = [
         FROM (SELECT {_fields("key", *_PLACES, *_CHANGED)} FROM json_each(NEW.rewrites)) AS row
         WHERE message.key = row.key;
 
+        DELETE FROM message WHERE key BETWEEN NEW.first_key AND NEW.last_key;
+
         DELETE FROM message WHERE key IN (
             SELECT run_message.key
             FROM (SELECT {_fields("first_key", "last_key")} FROM json_each(NEW.runs))
