@@ -7,9 +7,11 @@ the store, and are read when the window runs low. So memory holds the working se
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
@@ -23,6 +25,9 @@ LOW_BYTES = 8 * 1024 * 1024
 WINDOW_MESSAGES = 8192
 OBJECT_BYTES = 300
 """What a message costs in memory beside its payload, about."""
+
+
+_number_of = attrgetter("sequence_number")
 
 
 class Budget:
@@ -46,6 +51,7 @@ class Backlog:
         on_loaded: Callable[[], None],
         on_failed: Callable[[], None] = lambda: None,
         session_id: str | None = None,
+        is_out: Callable[[int], bool] = lambda number: False,
     ) -> None:
         self._entity = entity
         self._session_id = session_id
@@ -53,15 +59,20 @@ class Backlog:
         self._budget = budget
         self._on_loaded = on_loaded
         self._on_failed = on_failed
+        self._is_out = is_out
+        """Whether that message was taken from here and not given back."""
         self._ready: deque[StoredMessage] = deque()
         """Ascending."""
         self._returned: list[tuple[int, StoredMessage]] = []
         """A heap of those that came back, or came late with a low number."""
+        self._returned_numbers: set[int] = set()
         self._bytes = 0
         self._through = 0
         self._tail = 0
         self._gone: set[int] = set()
+        """Of those here: to be skipped."""
         self._loading = False
+        self._forgotten = False
         self._late: list[StoredMessage] = []
         """Arrived, with a number in the range that is being read: the read may have been too early for them."""
         self.held = False
@@ -87,8 +98,7 @@ class Backlog:
                 self._ready.append(message)
                 self._took_memory(message)
         elif number <= self._through:
-            heappush(self._returned, (number, message))
-            self._took_memory(message)
+            self._put_back(message)
         elif self._loading:
             self._late.append(message)
 
@@ -98,6 +108,7 @@ class Backlog:
         while ready or returned:
             if returned and (not ready or returned[0][0] < ready[0].sequence_number):
                 message = heappop(returned)[1]
+                self._returned_numbers.discard(message.sequence_number)
             else:
                 message = ready.popleft()
             size = len(message.payload) + OBJECT_BYTES
@@ -119,12 +130,31 @@ class Backlog:
 
     def forget(self) -> None:
         """The entity is gone: give the memory back."""
+        self._forgotten = True
         self._budget.used -= self._bytes
         self._bytes = 0
         self._ready.clear()
         self._returned.clear()
+        self._returned_numbers.clear()
         self._gone.clear()
         self._through = self._tail
+
+    def _put_back(self, message: StoredMessage) -> None:
+        """Into its place, unless it is there."""
+        number = message.sequence_number
+        if number in self._gone:
+            self._gone.discard(number)  # it was to leave and could not
+        # A page may have seen a message before we were told that it is in the store; it may even be taken by now.
+        elif number not in self._returned_numbers and not self._is_ready(number) and not self._is_out(number):
+            heappush(self._returned, (number, message))
+            self._returned_numbers.add(number)
+            self._took_memory(message)
+
+    def _is_ready(self, number: int) -> bool:
+        ready = self._ready
+        if not ready or number < ready[0].sequence_number or number > ready[-1].sequence_number:
+            return False
+        return ready[bisect_left(ready, number, key=_number_of)].sequence_number == number
 
     def _took_memory(self, message: StoredMessage) -> None:
         size = len(message.payload) + OBJECT_BYTES
@@ -152,6 +182,8 @@ class Backlog:
     def _loaded(self, page: list[StoredMessage] | StoreError, asked_through: int) -> None:
         self._loading = False
         late, self._late = self._late, []
+        if self._forgotten:
+            return
         if isinstance(page, StoreError):
             # Asked again when somebody next wants a message.
             log.error("messages of entity %d could not be read: %s", self._entity, page)
@@ -162,9 +194,6 @@ class Backlog:
         for message in page:
             self._ready.append(message)
             self._took_memory(message)
-        read = {message.sequence_number for message in page} if late else set()
         for message in late:
-            if message.sequence_number <= self._through and message.sequence_number not in read:
-                heappush(self._returned, (message.sequence_number, message))
-                self._took_memory(message)
+            self.add(message)
         self._on_loaded()

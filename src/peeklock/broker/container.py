@@ -103,6 +103,9 @@ class Container:
         self._refuses_sends = self._why_no_sends()
         self._locks: dict[int, Lock] = {}
         """By sequence number, in the order in which they were made or renewed."""
+        self._watches: dict[int, set[int]] = {}
+        """One for each read on its way: numbers that changed meanwhile, of which it may tell what is no longer so."""
+        self._watch_numbers = count()
         # Tags of one boot never meet those of another, so a token from before a restart is not valid by chance.
         self._tag_prefix = os.urandom(4)
         self._tag_numbers = count(int.from_bytes(os.urandom(3)))
@@ -254,7 +257,7 @@ class Container:
     def lock_of(self, tag: bytes) -> Lock:
         """The lock of that tag, if it still holds; MessageLockLost otherwise."""
         lock = self._locks.get(int.from_bytes(tag[8:])) if len(tag) == 16 else None
-        if lock is None or lock.tag != tag:
+        if lock is None or lock.tag != tag or lock.settling:
             raise MessageLockLost
         self._check_lock(lock, self._agenda.now())
         return lock
@@ -369,7 +372,10 @@ class Container:
             lock.settling = False
 
     def _drop_lock(self, lock: Lock) -> None:
-        del self._locks[lock.message.sequence_number]
+        number = lock.message.sequence_number
+        del self._locks[number]
+        if self._watches:
+            self._note_change(number)
         if lock.session is not None:
             self._unlocked(lock)
 
@@ -476,6 +482,8 @@ class Container:
 
     def _gone(self, message: StoredMessage) -> None:
         """A message left the store."""
+        if self._watches:
+            self._note_change(message.sequence_number)
         counters = self.counters
         counters.size_in_bytes -= len(message.payload)
         if message.state == ACTIVE:
@@ -483,6 +491,18 @@ class Container:
             self._left(message)
         else:
             counters.count(message.state, -1)
+
+    # --- reading what may change meanwhile ---
+
+    def _watch(self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]) -> None:
+        """Read from the store; `found` is told the answer and which messages changed since the question."""
+        watch = next(self._watch_numbers)
+        self._watches[watch] = set()
+        read(lambda answer: found(answer, self._watches.pop(watch)))
+
+    def _note_change(self, number: int) -> None:
+        for changed in self._watches.values():
+            changed.add(number)
 
 
 def check_reason(reason: str | None, description: str | None) -> None:

@@ -16,6 +16,7 @@ from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.sections import (
     APPLICATION_PROPERTIES,
+    DATA,
     DELIVERY_ANNOTATIONS,
     HEADER,
     MESSAGE_ANNOTATIONS,
@@ -64,6 +65,13 @@ _OURS = {
 """Annotations only the broker may set; what a sender says there is not kept."""
 
 
+_HEADER_START = bytes((0x00, 0x53, HEADER, 0xC0))
+_PROPERTIES_START = bytes((0x00, 0x53, PROPERTIES, 0xC0))
+_DATA_START = bytes((0x00, 0x53, DATA, 0xA0))
+_LONG_DATA_START = bytes((0x00, 0x53, DATA, 0xB0))
+_uint_at = struct.Struct(">I").unpack_from
+
+
 class Annex(NamedTuple):
     """What was in front of the bare message and is not the broker's own. Stored as an AMQP list."""
 
@@ -95,6 +103,10 @@ class Incoming(NamedTuple):
 
 def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
     """Look at an encoded message: refuse what is none, and take what the broker needs from it."""
+    if not wants_session:
+        usual = _read_usual(payload)
+        if usual is not None:
+            return usual
     try:
         found = scan(payload)
         bare = found.bare
@@ -117,6 +129,37 @@ def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
         return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
     except DecodeError as error:
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
+
+
+def _read_usual(payload: bytes) -> Incoming | None:
+    """What most messages are: perhaps a header, properties with an id, one data section. None for all others.
+
+    Beside the scan because it takes a third of its time; a test holds them to the same answers.
+    """
+    try:
+        at = 0
+        ttl_ms = None
+        if payload[:4] == _HEADER_START:
+            at = 5 + payload[4]
+            priority, ttl_ms = _read_header(payload[3:at])
+            if priority is not None or ttl_ms == UINT_MAX:
+                return None
+        # A size, a count that is not 0, and a first field that is not null: there is an id.
+        if payload[at : at + 4] != _PROPERTIES_START or not payload[at + 5] or payload[at + 6] == 0x40:
+            return None
+        body = at + 5 + payload[at + 4]
+        start = payload[body : body + 4]
+        if start == _LONG_DATA_START:
+            end = body + 8 + _uint_at(payload, body + 4)[0]
+        elif start == _DATA_START:
+            end = body + 5 + payload[body + 4]
+        else:
+            return None
+    except (IndexError, struct.error, DecodeError):
+        return None  # the scan says what is wrong with it
+    if end != len(payload):
+        return None
+    return Incoming(payload[at:] if at else payload, None, ttl_ms, None, None)
 
 
 def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,8 @@ from peeklock.broker.container import Container, Done
 from peeklock.broker.envelope import Annex
 from peeklock.broker.errors import BrokerError, MessageNotFound, StorageFailed
 from peeklock.broker.journal import Lane
-from peeklock.broker.timetable import Finished, Timetable
-from peeklock.store.base import ACTIVE, SCHEDULED, StoredMessage, StoreError
+from peeklock.broker.timetable import BATCH, Finished, Timetable
+from peeklock.store.base import ACTIVE, SCHEDULED, StoredMessage, StoreError, TimedRead
 
 
 class Scheduling(Container):
@@ -21,16 +22,18 @@ class Scheduling(Container):
         store, entity = self._store, self.entity
         self._expiries = Timetable(
             self._agenda,
-            lambda now, limit, done: store.read_expired(entity, now, limit, done),
+            lambda now, limit, done: self._read_timed(partial(store.read_expired, entity, now, limit), done),
             self._expire_found,
             self._may_sweep,
             self._swept,
         )
         self._due = Timetable(
-            self._agenda, lambda now, limit, done: store.read_due(entity, now, limit, done), self._enqueue_due
+            self._agenda,
+            lambda now, limit, done: self._read_timed(partial(store.read_due, entity, now, limit), done),
+            self._enqueue_due,
         )
         self._leaving: set[int] = set()
-        """Numbers of messages on their way out: expired, enqueued at last, or cancelled."""
+        """Numbers of messages on their way out that nobody has locked: expired, deleted, enqueued, cancelled."""
 
     def _look_ahead(self) -> None:
         """At start: what fell due while nobody looked, and what will."""
@@ -39,13 +42,23 @@ class Scheduling(Container):
         if self.counters.scheduled:
             self._due.look()
 
+    def _read_timed(self, read: Callable[[TimedRead], None], done: TimedRead) -> None:
+        """What changed while it was read is left out: it is gone, or announced again when it comes back."""
+        self._watch(read, lambda answer, changed: done(_unchanged(answer, changed)))
+
     # --- for subclasses ---
 
     def _may_sweep(self) -> bool:
-        """Whether expired messages may be removed now; no pages are read until `_swept`."""
-        return True
+        """Whether messages may be removed wherever they stand; if so no pages are read until `_swept`."""
+        raise NotImplementedError  # abstract
 
-    def _swept(self) -> None: ...
+    def _swept(self) -> None:
+        """One of those who may sweep is done."""
+        raise NotImplementedError  # abstract
+
+    def _stayed(self, message: StoredMessage) -> None:
+        """An active message was to leave and the store refused: it waits again, and nobody is told for a while."""
+        raise NotImplementedError  # abstract
 
     def _discard(self, message: StoredMessage) -> None:
         """A waiting message leaves; it may stand in a window."""
@@ -65,7 +78,7 @@ class Scheduling(Container):
             self._journal.rest.waiting.append((_tell, finished))
             self._journal.wake()
         else:
-            finished(True)
+            finished(len(messages) < BATCH)  # there may be others behind a whole batch of locked ones
 
     def _expire(self, message: StoredMessage) -> None:
         """A waiting message is past its time: out, or to the dead letters."""
@@ -90,7 +103,7 @@ class Scheduling(Container):
     def _expired(self, message: StoredMessage, _: Any, error: BrokerError | None) -> None:
         self._leaving.discard(message.sequence_number)
         if error is not None and message.state == ACTIVE:
-            self._returned(message)
+            self._stayed(message)
 
     # --- scheduled messages ---
 
@@ -111,7 +124,7 @@ class Scheduling(Container):
             lane.waiting.append((_tell, finished))
             self._journal.wake()
         else:
-            finished(True)
+            finished(len(messages) < BATCH)
 
     def _enqueue(self, lane: Lane, message: StoredMessage) -> None:
         assert message.due_at is not None
@@ -139,11 +152,17 @@ class Scheduling(Container):
 
     def cancel_scheduled(self, numbers: list[int], done: Done) -> None:
         """Take scheduled messages back before they are due: all of them, or none when one is not there."""
-        self._store.read_numbers(self.entity, numbers, partial(self._cancel, set(numbers), done))
+        self._watch(
+            partial(self._store.read_numbers, self.entity, sorted(set(numbers))),
+            partial(self._cancel, set(numbers), done),
+        )
 
-    def _cancel(self, numbers: set[int], done: Done, found: Any) -> None:
+    def _cancel(self, numbers: set[int], done: Done, found: Any, changed: set[int]) -> None:
         if isinstance(found, StoreError):
             done(unreadable(found))
+            return
+        if numbers & changed:
+            self.cancel_scheduled(list(numbers), done)
             return
         scheduled = {message.sequence_number: message for message in found if message.state == SCHEDULED}
         missing = sorted(number for number in numbers if number not in scheduled or number in self._leaving)
@@ -163,6 +182,13 @@ class Scheduling(Container):
             if error is None:
                 self._gone(message)
         done(error)
+
+
+def _unchanged(answer: Any, changed: set[int]) -> Any:
+    if not changed or isinstance(answer, StoreError):
+        return answer
+    messages, next_due = answer
+    return [message for message in messages if message.sequence_number not in changed], next_due
 
 
 def unreadable(error: StoreError) -> BrokerError:

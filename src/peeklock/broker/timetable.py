@@ -22,7 +22,7 @@ AGAIN_MS: Final = 1000
 Read = Callable[[int, int, TimedRead], None]
 """(now, limit, done)"""
 Finished = Callable[[bool], None]
-"""Told once the messages of a batch are dealt with: whether all of them are."""
+"""Told once the messages of a batch are dealt with: whether to go on, or to wait a while before the next look."""
 
 
 class Timetable:
@@ -44,6 +44,8 @@ class Timetable:
         self._end = end
         self._appointment: Appointment | None = None
         self._looking = False
+        self._missed = False
+        """Something became due during a look, which may have been too early for it."""
 
     def expect(self, at: int) -> None:
         """Something is due at that time."""
@@ -57,7 +59,8 @@ class Timetable:
         """Deal with all that is due, and find out when the next is."""
         self._appointment = None
         if self._looking:
-            return  # the end of this look arranges the next
+            self._missed = True
+            return
         if not self._begin():
             self.expect(self._agenda.now() + AGAIN_MS // 10)
             return
@@ -67,18 +70,25 @@ class Timetable:
     def _found(self, found: tuple[list[StoredMessage], int | None] | StoreError) -> None:
         if isinstance(found, StoreError):
             log.error("what is due could not be read: %s", found)
-            self._finish(self._agenda.now() + AGAIN_MS)
+            self._put_off()
             return
         messages, next_due = found
         if len(messages) == BATCH:
             next_due = self._agenda.now()
         if messages:
-            self._act(messages, lambda whole: self._finish(next_due if whole else self._agenda.now() + AGAIN_MS))
+            self._act(messages, lambda whole: self._finish(next_due) if whole else self._put_off())
         else:
             self._finish(next_due)
+
+    def _put_off(self) -> None:
+        self._missed = False  # what was missed is seen then
+        self._finish(self._agenda.now() + AGAIN_MS)
 
     def _finish(self, again_at: int | None) -> None:
         self._looking = False
         self._end()
+        if self._missed:
+            self._missed = False
+            again_at = self._agenda.now()
         if again_at is not None:
             self.expect(again_at)

@@ -131,7 +131,7 @@ class Batch:
 
         `bytes` holds the payloads one after the other, `first_key` and `last_key` the longest run of removals; each of
         the others is a JSON array of arrays, or None.
-        rows say at which byte, from 1, theirs begins, and how long it is.
+        rows say at which byte, from 1, their payload begins, and how long it is.
         """
         slice_ = _Slice()
         slice_.put("entities", self.entities)

@@ -1,0 +1,78 @@
+"""The short way to read a usual message gives what the scan gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peeklock.amqp.message import Header, Message, Properties
+from peeklock.broker import envelope
+from peeklock.broker.envelope import Incoming, read_incoming
+from peeklock.broker.errors import InvalidMessage
+
+HEADERS = st.one_of(
+    st.none(),
+    st.builds(
+        Header,
+        durable=st.sampled_from([None, True, False]),
+        priority=st.sampled_from([None, 4, 9]),
+        ttl=st.sampled_from([None, 0, 5000, 0xFFFFFFFF]),
+        delivery_count=st.sampled_from([None, 0, 3]),
+    ),
+)
+PROPERTIES = st.one_of(
+    st.none(),
+    st.builds(
+        Properties,
+        message_id=st.one_of(st.none(), st.text(max_size=300)),
+        subject=st.one_of(st.none(), st.text(max_size=5)),
+        group_id=st.one_of(st.none(), st.text(max_size=5)),
+    ),
+)
+MESSAGES = st.builds(
+    Message,
+    header=HEADERS,
+    properties=PROPERTIES,
+    application_properties=st.one_of(st.none(), st.just({"a": 1})),
+    data=st.lists(st.binary(max_size=300), min_size=1, max_size=2),
+)
+
+
+def by_scan(payload: bytes) -> Incoming | None:
+    original = envelope._read_usual
+    envelope._read_usual = lambda payload: None
+    try:
+        return read_incoming(payload, False)
+    except InvalidMessage:
+        return None
+    finally:
+        envelope._read_usual = original
+
+
+@given(MESSAGES)
+def test_a_message_that_is_read_the_short_way_reads_as_by_the_scan(message: Message) -> None:
+    payload = message.encode()
+    usual = envelope._read_usual(payload)
+    if usual is not None:
+        assert usual == by_scan(payload)
+
+
+@given(MESSAGES, st.data())
+def test_damaged_bytes_are_never_read_the_short_way_when_the_scan_refuses_them(message: Message, data: Any) -> None:
+    payload = bytearray(message.encode())
+    payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(payload[: data.draw(st.integers(0, len(payload)))])
+    usual = envelope._read_usual(damaged)
+    if usual is not None:
+        assert usual == by_scan(damaged)
+
+
+@pytest.mark.parametrize("size", [10, 1000])
+def test_a_plain_message_goes_the_short_way(size: int) -> None:
+    message = Message(header=Header(durable=True, ttl=5000), properties=Properties(message_id="x"), data=[bytes(size)])
+    usual = envelope._read_usual(message.encode())
+    assert usual is not None
+    assert usual.ttl_ms == 5000
