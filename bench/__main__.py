@@ -11,17 +11,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, throughput
+from bench import backlog, operations, throughput
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
 from bench.processes import StartFailed
 
 _DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
-_EPILOG: Final = "Without a command a short version of both is run. docs/benchmarks.md explains the figures."
+_EPILOG: Final = "Without a command a short version of all is run. docs/benchmarks.md explains the figures."
 _LONGER: Final = """\
 This was the short version. For figures to compare:
   python -m bench throughput
-  python -m bench backlog"""
+  python -m bench backlog
+  python -m bench operations"""
 
 Measure = Callable[[Path, ExitStack], dict[str, Any]]
 
@@ -66,9 +67,13 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
     if options.command == "backlog":
         long = backlog.Options(count=options.count, size=options.size, rounds=options.rounds)
         return [lambda folder, started: backlog.run(long, folder, started)]
+    if options.command == "operations":
+        many = operations.Options(count=options.count, size=options.size, rounds=options.rounds)
+        return [lambda folder, started: operations.run(many, folder, started)]
     return [
         lambda folder, started: throughput.run(throughput.Options(count=20_000, latency_count=300), folder, started),
         lambda folder, started: backlog.run(backlog.Options(count=100_000), folder, started),
+        lambda folder, started: operations.run(operations.Options(count=4000, rounds=1), folder, started),
     ]
 
 
@@ -121,6 +126,9 @@ def _parser() -> argparse.ArgumentParser:
 
     long = commands.add_parser("backlog", parents=[common, load], help="memory, restart and speed with a long queue")
     long.add_argument("--count", type=_between(100, 4_000_000), default=1_000_000, help="(default: 1000000)")
+
+    many = commands.add_parser("operations", parents=[common, load], help="$management operations in batches")
+    many.add_argument("--count", type=_between(20, 1_000_000), default=20_000, help="(default: 20000)")
     return parser
 
 

@@ -105,8 +105,10 @@ class WebSocketStream:
             data = self.socket.recv()
         except websocket.WebSocketConnectionClosedException:
             return b""
-        assert isinstance(data, bytes) or data == "", "a text message came"
-        return data or b""
+        if isinstance(data, str):
+            assert data == "", "a text message came"
+            return b""
+        return data
 
     def close(self) -> None:
         self.socket.close()

@@ -242,7 +242,9 @@ def test_a_settlement_that_works_proves_that_the_disk_does(desk: Desk) -> None:
     assert desk.journal.failure is None
 
 
-def test_settlements_between_sends_that_fail_do_not_make_it_flicker(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_settlements_between_sends_that_fail_do_not_make_it_flicker(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         desk.send("a")
         desk.settle("b")

@@ -6,18 +6,18 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
-from broker.world import SECOND, FlakyStore, Receiver, World
 
+from broker.world import SECOND, FlakyStore, Receiver, World
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.definitions import (
     AuthorizationRule,
-    DefinitionError,
     NamespaceDefinition,
     QueueDefinition,
     Right,
     TopicDefinition,
 )
 from peeklock.broker.errors import BrokerError, EntityNotFound, NotSupported, StorageFull
+from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import PROBE_INTERVAL_MS, Namespace
 from peeklock.store.base import StoreError, StoreFull
 from peeklock.store.memory import MemoryStore

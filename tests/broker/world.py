@@ -6,16 +6,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.definitions import (
     NamespaceDefinition,
     QueueDefinition,
 )
-from peeklock.broker.envelope import head, read_incoming
+from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Incoming, head, read_incoming
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Lock, Queue
+from peeklock.broker.sessions import Session, SessionQueue, Waiter
 from peeklock.store.base import Changes, Committed, Store, StoredMessage, StoreError
 from peeklock.store.memory import MemoryStore
 
@@ -38,7 +40,16 @@ class World:
         assert started == [None]
 
     def queue(self, path: str = "q") -> Queue:
-        return self.namespace.queue(path)
+        return self.namespace.queue(path)  # type: ignore[return-value]
+
+    def sessions(self, path: str = "s") -> SessionQueue:
+        queue = self.namespace.queue(path)
+        assert isinstance(queue, SessionQueue)
+        return queue
+
+    def restarted(self) -> World:
+        """The same store and time after a restart; the old world must not be used any more."""
+        return World(*self.namespace.definition.queues, store=self.store, now=self.clock())
 
     def run(self) -> None:
         """Let everything happen that happens by itself at this moment."""
@@ -56,7 +67,7 @@ class World:
         """Send each body as a message of its own; returns the outcomes."""
         outcomes: list[BrokerError | None] = []
         for body in bodies:
-            self.queue(to).send([read_incoming(encoded(body, **fields), False)], outcomes.append)
+            self.namespace.queue(to).send([incoming(body, **fields)], outcomes.append)
         self.run()
         return outcomes
 
@@ -68,6 +79,34 @@ class FlakyStore(MemoryStore):
         super().__init__()
         self.fails: Callable[[Changes], StoreError | None] = lambda changes: None
         self.held: list[Callable[[], None]] | None = None
+        """While it is a list: commits that are not made yet."""
+        self.held_answers: list[Callable[[], None]] | None = None
+        """While it is a list: answers to reads that were made at once and are told late, when they may be untrue."""
+        self.fails_to_read = False
+        self.reads = 0
+
+    def release_commits(self) -> None:
+        held, self.held = self.held or [], None
+        for commit in held:
+            commit()
+
+    def release_answers(self) -> None:
+        held, self.held_answers = self.held_answers or [], None
+        for answer in held:
+            answer()
+
+    def _ask(self, id: int, question: Callable[[Any], Any], done: Callable[[Any], None]) -> None:
+        def tell(answer: Any) -> None:
+            if self.held_answers is not None:
+                self.held_answers.append(lambda: done(answer))
+            else:
+                done(answer)
+
+        self.reads += 1
+        if self.fails_to_read:
+            tell(StoreError("the disk cannot be read"))
+        else:
+            super()._ask(id, question, tell)
 
     def commit(self, changes: Changes, done: Committed) -> None:
         def commit_now() -> None:
@@ -83,20 +122,16 @@ class FlakyStore(MemoryStore):
             commit_now()
 
 
-class Receiver:
-    """A consumer with as much credit as it is given."""
+class Consumer:
+    """Takes messages as long as it has credit, and writes down what it got."""
 
-    def __init__(self, world: World, queue: Queue, credit: int = 1000, deletes: bool = False) -> None:
+    def __init__(self, world: World, credit: int, deletes: bool) -> None:
         self.deletes = deletes
         self.credit = credit
         self.got: list[StoredMessage] = []
         self.locks: list[Lock] = []
         self.starvations = 0
         self._world = world
-        self._queue = queue
-        self.outcomes: list[BrokerError | None] = []
-        queue.want(self)
-        world.run()
 
     def ready(self) -> bool:
         return self.credit > 0
@@ -116,11 +151,6 @@ class Receiver:
     def starved(self) -> None:
         self.starvations += 1
 
-    def more(self, credit: int = 1000) -> None:
-        self.credit += credit
-        self._queue.want(self)
-        self._world.run()
-
     @property
     def bodies(self) -> list[str]:
         return [body(message) for message in self.got]
@@ -128,6 +158,93 @@ class Receiver:
     @property
     def numbers(self) -> list[int]:
         return [message.sequence_number for message in self.got]
+
+
+class Receiver(Consumer):
+    """A receiver of a queue without sessions."""
+
+    def __init__(self, world: World, queue: Queue, credit: int = 1000, deletes: bool = False) -> None:
+        super().__init__(world, credit, deletes)
+        self._queue = queue
+        queue.want(self)
+        world.run()
+
+    def more(self, credit: int = 1000) -> None:
+        self.credit += credit
+        self._queue.want(self)
+        self._world.run()
+
+
+class SessionReceiver(Consumer):
+    """Holds a session: a given one, or the next that is free."""
+
+    def __init__(
+        self,
+        world: World,
+        id: str | None = None,
+        *,
+        path: str = "s",
+        credit: int = 1000,
+        deletes: bool = False,
+        time_out: int = MINUTE,
+    ) -> None:
+        super().__init__(world, credit, deletes)
+        self.session: Session | None = None
+        self.failure: BrokerError | None = None
+        """Why there is no session, or none any more."""
+        self._queue = world.sessions(path)
+        self.waiter: Waiter | None
+        if id is None:
+            self.waiter = self._queue.accept_next(self, time_out, self._accepted)
+        else:
+            self.waiter = self._queue.accept_when_settled(id, self, self._accepted)
+        world.run()
+
+    def _accepted(self, outcome: Session | BrokerError) -> None:
+        if isinstance(outcome, BrokerError):
+            self.failure = outcome
+        else:
+            self.session = outcome
+            self._queue.want(outcome)
+
+    def session_lost(self, failure: BrokerError) -> None:
+        self.session = None
+        self.failure = failure
+
+    @property
+    def id(self) -> str | None:
+        return None if self.session is None else self.session.id
+
+    def more(self, credit: int = 1000) -> None:
+        assert self.session is not None
+        self.credit += credit
+        self._queue.want(self.session)
+        self._world.run()
+
+    def close(self) -> None:
+        if self.waiter is not None:
+            self._queue.stop_waiting(self.waiter)
+        if self.session is not None:
+            self._queue.let_go(self.session, self)
+            self.session = None
+        self._world.run()
+
+
+def session_queue(name: str = "s", **settings: Any) -> QueueDefinition:
+    return QueueDefinition(name=name, requires_session=True, **settings)
+
+
+def incoming(
+    text: str, session_id: str | None = None, at: int | None = None, ttl: int | None = None, **fields: Any
+) -> Incoming:
+    """A message as a sender gives it: of a session, for a time, with a time to live."""
+    if session_id is not None:
+        fields["properties"] = Properties(message_id=f"id-{text[:20]}", group_id=session_id)
+    if at is not None:
+        fields["message_annotations"] = {Symbol(SCHEDULED_ENQUEUE_TIME): Timestamp(at)}
+    if ttl is not None:
+        fields["header"] = Header(ttl=ttl)
+    return read_incoming(encoded(text, **fields), session_id is not None)
 
 
 def encoded(text: str, **fields: Any) -> bytes:

@@ -313,7 +313,9 @@ def test_the_version_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_and_what_was_accepted_is_there_at_the_next_start(serve: Serve, number: signal.Signals) -> None:
+def test_a_signal_stops_it_and_what_was_accepted_is_there_at_the_next_start(
+    serve: Serve, number: signal.Signals
+) -> None:
     broker = serve()
     client = RawClient.opened(broker.port)
     link = client.sender()

@@ -63,9 +63,18 @@ class RequestLinks:
         return receive(self.responses, 1)[0].message
 
 
-def request(operation: str, body: Any, properties: dict[str, Any] | None = None, id: Any = None) -> Message:
+def request(
+    operation: str,
+    body: Any,
+    properties: dict[str, Any] | None = None,
+    *,
+    id: Any = None,
+    reply_to: str | None = None,
+) -> Message:
     named = {"operation": f"com.microsoft:{operation}", **(properties or {})}
-    return Message(properties=Properties(message_id=id), application_properties=named, value=body)
+    return Message(
+        properties=Properties(message_id=id, reply_to=reply_to), application_properties=named, value=body
+    )
 
 
 def status_of(response: Message) -> int:

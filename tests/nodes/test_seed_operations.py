@@ -5,6 +5,7 @@ Where its versions of 2017 and 2021 differ there is a test for each.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -30,8 +31,9 @@ from nodes.conftest import LOCK_MS
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.transactions import Coordinator, Declare, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, UByte, UInt
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.client import Connection, connect
-from serving import BrokerThread
+from serving import BrokerThread, StartBroker
 
 TIME_OUT = {"com.microsoft:server-timeout": UInt(30_000)}
 
@@ -269,13 +271,16 @@ def test_enumerate_sessions_whose_state_was_set_after_a_time(broker: BrokerThrea
     assert sorted(found) == ["early", "late", "without state"]
 
 
-def test_the_session_state_survives_a_restart(start_broker: Any, broker: BrokerThread) -> None:
-    with connect(broker.connection_string) as connection:
-        accept_session(connection, "s")
-        Management(connection, "sessions").ok("set-session-state", {"session-id": "s", "session-state": b"kept"})
-    broker.stop()
-    again = start_broker()
-    with connect(again.connection_string) as connection:
+def test_the_session_state_survives_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
+    namespace = NamespaceDefinition(queues=(QueueDefinition(name="sessions", requires_session=True),))
+    before = BrokerThread(namespace=namespace, data=tmp_path / "data")
+    try:
+        with connect(before.connection_string) as connection:
+            accept_session(connection, "s")
+            Management(connection, "sessions").ok("set-session-state", {"session-id": "s", "session-state": b"kept"})
+    finally:
+        before.stop()
+    with connect(start_broker().connection_string) as connection:
         accept_session(connection, "s")
         management = Management(connection, "sessions")
         assert management.ok("get-session-state", {"session-id": "s"}) == {"session-state": b"kept"}
@@ -442,7 +447,8 @@ class Transaction:
         self.id: bytes = self._coordinator.send(Message(value=Declare())).txn_id
 
     def ask(self, operation: str, body: dict[str, Any]) -> Message:
-        return self._links.ask(request(operation, body, TIME_OUT, id="r"), TransactionalState(self.id))
+        message = request(operation, body, TIME_OUT, id="r", reply_to="my replies")
+        return self._links.ask(message, TransactionalState(self.id))
 
     def discharge(self, *, fail: bool = False) -> None:
         self._coordinator.send(Message(value=Discharge(self.id, fail)))

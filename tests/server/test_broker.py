@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +105,18 @@ def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     assert "no.pem cannot be read" in sentence
 
 
-@pytest.mark.parametrize("name", ["RequiresSession", "RequiresDuplicateDetection"])
-def test_what_is_fixed_when_a_queue_is_made_cannot_be_changed(tmp_path: Path, name: str) -> None:
-    field = {"RequiresSession": "requires_session", "RequiresDuplicateDetection": "requires_duplicate_detection"}[name]
+@pytest.mark.parametrize(
+    ("name", "queue"),
+    [
+        ("RequiresSession", QueueDefinition(name="Orders", requires_session=True)),
+        ("RequiresDuplicateDetection", QueueDefinition(name="Orders", requires_duplicate_detection=True)),
+    ],
+)
+def test_what_is_fixed_when_a_queue_is_made_cannot_be_changed(
+    tmp_path: Path, name: str, queue: QueueDefinition
+) -> None:
     start_and_stop(data=tmp_path, namespace=NamespaceDefinition(queues=(QueueDefinition(name="orders"),)))
-    changed = NamespaceDefinition(queues=(QueueDefinition(name="Orders", **{field: True}),))
+    changed = NamespaceDefinition(queues=(queue,))
     assert refusal(data=tmp_path, namespace=changed) == (
         f"{name} of the queue 'orders' true: cannot be changed once the queue exists"
     )
@@ -191,7 +198,7 @@ def test_the_connection_string_names_a_host_that_can_be_connected_to(tmp_path: P
 # --- time ---
 
 
-def with_broker(tmp_path: Path, test: Coroutine[Any, Any, None] | Any) -> None:
+def with_broker(tmp_path: Path, test: Callable[[Broker], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         broker = Broker(Options(port=0, tls_folder=tmp_path))
         await broker.start()
@@ -216,11 +223,12 @@ def test_what_is_due_is_done_by_itself(tmp_path: Path) -> None:
 def test_what_is_added_later_and_due_sooner_is_done_first(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         done: list[str] = []
-        both = asyncio.Event()
+        all_done = asyncio.Event()
         agenda = broker.namespace.agenda
-        agenda.at(agenda.now() + 60, lambda: (done.append("later"), both.set()))
+        agenda.at(agenda.now() + 60, lambda: done.append("later"))
         agenda.at(agenda.now() + 20, lambda: done.append("sooner"))
-        await both.wait()
+        agenda.at(agenda.now() + 60, all_done.set)
+        await all_done.wait()
         assert done == ["sooner", "later"]
 
     with_broker(tmp_path, test)
@@ -241,7 +249,11 @@ def test_what_an_appointment_adds_is_done_too(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         done = asyncio.Event()
         agenda = broker.namespace.agenda
-        agenda.at(agenda.now(), lambda: agenda.at(agenda.now() + 10, done.set))
+
+        def add() -> None:
+            agenda.at(agenda.now() + 10, done.set)
+
+        agenda.at(agenda.now(), add)
         await done.wait()
 
     with_broker(tmp_path, test)

@@ -58,8 +58,8 @@ def authority(tmp_path: Path) -> Path:
     return tmp_path / "data" / "tls" / "authority.pem"
 
 
-def there_and_back(stream: Stream, **options: bool) -> None:
-    client = RawClient(stream, **options)
+def there_and_back(stream: Stream, *, slowly: bool = False) -> None:
+    client = RawClient(stream, slowly=slowly)
     client.open()
     client.send(client.sender(), b"hello")
     client.receiver(credit=1)

@@ -14,7 +14,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from peeklock.amqp.errors import Condition
 from peeklock.engine.links import Sender
 from peeklock.engine.sasl import SaslClient
-from peeklock.nodes.peer import Peer
+from peeklock.nodes.peer import MAX_LINKS_OF_A_STRANGER, Peer
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.sending import SendingNode
 from peeklock.server.limits import Limits
@@ -398,6 +398,7 @@ def test_external_is_refused(start_broker: StartBroker, caplog: pytest.LogCaptur
 def test_a_stranger_gets_few_links(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port, sasl=SaslClient())
+    for _ in range(MAX_LINKS_OF_A_STRANGER):
+        client.receiver("$cbs", credit=0)
     with pytest.raises(AssertionError, match=Condition.RESOURCE_LIMIT_EXCEEDED):
-        for _ in range(50):
-            client.receiver("$cbs", credit=0)
+        client.receiver("$cbs", credit=0)

@@ -43,6 +43,8 @@ Done = Callable[[BrokerError | None], None]
 """Told once, after the commit or instead of it."""
 
 MAX_REASON_LENGTH: Final = 4096
+END_OF_TIME: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, as late as clients can say."""
 PASSING_BYTES: Final = 64 * 1024
 
 _pack_tag = struct.Struct(">IQ").pack
@@ -197,7 +199,7 @@ class Container:
             ttl = default
         if ttl is None:
             return StoredMessage(0, bare, now, None, 0, ACTIVE, session_id, None, annex)
-        expires_at = now + ttl
+        expires_at = min(now + ttl, END_OF_TIME)
         bare = envelope.stamp_expiry(bare, now, expires_at)
         return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
 
@@ -370,6 +372,11 @@ class Container:
             self._drop_lock(lock)
         else:
             lock.settling = False
+
+    def _after_commit(self, action: Callable[[], None]) -> None:
+        """Do that when all that is staged by now is in the store, or has failed."""
+        self._journal.rest.waiting.append((lambda _, error: action(), None))
+        self._journal.wake()
 
     def _drop_lock(self, lock: Lock) -> None:
         number = lock.message.sequence_number

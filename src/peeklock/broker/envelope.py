@@ -30,7 +30,6 @@ from peeklock.amqp.sections import (
     raw_fields,
     replace_section,
     scan,
-    value_end,
 )
 from peeklock.amqp.types import Int, Symbol, Timestamp, UInt
 from peeklock.broker.errors import InvalidMessage, InvalidProperty
@@ -113,17 +112,14 @@ def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
         properties = found.properties
         if properties is None or first_field_is_null(bare, properties):
             bare = _with_message_id(found)
-        priority = ttl_ms = scheduled_at = None
-        annex = session_id = None
+        priority = ttl_ms = scheduled_at = annex = session_id = None
         if found.header is not None:
             priority, ttl_ms = _read_header(payload[found.header])
             if ttl_ms == UINT_MAX:
                 ttl_ms = _long_ttl(found)
-        annotations: list[bytes] = []
-        if found.annotations is not None:
-            annotations, scheduled_at = _read_annotations(payload, found.annotations)
-        if annotations or priority is not None:
-            annex = Annex(priority, b"".join(annotations), len(annotations)).encode()
+        if found.annotations is not None or priority is not None:
+            encoded = b"" if found.annotations is None else payload[found.annotations]
+            annex, scheduled_at = _read_annex(priority, encoded)
         if wants_session and properties is not None:
             session_id = _text(_property(found, _GROUP_ID), "session id")
         return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
@@ -259,10 +255,28 @@ def _long_ttl(found: Scanned) -> int | None:
     return UINT_MAX
 
 
-def _read_annotations(payload: bytes, part: slice) -> tuple[list[bytes], int | None]:
+# Messages sent together mostly have the same annotations; each form is read once. Bounded as the headers are.
+_annexes: dict[tuple[int | None, bytes], tuple[bytes | None, int | None]] = {}
+
+
+def _read_annex(priority: int | None, annotations: bytes) -> tuple[bytes | None, int | None]:
+    """What is kept of the annotations (a map, encoded, or nothing) and the priority; and when it is scheduled."""
+    known = _annexes.get((priority, annotations))
+    if known is not None:
+        return known
+    kept, scheduled_at = _read_annotations(annotations) if annotations else ([], None)
+    annex = Annex(priority, b"".join(kept), len(kept)).encode() if kept or priority is not None else None
+    if len(_annexes) >= 1024:
+        _annexes.clear()
+    if len(annotations) <= 256:
+        _annexes[priority, annotations] = annex, scheduled_at
+    return annex, scheduled_at
+
+
+def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
     kept: list[bytes] = []
     scheduled_at: int | None = None
-    for key, value in raw_entries(payload, part):
+    for key, value in raw_entries(encoded, slice(0, len(encoded))):
         name = decode_value(key)[0]
         if name in _OURS:
             continue
@@ -295,6 +309,8 @@ _TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
 _TO_LOCKED = _symbol(LOCKED_UNTIL) + _TIMESTAMP
 _TO_STATE = _symbol(MESSAGE_STATE)
 _TO_DEAD_LETTER_SOURCE = _symbol(DEAD_LETTER_SOURCE)
+_UUID = b"\x98"
+_TO_LOCK_TOKEN = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), _UUID + bytes(16)])[:-16]
 _pack_long = struct.Struct(">q").pack
 
 
@@ -341,9 +357,8 @@ def head(message: StoredMessage, locked_until: int | None, with_state: bool = Fa
 
 def with_lock_token(encoded: bytes, token: UUID) -> bytes:
     """The message with its lock token in a delivery annotation, behind the header, where one SDK looks for it."""
-    end = value_end(encoded, 0)
-    section = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), encode_value(token)])
-    return b"".join((encoded[:end], section, encoded[end:]))
+    end = 5 + encoded[4]  # the header is ours, and short
+    return b"".join((encoded[:end], _TO_LOCK_TOKEN, token.bytes, encoded[end:]))
 
 
 def _full_head(message: StoredMessage, locked_until: int | None, state: int | None = None) -> bytes:

@@ -130,7 +130,8 @@ class Namespace:
 
     def _probe(self) -> None:
         self._recovery_expected = False
-        queue = next(iter(self._queues.values()), None)
+        # Not a dead-letter queue: its messages have the numbers of another one.
+        queue = next(iter(self.queues), None)
         if self.journal.failure is not None and queue is not None:
             self.journal.probe(queue.passing_message())
 

@@ -9,7 +9,8 @@ from typing import Any, Final
 from peeklock.broker.container import Lock
 from peeklock.broker.errors import BrokerError, MessageNotFound
 from peeklock.broker.schedule import Scheduling, unreadable
-from peeklock.store.base import DEFERRED, Range, StoredMessage, StoreError
+from peeklock.broker.timetable import AGAIN_MS
+from peeklock.store.base import ACTIVE, DEFERRED, Range, StoredMessage, StoreError
 
 MAX_PEEKED_BYTES: Final = 4 * 1024 * 1024
 MAX_NUMBER: Final = (1 << 63) - 1
@@ -27,76 +28,117 @@ class Numbered(Scheduling):
         raise NotImplementedError  # abstract
 
     def peek(self, first: int, limit: int, session_id: str | None, done: Peeked) -> None:
-        """Messages from a number on, in any state but expired ones, ascending; nothing is locked or counted."""
+        """Messages from a number on, in any state, ascending; nothing is locked or counted."""
 
         def found(messages: list[StoredMessage] | StoreError) -> None:
             if isinstance(messages, StoreError):
                 done(unreadable(messages))
                 return
-            done([message for message in messages if message.sequence_number not in self._leaving])
+            there = [message for message in messages if message.sequence_number not in self._leaving]
+            if there or not messages:
+                done(there)
+            else:
+                # All of them are on their way out; an empty answer would say that nothing follows.
+                self.peek(messages[-1].sequence_number + 1, limit, session_id, done)
 
-        wanted = Range(
+        wanted = self._range(max(0, first - 1), limit, session_id, state=None)
+        self._store.read(wanted, found)
+
+    def _range(self, after: int, limit: int, session_id: str | None, *, state: int | None) -> Range:
+        return Range(
             entity=self.entity,
-            after=max(0, first - 1),
+            after=after,
             through=MAX_NUMBER,
             limit=limit,
             max_bytes=MAX_PEEKED_BYTES,
-            state=None,
+            state=state,
             session_id=session_id,
         )
-        self._store.read(wanted, found)
 
     def delete_before(self, enqueued_before: int, limit: int, session_id: str | None, done: Deleted) -> None:
         """Delete active messages that nobody holds, from the head; `done` hears how many."""
+        if not self._may_sweep():
+            again = partial(self.delete_before, enqueued_before, limit, session_id, done)
+            self._agenda.at(self._agenda.now() + AGAIN_MS // 10, again)
+            return
+        self._delete_after(0, enqueued_before, limit, session_id, done)
 
-        def found(messages: list[StoredMessage] | StoreError) -> None:
+    def _delete_after(
+        self, after: int, enqueued_before: int, limit: int, session_id: str | None, done: Deleted, deleted: int = 0
+    ) -> None:
+        """A page at a time: some of a page may be locked, or be large, and there may be others behind it."""
+
+        def finish(outcome: int | BrokerError) -> None:
+            self._swept()
+            done(outcome)
+
+        def found(messages: list[StoredMessage] | StoreError, changed: set[int]) -> None:
             if isinstance(messages, StoreError):
-                done(unreadable(messages))
+                finish(unreadable(messages))
                 return
-            lane = self._journal.rest
-            leaving = []
-            for message in messages:
-                number = message.sequence_number
-                if message.enqueued_at < enqueued_before and number not in self._locks and number not in self._leaving:
-                    self._leaving.add(number)
-                    self._discard(message)
-                    lane.changes.removals.append((self.entity, message))
-                    leaving.append(message)
-            lane.waiting.append((deleted, leaving))
+            leaving = [message for message in messages if self._may_delete(message, enqueued_before, changed)]
+            removals = self._journal.rest.changes.removals
+            for message in leaving:
+                self._leaving.add(message.sequence_number)
+                self._discard(message)
+                removals.append((self.entity, message))
+            self._journal.rest.waiting.append((removed, (messages, leaving)))
             self._journal.wake()
 
-        def deleted(messages: list[StoredMessage], error: BrokerError | None) -> None:
-            for message in messages:
+        def removed(argument: tuple[list[StoredMessage], list[StoredMessage]], error: BrokerError | None) -> None:
+            messages, leaving = argument
+            for message in leaving:
                 self._leaving.discard(message.sequence_number)
                 if error is None:
                     self._gone(message)
                 else:
-                    self._returned(message)
-            self._swept()
-            done(len(messages) if error is None else error)
+                    self._stayed(message)
+            count = deleted + len(leaving)
+            if error is not None:
+                finish(deleted or error)  # what was deleted before is gone
+            elif not messages or count >= limit or messages[-1].enqueued_at >= enqueued_before:
+                finish(count)
+            else:
+                last = messages[-1].sequence_number
+                self._delete_after(last, enqueued_before, limit, session_id, done, count)
 
-        if not self._may_sweep():
-            again = partial(self.delete_before, enqueued_before, limit, session_id, done)
-            self._agenda.at(self._agenda.now() + 100, again)
-            return
-        wanted = Range(
-            entity=self.entity,
-            through=MAX_NUMBER,
-            limit=limit,
-            max_bytes=MAX_PEEKED_BYTES,
-            session_id=session_id,
+        wanted = self._range(after, limit - deleted, session_id, state=ACTIVE)
+        self._watch(partial(self._store.read, wanted), found)
+
+    def _may_delete(self, message: StoredMessage, enqueued_before: int, changed: set[int]) -> bool:
+        number = message.sequence_number
+        return (
+            message.enqueued_at < enqueued_before
+            and number not in self._locks
+            and number not in self._leaving
+            and number not in changed
         )
-        self._store.read(wanted, found)
 
     def receive_deferred(self, numbers: list[int], session_id: str | None, deletes: bool, done: Fetched) -> None:
         """Fetch deferred messages: all of them, or none when one is not there to be had."""
-        self._store.read_numbers(
-            self.entity, sorted(set(numbers)), partial(self._fetch, numbers, session_id, deletes, done)
+        self._watch(
+            partial(self._store.read_numbers, self.entity, sorted(set(numbers))),
+            partial(self._fetch, numbers, session_id, deletes, done),
         )
 
-    def _fetch(self, numbers: list[int], session_id: str | None, deletes: bool, done: Fetched, found: Any) -> None:
+    def _fetch(
+        self,
+        numbers: list[int],
+        session_id: str | None,
+        deletes: bool,
+        done: Fetched,
+        found: Any,
+        changed: set[int],
+    ) -> None:
         if isinstance(found, StoreError):
             done(unreadable(found))
+            return
+        if not changed.isdisjoint(numbers):
+            self.receive_deferred(numbers, session_id, deletes, done)
+            return
+        if any(number in self._locks and self._locks[number].settling for number in numbers):
+            # One is on its way back, or out: see what becomes of it. A lock that ran out is no reason to refuse.
+            self._after_commit(partial(self.receive_deferred, numbers, session_id, deletes, done))
             return
         now = self._agenda.now()
         there: dict[int, StoredMessage] = {}
@@ -140,21 +182,6 @@ class Numbered(Scheduling):
         self._journal.wake()
 
     def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:
-        """Lock them and count the delivery, which must be durable before anybody sees it."""
-        lane = self._journal.rest
+        """Lock them. The fetch counts as a delivery, which is stored when they are given back, as for any other lock."""
         counted = [self._changed(message, None, delivery_count=message.delivery_count + 1) for message in messages]
-        locks = [self._lock_deferred(message) for message in counted]
-        for message, lock in zip(counted, locks, strict=True):
-            lock.settling = True
-            lane.changes.updates.append((self.entity, message, DEFERRED))
-
-        def lent(_: Any, error: BrokerError | None) -> None:
-            for lock in locks:
-                if error is None:
-                    lock.settling = False
-                else:
-                    self._drop_lock(lock)
-            done(list(zip(counted, locks, strict=True)) if error is None else error)
-
-        lane.waiting.append((lent, None))
-        self._journal.wake()
+        done([(message, self._lock_deferred(message)) for message in counted])

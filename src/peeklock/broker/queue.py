@@ -14,6 +14,7 @@ from peeklock.broker.definitions import (
 )
 from peeklock.broker.errors import BrokerError, MessageLockLost
 from peeklock.broker.numbers import Numbered
+from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import Counters, StoredMessage
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,9 @@ class Queue(Numbered):
         dead_letters: Container | None,
     ) -> None:
         super().__init__(entity, path, definition, machinery, counters, dead_letters)
-        self._backlog = Backlog(entity, machinery.store, machinery.budget, self.wake, self._wake_later)
+        self._backlog = Backlog(
+            entity, machinery.store, machinery.budget, self.wake, self._wake_later, is_out=self._is_out
+        )
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._lock_timer: Appointment | None = None
         self._consumers: deque[Consumer] = deque()
@@ -127,6 +130,7 @@ class Queue(Numbered):
     def _hand_out_for_good(self, consumer: Consumer, message: StoredMessage) -> None:
         """Received is gone: delivered only when it is gone, so that a crash cannot bring it back."""
         consumer.reserve()
+        self._leaving.add(message.sequence_number)
         lane = self._journal.rest
         lane.changes.removals.append((self.entity, message))
         lane.waiting.append((self._deleted, (consumer, message)))
@@ -134,16 +138,19 @@ class Queue(Numbered):
 
     def _deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:
         consumer, message = argument
+        self._leaving.discard(message.sequence_number)
         if error is None:
             self._gone(message)
             consumer.deliver(message, None)
         else:
             consumer.unreserve()
-            self._returned(message)
+            self._stayed(message)
 
     # --- where messages wait ---
 
     def _arrived(self, message: StoredMessage) -> None:
+        if self._leaving and message.sequence_number in self._leaving:
+            return  # a sweep saw it in the store before we were told that it is there
         self._backlog.add(message)
         if message.expires_at is not None:
             self._expiries.expect(message.expires_at)
@@ -156,15 +163,23 @@ class Queue(Numbered):
             self._expiries.expect(message.expires_at)
         self.wake()
 
+    def _stayed(self, message: StoredMessage) -> None:
+        self._backlog.add(message)
+        if message.expires_at is not None:
+            self._expiries.expect(max(message.expires_at, self._agenda.now() + AGAIN_MS))
+        self._wake_later()
+
     def _may_sweep(self) -> bool:
         # A page on its way may hold what the sweep removes: one after the other.
         if self._backlog.loading:
             return False
+        self._sweeps += 1
         self._backlog.held = True
         return True
 
     def _swept(self) -> None:
-        self._backlog.held = False
+        self._sweeps -= 1
+        self._backlog.held = self._sweeps > 0
         self.wake()
 
     def _discard(self, message: StoredMessage) -> None:

@@ -34,6 +34,8 @@ class Scheduling(Container):
         )
         self._leaving: set[int] = set()
         """Numbers of messages on their way out that nobody has locked: expired, deleted, enqueued, cancelled."""
+        self._sweeps = 0
+        """How many are removing messages wherever they stand."""
 
     def _look_ahead(self) -> None:
         """At start: what fell due while nobody looked, and what will."""
@@ -59,6 +61,10 @@ class Scheduling(Container):
     def _stayed(self, message: StoredMessage) -> None:
         """An active message was to leave and the store refused: it waits again, and nobody is told for a while."""
         raise NotImplementedError  # abstract
+
+    def _is_out(self, number: int) -> bool:
+        """Whether a message does not wait: somebody has it, or it is leaving."""
+        return number in self._locks or number in self._leaving
 
     def _discard(self, message: StoredMessage) -> None:
         """A waiting message leaves; it may stand in a window."""

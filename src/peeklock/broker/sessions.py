@@ -29,6 +29,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.numbers import Numbered
 from peeklock.broker.queue import READ_AGAIN_MS, Consumer
 from peeklock.broker.schedule import unreadable
+from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import Counters, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,6 @@ class SessionQueue(Numbered):
         """Sessions with messages that nobody holds, the one that waits longest first."""
         self._waiting: deque[Waiter] = deque()
         self._held: set[Session] = set()
-        self._sweeping = False
 
     def load(self, done: Callable[[StoreError | None], None]) -> None:
         """At start: which sessions have messages."""
@@ -132,6 +132,30 @@ class SessionQueue(Numbered):
         self._free.pop(id, None)
         self._hold(session, holder)
         return session
+
+    def accept_when_settled(
+        self, id: str, holder: SessionHolder, outcome: Callable[[Session | BrokerError], None]
+    ) -> Waiter | None:
+        """As `accept`, once what the last holder did is in the store; returns the wait, if there is any."""
+        session = self._sessions.get(id)
+        if session is None or session.is_free or session.holder is not None:
+            outcome(self.accept(id, holder))
+            return None
+        waiter = Waiter(holder, outcome)
+        self._after_commit(partial(self._accept_again, id, waiter))
+        return waiter
+
+    def _accept_again(self, id: str, waiter: Waiter) -> None:
+        if waiter.outcome is None:
+            return
+        session = self._sessions.get(id)
+        if session is not None and session.holder is None and session.locks:
+            self._after_commit(partial(self._accept_again, id, waiter))
+            return
+        try:
+            waiter.outcome(self.accept(id, waiter.holder))
+        except SessionCannotBeLocked as failure:
+            waiter.outcome(failure)
 
     def accept_next(
         self, holder: SessionHolder, time_out_ms: int, outcome: Callable[[Session | BrokerError], None]
@@ -194,8 +218,9 @@ class SessionQueue(Numbered):
             wake,
             lambda: void(self._agenda.at(self._agenda.now() + READ_AGAIN_MS, wake)),
             session_id=session.id,
+            is_out=self._is_out,
         )
-        session.backlog.held = self._sweeping
+        session.backlog.held = self._sweeps > 0
         self._held.add(session)
         session.backlog.resume(self.counters.last_sequence_number, session.active > 0)
         self.renew_session(session)
@@ -265,19 +290,25 @@ class SessionQueue(Numbered):
         if holder is None or backlog is None:
             return
         now = self._agenda.now()
+        if session.expires_at <= now:
+            return  # what follows from that is about to happen
         while holder.ready():
             message = backlog.take()
             if message is None:
                 break
             number = message.sequence_number
-            if message.expires_at is not None and message.expires_at <= now:
-                if number not in self._leaving:
-                    self._expire(message)
-                continue
             lock = session.locks[number] = self._make_lock(message, session.expires_at, session)
-            if holder.deletes:
+            if message.expires_at is not None and message.expires_at <= now:
+                # Locked, because the next holder must not read it while it is on its way out.
+                lock.settling = True
+                self._expire(message)
+            elif holder.deletes:
                 holder.reserve()
-                self.complete(lock, partial(self._deleted, holder, message))
+                lock.settling = True
+                lane = self._journal.rest
+                lane.changes.removals.append((self.entity, message))
+                lane.waiting.append((self._completed, (lock, partial(self._deleted, holder, message))))
+                self._journal.wake()
             else:
                 holder.deliver(message, lock)
         if not backlog.loading and session.holder is holder:
@@ -290,7 +321,8 @@ class SessionQueue(Numbered):
             holder.unreserve()
             lock = self._locks.get(message.sequence_number)
             if lock is not None:
-                self.release(lock)
+                # Not at once: the store would refuse again.
+                self._agenda.at(self._agenda.now() + READ_AGAIN_MS, partial(self.release, lock))
 
     # --- where messages wait ---
 
@@ -300,6 +332,8 @@ class SessionQueue(Numbered):
         if session is None:
             session = self._sessions[id] = Session(id)
         session.active += 1
+        if self._leaving and message.sequence_number in self._leaving:
+            return  # a sweep saw it in the store before we were told that it is there
         if message.expires_at is not None:
             self._expiries.expect(message.expires_at)
         if session.backlog is not None:
@@ -316,6 +350,22 @@ class SessionQueue(Numbered):
             session.backlog.add(message)
             self._wake(session)
 
+    def _stayed(self, message: StoredMessage) -> None:
+        if message.expires_at is not None:
+            self._expiries.expect(max(message.expires_at, self._agenda.now() + AGAIN_MS))
+        session = self._sessions.get(message.session_id or "")
+        if session is not None and session.backlog is not None:
+            session.backlog.add(message)
+            self._agenda.at(self._agenda.now() + READ_AGAIN_MS, partial(self._wake, session))
+        elif session is not None:
+            self._offer(session)
+
+    def _expired(self, message: StoredMessage, argument: Any, error: BrokerError | None) -> None:
+        lock = self._locks.get(message.sequence_number)
+        if lock is not None:
+            self._drop_lock(lock)
+        super()._expired(message, argument, error)
+
     def _left(self, message: StoredMessage) -> None:
         session = self._sessions.get(message.session_id or "")
         if session is not None:
@@ -328,16 +378,16 @@ class SessionQueue(Numbered):
         held = [session.backlog for session in self._held if session.backlog is not None]
         if any(backlog.loading for backlog in held):
             return False
-        self._sweeping = True
+        self._sweeps += 1
         for backlog in held:
             backlog.held = True
         return True
 
     def _swept(self) -> None:
-        self._sweeping = False
+        self._sweeps -= 1
         for session in self._held:
             if session.backlog is not None:
-                session.backlog.held = False
+                session.backlog.held = self._sweeps > 0
                 self._wake(session)
 
     def _discard(self, message: StoredMessage) -> None:

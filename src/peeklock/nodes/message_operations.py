@@ -103,6 +103,8 @@ def update_disposition(call: Call) -> None:
     if act is None:
         raise InvalidProperty(f"'disposition-status' must be one of {', '.join(acts)}, not '{status}'.")
     check_reason(reason, description)
+    if isinstance(container, SessionQueue) and arguments["session-id"] is not None:
+        container.held(arguments["session-id"])  # a lost session is the reason, rather than its messages' locks
     locks = list({token: container.lock_of(token.bytes_le) for token in arguments["lock-tokens"]}.values())
     if call.transaction is not None:
         call.transaction.settle(container, locks, act, call.scope)

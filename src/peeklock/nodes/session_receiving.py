@@ -43,7 +43,7 @@ class SessionReceivingNode(Receiving):
         if id is None:
             self._waiter = queue.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
         elif isinstance(id, str):
-            self._accepted(queue.accept(str(id), self))
+            self._waiter = queue.accept_when_settled(str(id), self, self._accepted)
         else:
             raise InvalidProperty(f"The value of {SESSION_FILTER} must be a string or null.")
 
@@ -52,6 +52,7 @@ class SessionReceivingNode(Receiving):
         if isinstance(outcome, BrokerError):
             self._link.refuse(error_of(outcome))
             self.peer.gone(self._link)
+            self.peer.wake()
             return
         self.session = outcome
         # In the form of the request: some clients read a plain string only, one a described one only.

@@ -1,0 +1,166 @@
+"""Who asks for something while its settlement is on the way to the store hears what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from peeklock.amqp.message import Properties
+from peeklock.broker.container import Lock
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.envelope import read_incoming
+from peeklock.broker.errors import BrokerError, SessionCannotBeLocked
+from peeklock.broker.sessions import Session, SessionQueue
+from peeklock.store.base import StoredMessage
+from world import MINUTE, FlakyStore, Receiver, World, encoded
+
+
+class Holder:
+    """Holds a session with a credit of 100."""
+
+    deletes = False
+
+    def __init__(self) -> None:
+        self.session: Session | BrokerError | None = None
+        self.locks: list[Lock] = []
+
+    def accepted(self, outcome: Session | BrokerError) -> None:
+        self.session = outcome
+
+    def ready(self) -> bool:
+        return len(self.locks) < 100
+
+    def reserve(self) -> None: ...
+
+    def unreserve(self) -> None: ...
+
+    def starved(self) -> None: ...
+
+    def session_lost(self, failure: BrokerError) -> None:
+        self.session = failure
+
+    def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
+        assert lock is not None
+        self.locks.append(lock)
+
+
+class SlowStore(FlakyStore):
+    """Commits wait from `hold` to `let_go`."""
+
+    def hold(self) -> None:
+        self.held = []
+
+    def let_go(self, world: World) -> None:
+        held, self.held = self.held or [], None
+        for commit in held:
+            commit()
+        world.run()
+
+
+def world_with_a_session() -> tuple[World, SlowStore, SessionQueue, Holder, Session]:
+    """One session with one message, held, with its message delivered."""
+    store = SlowStore()
+    world = World(QueueDefinition(name="q", requires_session=True, lock_duration_ms=MINUTE), store=store)
+    queue = world.queue()
+    assert isinstance(queue, SessionQueue)
+    send_to_session(world, queue)
+    holder = Holder()
+    session = queue.accept("s", holder)
+    queue.want(session)
+    world.run()
+    assert len(holder.locks) == 1
+    return world, store, queue, holder, session
+
+
+def send_to_session(world: World, queue: SessionQueue) -> None:
+    outcomes: list[BrokerError | None] = []
+    queue.send([read_incoming(encoded("m", properties=Properties(group_id="s")), True)], outcomes.append)
+    world.run()
+    assert outcomes == [None]
+
+
+def fetched(world: World, fetch: Callable[[Callable[[Any], None]], None]) -> list[Any]:
+    answers: list[Any] = []
+    fetch(answers.append)
+    world.run()
+    return answers
+
+
+def test_a_deferred_message_is_fetched_while_its_expired_lock_is_on_its_way_to_the_store() -> None:
+    store = SlowStore()
+    world = World(QueueDefinition(name="q", lock_duration_ms=MINUTE), store=store)
+    queue = world.queue()
+    world.send("m")
+    receiver = Receiver(world, queue)
+    queue.defer(receiver.locks[0], lambda error: None)
+    world.run()
+    (first,) = fetched(world, lambda done: queue.receive_deferred([1], None, False, done))
+    store.hold()
+    world.advance(MINUTE)
+    again = fetched(world, lambda done: queue.receive_deferred([1], None, False, done))
+    assert again == []
+    store.let_go(world)
+    ((message, lock),) = again[0]
+    assert message.sequence_number == 1
+    assert lock.tag != first[0][1].tag
+
+
+def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_after_it() -> None:
+    world, store, queue, holder, session = world_with_a_session()
+    store.hold()
+    queue.complete(holder.locks[0], lambda error: None)
+    world.run()
+    queue.let_go(session, holder)
+    following = Holder()
+    waiter = queue.accept_when_settled("s", following, following.accepted)
+    world.run()
+    assert waiter is not None
+    assert following.session is None
+    store.let_go(world)
+    assert isinstance(following.session, Session)
+    assert queue.held("s") is following.session
+
+
+def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
+    world, store, queue, holder, session = world_with_a_session()
+    store.hold()
+    queue.complete(holder.locks[0], lambda error: None)
+    world.run()
+    queue.let_go(session, holder)
+    first, second = Holder(), Holder()
+    waiter = queue.accept_when_settled("s", first, first.accepted)
+    assert waiter is not None
+    queue.stop_waiting(waiter)
+    store.let_go(world)
+    assert first.session is None
+    queue.accept_when_settled("s", second, second.accepted)
+    assert isinstance(second.session, Session)
+
+
+def test_of_two_who_wait_for_a_session_one_gets_it() -> None:
+    world, store, queue, holder, session = world_with_a_session()
+    store.hold()
+    queue.complete(holder.locks[0], lambda error: None)
+    world.run()
+    queue.let_go(session, holder)
+    first, second = Holder(), Holder()
+    for each in (first, second):
+        queue.accept_when_settled("s", each, each.accepted)
+    store.let_go(world)
+    assert isinstance(first.session, Session)
+    assert isinstance(second.session, SessionCannotBeLocked)
+
+
+def test_a_session_let_go_while_a_deferred_message_is_fetched_is_free() -> None:
+    world, store, queue, holder, session = world_with_a_session()
+    queue.defer(holder.locks[0], lambda error: None)
+    world.run()
+    store.hold()
+    fetched(world, lambda done: queue.receive_deferred([1], "s", False, done))
+    queue.let_go(session, holder)
+    store.let_go(world)
+    following = Holder()
+    queue.accept_when_settled("s", following, following.accepted)
+    assert isinstance(following.session, Session)
+    ((message, _),) = fetched(world, lambda done: queue.receive_deferred([1], "s", False, done))[0]
+    assert message.sequence_number == 1
