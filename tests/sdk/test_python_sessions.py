@@ -230,20 +230,22 @@ def test_without_its_lock_a_session_answers_nothing(
             operation(receiver)
 
 
-def test_the_automatic_renewer_holds_a_session(client: ServiceBusClient, broker: BrokerThread) -> None:
-    send(client, ("s", "m"))
-    with AutoLockRenewer() as renewer, session_of(client, "s") as receiver:
-        (message,) = receive(receiver, 1)
-        broker.advance(seconds=40)
-        # It renews when ten seconds are left by its own clock.
-        before = receiver.session._locked_until_utc = in_minutes(broker, -0.6)
-        renewer.register(receiver, receiver.session, max_lock_renewal_duration=300)
-        while receiver.session.locked_until_utc == before and receiver.session.auto_renew_error is None:
-            pass
-        assert receiver.session.auto_renew_error is None
-        assert receiver.session.locked_until_utc == in_minutes(broker, 1)
-        broker.advance(seconds=40)
-        receiver.complete_message(message)
+def test_the_automatic_renewer_holds_a_session(start_broker: StartBroker) -> None:
+    # It renews when ten seconds are left by its own clock: with such a lock, as soon as it knows of it.
+    broker = start_broker(QueueDefinition(name="queue", requires_session=True, lock_duration_ms=10_000))
+    with ServiceBusClient.from_connection_string(broker.connection_string) as client:
+        send(client, ("s", "slow"))
+        with session_of(client, "s") as receiver, AutoLockRenewer() as renewer:
+            (message,) = receive(receiver, 1)
+            before = receiver.session.locked_until_utc
+            renewer.register(receiver, receiver.session)
+            broker.advance(seconds=6)
+            while receiver.session.locked_until_utc == before and receiver.session.auto_renew_error is None:
+                broker.counters()
+            assert receiver.session.auto_renew_error is None
+            broker.advance(seconds=6)
+            receiver.complete_message(message)
+    assert broker.counters().active == 0
 
 
 # --- state ---
@@ -281,9 +283,6 @@ def test_sessions_are_listed(client: ServiceBusClient, broker: BrokerThread) -> 
         receiver.session.set_state("two")
     assert sorted(client.list_queue_sessions("queue")) == sorted([*names, "with-state"])
     assert list(client.list_queue_sessions("queue", state_updated_after=before)) == [names[7]]
-    hour = timedelta(hours=1)
-    assert sorted(client.list_queue_sessions("queue", state_updated_after=before - hour)) == [names[7], "with-state"]
-    assert list(client.list_queue_sessions("queue", state_updated_after=before + hour)) == []
 
 
 def test_a_queue_without_sessions_has_none_to_list(start_broker: StartBroker) -> None:
@@ -404,5 +403,6 @@ def test_messages_state_and_deferred_messages_of_a_session_survive_a_restart(
             (again,) = receiver.receive_deferred_messages(deferred.sequence_number)
             assert str(again) == "deferred"
             receiver.complete_message(again)
-        with client.get_queue_receiver(name, session_id=NEXT_AVAILABLE_SESSION) as receiver:
-            assert receiver.session.session_id in ("s", "t")
+            with client.get_queue_receiver(name, session_id=NEXT_AVAILABLE_SESSION) as other:
+                assert other.session.session_id == "t"
+                assert texts(receive(other, 1)) == ["elsewhere"]

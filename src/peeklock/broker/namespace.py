@@ -137,6 +137,7 @@ class Namespace:
 
     def _take_up(self, definition: QueueDefinition, stored: dict[str, StoredEntity], changes: Changes) -> None:
         path = definition.name
+        _warn_of_unsupported(definition)
         dead_letter_path = f"{path}/{DEAD_LETTER_SUFFIX}"
         dead_letters = self._make(
             self._entity(dead_letter_path, DEAD_LETTER_QUEUE, {}, stored, changes), definition, None
@@ -178,4 +179,19 @@ def _check_change(before: QueueDefinition, after: QueueDefinition) -> None:
             shown = str(wanted).lower()
             raise DefinitionError(
                 f"{setting.name} of the queue '{before.name}'", shown, "cannot be changed once the queue exists"
+            )
+
+
+def _warn_of_unsupported(definition: QueueDefinition) -> None:
+    """What is configured and not done yet is at least said."""
+    asked = {
+        "RequiresDuplicateDetection": definition.requires_duplicate_detection,
+        "ForwardTo": definition.forward_to is not None,
+        "ForwardDeadLetteredMessagesTo": definition.forward_dead_lettered_messages_to is not None,
+        "AutoDeleteOnIdle": definition.auto_delete_on_idle_ms is not None,
+    }
+    for setting, is_asked in asked.items():
+        if is_asked:
+            log.warning(
+                "a setting has no effect yet", extra={"fields": {"entity": definition.name, "setting": setting}}
             )

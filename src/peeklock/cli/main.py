@@ -18,7 +18,7 @@ from peeklock.broker.settings import (
     PROFILES,
 )
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
-from peeklock.server.certificates import CertificateError, ensure_certificates
+from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from peeklock.server.config import ConfigError, default_namespace, load_config
 from peeklock.server.logs import configure_logging
 
@@ -87,6 +87,7 @@ def serve(
         tls_certificate=tls_cert,
         tls_key=tls_key,
         tls_folder=default_tls_folder() if memory else None,
+        make_certificates=ensure_certificates_apart,
         insecure_default_key=insecure_default_key,
     )
     try:

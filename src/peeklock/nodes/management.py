@@ -67,7 +67,7 @@ class ManagementNode(RequestNode):
                 arguments=arguments,
                 transaction=transaction,
                 scope=self.peer.scope(self.address.entity, self.link),
-                holder=self.peer.link_named(link_name) if isinstance(link_name, str) else None,
+                link_name=str(link_name) if isinstance(link_name, str) else None,
                 peer=self.peer,
                 answer=reply.answer,
                 fail=reply.fail,

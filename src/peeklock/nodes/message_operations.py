@@ -15,11 +15,14 @@ from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_to
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
+    MessageLockLost,
     MessageSizeExceeded,
     OperationNotAllowed,
+    SessionLockLost,
 )
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation
+from peeklock.nodes.session_receiving import held_session
 from peeklock.store.base import StoredMessage
 
 MAX_COUNT: Final = 4096
@@ -64,7 +67,7 @@ def receive_by_sequence_number(call: Call) -> None:
     if isinstance(container, SessionQueue):
         if session_id is None:
             raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
-        container.held(session_id)
+        held_session(call)
 
     def fetched(messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
@@ -103,9 +106,14 @@ def update_disposition(call: Call) -> None:
     if act is None:
         raise InvalidProperty(f"'disposition-status' must be one of {', '.join(acts)}, not '{status}'.")
     check_reason(reason, description)
-    if isinstance(container, SessionQueue) and arguments["session-id"] is not None:
-        container.held(arguments["session-id"])  # a lost session is the reason, rather than its messages' locks
+    session_id = arguments["session-id"]
+    if isinstance(container, SessionQueue) and session_id is not None:
+        held_session(call)  # a lost session is the reason, rather than its messages' locks
     locks = list({token: container.lock_of(token.bytes_le) for token in arguments["lock-tokens"]}.values())
+    if any(lock.settling for lock in locks):
+        raise MessageLockLost
+    if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
+        raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
     if call.transaction is not None:
         call.transaction.settle(container, locks, act, call.scope)
         call.answer({})
@@ -183,6 +191,7 @@ def batch_delete_messages(call: Call) -> None:
 
 
 _SESSION_ID = Field("session-id", Kind.STRING, required=False)
+_ENCODED = "encoded, with its annotations"
 _SCHEDULED_ITEM = (
     Field("message", Kind.BINARY, note="encoded, with the annotation x-opt-scheduled-enqueue-time"),
     Field("message-id", Kind.STRING, required=False),
@@ -205,13 +214,12 @@ OPERATIONS = (
         summary="Look at messages in any state without locking them. 204 when there are none.",
         right=Right.LISTEN,
         request=(
-            Field("from-sequence-number", Kind.INTEGER),
-            Field("message-count", Kind.INTEGER),
+            Field("from-sequence-number", Kind.LONG),
+            Field("message-count", Kind.INT),
             Field("session-id", Kind.STRING, required=False, note="only messages of that session"),
             Field("omit-message-body", Kind.BOOLEAN, required=False, note="accepted; bodies are sent all the same"),
         ),
-        response=(Field("messages", Kind.MAPS),),
-        response_item=(Field("message", Kind.BINARY),),
+        response=(Field("messages", Kind.MAPS, keys=(Field("message", Kind.BINARY, note=_ENCODED),)),),
         run=peek_message,
     ),
     Operation(
@@ -220,11 +228,20 @@ OPERATIONS = (
         right=Right.LISTEN,
         request=(
             Field("sequence-numbers", Kind.LONGS),
-            Field("receiver-settle-mode", Kind.INTEGER, note="0: receive and delete, 1: peek-lock"),
+            Field("receiver-settle-mode", Kind.UBYTE, note="0: receive and delete, 1: peek-lock"),
             _SESSION_ID,
         ),
-        response=(Field("messages", Kind.MAPS),),
-        response_item=(Field("lock-token", Kind.UUIDS, required=False), Field("message", Kind.BINARY)),
+        response=(
+            Field(
+                "messages",
+                Kind.MAPS,
+                note="in the order of the numbers",
+                keys=(
+                    Field("lock-token", Kind.UUID, required=False, note="with receiver-settle-mode 1"),
+                    Field("message", Kind.BINARY, note=_ENCODED),
+                ),
+            ),
+        ),
         run=receive_by_sequence_number,
     ),
     Operation(
@@ -247,9 +264,8 @@ OPERATIONS = (
         name="com.microsoft:schedule-message",
         summary="Send messages that are enqueued later.",
         right=Right.SEND,
-        request=(Field("messages", Kind.MAPS),),
-        item=_SCHEDULED_ITEM,
-        response=(Field("sequence-numbers", Kind.LONGS),),
+        request=(Field("messages", Kind.MAPS, keys=_SCHEDULED_ITEM),),
+        response=(Field("sequence-numbers", Kind.LONGS, note="in the order of the messages"),),
         run=schedule_message,
         transactional=True,
     ),
@@ -266,11 +282,11 @@ OPERATIONS = (
         summary="Delete active, unlocked messages from the head. 204 when there are none.",
         right=Right.LISTEN,
         request=(
-            Field("message-count", Kind.INTEGER),
+            Field("message-count", Kind.INT, note="at most 4096"),
             Field("enqueued-time-utc", Kind.TIMESTAMP, note="only messages enqueued before"),
             _SESSION_ID,
         ),
-        response=(Field("message-count", Kind.INTEGER, note="how many were deleted"),),
+        response=(Field("message-count", Kind.INT, note="how many were deleted"),),
         run=batch_delete_messages,
     ),
 )

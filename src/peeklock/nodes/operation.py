@@ -23,10 +23,13 @@ class Kind(Enum):
     """The type of a key, as documentation names it."""
 
     STRING = "string"
-    INTEGER = "int or long"
+    INT = "int"
+    LONG = "long"
+    UBYTE = "ubyte"
     BOOLEAN = "boolean"
     BINARY = "binary"
     TIMESTAMP = "timestamp"
+    UUID = "uuid"
     MAP = "map"
     UUIDS = "array of uuid"
     LONGS = "array of long"
@@ -36,12 +39,15 @@ class Kind(Enum):
 
 
 def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """A number that fits a long, whatever its type: SDKs differ in the width they send."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
 _FITS: dict[Kind, Callable[[Any], bool]] = {
     Kind.STRING: lambda value: isinstance(value, str),
-    Kind.INTEGER: _is_integer,
+    Kind.INT: _is_integer,
+    Kind.LONG: _is_integer,
+    Kind.UBYTE: _is_integer,
     Kind.BOOLEAN: lambda value: isinstance(value, bool),
     Kind.BINARY: lambda value: isinstance(value, bytes),
     Kind.TIMESTAMP: _is_integer,
@@ -61,6 +67,8 @@ class Field:
     kind: Kind
     required: bool = True
     note: str = ""
+    keys: tuple[Field, ...] = ()
+    """The keys of a map, or of each map in a list."""
 
     def check(self, value: Any) -> Any:
         if value is None:
@@ -69,6 +77,8 @@ class Field:
             return None
         if isinstance(value, Array):
             value = list(value)
+        elif isinstance(value, str):
+            value = str(value)  # a symbol says the same
         if not _FITS[self.kind](value):
             raise InvalidProperty(f"'{self.name}' must be {_article(self.kind.value)}.")
         if isinstance(value, list):
@@ -91,8 +101,8 @@ class Call:
     arguments: dict[str, Any]
     transaction: Transaction | None
     scope: Scope
-    holder: Any
-    """The node of the link the request speaks for, if it names one."""
+    link_name: str | None
+    """The link the request speaks for, if it names one."""
     peer: Any
     answer: Callable[..., None]
     """(body, status=200)"""
@@ -117,9 +127,6 @@ class Operation:
     response: tuple[Field, ...]
     run: Callable[[Call], None]
     transactional: bool = False
-    item: tuple[Field, ...] = ()
-    """The keys of each map in the request's list, where it has one."""
-    response_item: tuple[Field, ...] = ()
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
         """The request's values by key, None for those left out; InvalidProperty names what is wrong."""

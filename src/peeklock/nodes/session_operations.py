@@ -125,11 +125,11 @@ OPERATIONS = (
         right=Right.LISTEN,
         request=(
             Field("last-updated-time", Kind.TIMESTAMP, note="state set after it; from the year 10000 on: all"),
-            Field("skip", Kind.INTEGER),
-            Field("top", Kind.INTEGER),
+            Field("skip", Kind.INT),
+            Field("top", Kind.INT),
             Field("last-session-id", Kind.STRING, required=False, note="accepted, not needed"),
         ),
-        response=(Field("skip", Kind.INTEGER), Field("sessions-ids", Kind.STRINGS)),
+        response=(Field("skip", Kind.INT, note="how many to skip to get the next ones"), Field("sessions-ids", Kind.STRINGS)),
         run=get_message_sessions,
     ),
 )

@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -32,7 +32,7 @@ from peeklock.broker.settings import (
     DEFAULT_PROFILE,
     Profile,
 )
-from peeklock.server.certificates import CertificateError, ensure_certificates, server_context
+from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates, server_context
 from peeklock.server.config import default_namespace
 from peeklock.server.http import HttpService
 from peeklock.server.limits import Limits
@@ -73,6 +73,7 @@ class Options:
     tls_key: Path | None = None
     tls_folder: Path | None = None
     """Where the local authority lives; the data folder when there is one."""
+    make_certificates: Callable[[Path, Sequence[str]], Certificates] = ensure_certificates
     insecure_default_key: bool = False
     clock: Clock = system_clock
     limits: Limits = field(default_factory=Limits)
@@ -266,7 +267,7 @@ class Broker:
                 return server_context(options.tls_certificate, options.tls_key)
             folder = options.tls_folder or options.data
             assert folder is not None, "a broker in memory is told where its certificates live"
-            made = ensure_certificates(folder, [options.host])
+            made = options.make_certificates(folder, [options.host])
             return server_context(made.certificate, made.key)
         except (CertificateError, OSError) as error:
             raise StartError(str(error)) from error

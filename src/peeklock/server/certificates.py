@@ -15,6 +15,8 @@ import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -62,6 +64,14 @@ def ensure_certificates(folder: Path, hosts: Sequence[str], *, now: datetime | N
         reason = error.strerror or type(error).__name__
         raise CertificateError(f"The certificates in {files.folder} cannot be kept: {reason}.") from error
     return Certificates(authority=files.authority, certificate=files.certificate, key=files.key)
+
+
+def ensure_certificates_apart(folder: Path, hosts: Sequence[str]) -> Certificates:
+    """The same, made in a process of its own: a broker would keep the memory that `cryptography` takes to load."""
+    if not _Files(folder / "tls").in_order(_wanted(hosts), datetime.now(UTC)):
+        command = [sys.executable, "-m", "peeklock.server.certificates", str(folder), *hosts]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return ensure_certificates(folder, hosts)  # finds them, or says why there are none
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -303,3 +313,7 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+if __name__ == "__main__":
+    ensure_certificates(Path(sys.argv[1]), sys.argv[2:])
