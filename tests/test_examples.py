@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from peeklock.server.broker import Options
-from serving import ServedBroker
+from serving import SOURCE, ServedBroker
 from toolchains import npm_packages, toolchain
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +35,26 @@ PRINTED = {
         "complete first, given back 1 times so far",
         "received and deleted second",
     ],
+    "lock_renewal.py": ["a lot of work: the lock lasts longer now", "completed in time"],
+    "peek.py": ["first is deferred", "second is active", "third is scheduled"],
+    "schedule_and_cancel.py": ["there is milk: cancelled", "buy bread, in time", "bake a cake, in time"],
+    "sessions_with_state.py": [
+        "ada has bought nothing",
+        "ada has bought a lamp and a desk",
+        "bob has bought nothing",
+        "bob has bought a chair",
+    ],
+    "deferral.py": [
+        "set aside: roof, walls, foundation",
+        "build the foundation",
+        "build the walls",
+        "build the roof",
+    ],
+    "transaction.py": [
+        "rolled back: nothing was sent",
+        "committed: step 1 is completed",
+        "now there is step 2",
+    ],
     "send-and-receive.mjs": ["sent", "received Hello with the subject greeting", "completed"],
 }
 """What each program prints, as one pattern a line."""
@@ -44,7 +64,11 @@ def run(command: list[str], broker: ServedBroker) -> list[str]:
     """The lines the program prints; it must end well."""
     outcome = subprocess.run(
         command,
-        env={**os.environ, "SERVICEBUS_CONNECTION_STRING": broker.connection_string},
+        env={
+            **os.environ,
+            "SERVICEBUS_CONNECTION_STRING": broker.connection_string,
+            "PYTHONPATH": str(SOURCE),  # for those that use Peeklock's own client
+        },
         capture_output=True,
         text=True,
         timeout=SECONDS,

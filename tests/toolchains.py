@@ -39,10 +39,38 @@ def npm_packages(folder: Path) -> None:
         if done.exists() and done.read_text() == wanted:
             return
         command = [npm, "install", "--no-audit", "--no-fund", "--silent"]
-        outcome = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if outcome.returncode:
-            missing(f"npm could not install the packages of {folder.name}: {outcome.stderr.strip() or outcome.stdout}")
+        _run(command, folder, "npm could not install the packages")
         done.write_text(wanted)
+
+
+def java_classpath(folder: Path) -> str:
+    """Fetch what the folder's pom.xml names and compile its Java files, unless that was done already.
+
+    Returns the class path of both. Test processes take turns.
+    """
+    maven, compiler = toolchain("mvn"), toolchain("javac")
+    sources = sorted(folder.glob("*.java"))
+    wanted = "".join(path.read_text() for path in (folder / "pom.xml", *sources))
+    classes, libraries, done = (folder / "build" / name for name in ("classes", "classpath", "done"))
+    with _locked(folder):
+        if not (done.exists() and done.read_text() == wanted and _all_there(libraries.read_text())):
+            fetch = [maven, "-q", "-B", "dependency:build-classpath", f"-Dmdep.outputFile={libraries}"]
+            _run(fetch, folder, "Maven could not fetch the libraries")
+            compile = [compiler, "-d", str(classes), "-cp", libraries.read_text(), *map(str, sources)]
+            outcome = subprocess.run(compile, cwd=folder, capture_output=True, text=True, check=False)
+            assert outcome.returncode == 0, outcome.stderr
+            done.write_text(wanted)
+        return f"{classes}{os.pathsep}{libraries.read_text()}"
+
+
+def _all_there(classpath: str) -> bool:
+    return all(Path(path).exists() for path in classpath.split(os.pathsep))
+
+
+def _run(command: list[str], folder: Path, complaint: str) -> None:
+    outcome = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if outcome.returncode:
+        missing(f"{complaint} of {folder.name}: {outcome.stderr.strip() or outcome.stdout}")
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from world import MINUTE, FlakyStore, Receiver, World, encoded
+
 from peeklock.amqp.message import Properties
 from peeklock.broker.container import Lock
 from peeklock.broker.definitions import QueueDefinition
@@ -12,7 +14,6 @@ from peeklock.broker.envelope import read_incoming
 from peeklock.broker.errors import BrokerError, SessionCannotBeLocked
 from peeklock.broker.sessions import Session, SessionQueue
 from peeklock.store.base import StoredMessage
-from world import MINUTE, FlakyStore, Receiver, World, encoded
 
 
 class Holder:

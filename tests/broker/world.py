@@ -80,6 +80,8 @@ class FlakyStore(MemoryStore):
         self.fails: Callable[[Changes], StoreError | None] = lambda changes: None
         self.held: list[Callable[[], None]] | None = None
         """While it is a list: commits that are not made yet."""
+        self.held_outcomes: list[Callable[[], None]] | None = None
+        """While it is a list: outcomes of commits that were made at once and are told late."""
         self.held_answers: list[Callable[[], None]] | None = None
         """While it is a list: answers to reads that were made at once and are told late, when they may be untrue."""
         self.fails_to_read = False
@@ -89,6 +91,11 @@ class FlakyStore(MemoryStore):
         held, self.held = self.held or [], None
         for commit in held:
             commit()
+
+    def release_outcomes(self) -> None:
+        held, self.held_outcomes = self.held_outcomes or [], None
+        for outcome in held:
+            outcome()
 
     def release_answers(self) -> None:
         held, self.held_answers = self.held_answers or [], None
@@ -112,9 +119,15 @@ class FlakyStore(MemoryStore):
         def commit_now() -> None:
             error = self.fails(changes)
             if error is not None:
-                done(error)
+                tell(error)
             else:
-                MemoryStore.commit(self, changes, done)
+                MemoryStore.commit(self, changes, tell)
+
+        def tell(error: StoreError | None) -> None:
+            if self.held_outcomes is not None:
+                self.held_outcomes.append(lambda: done(error))
+            else:
+                done(error)
 
         if self.held is not None:
             self.held.append(commit_now)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
-from peeklock.server.certificates import ensure_certificates
+from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from raw_client import HOST, RawClient, dial, dial_tls, get
 from serving import SOURCE, ServedBroker
 
@@ -102,3 +102,26 @@ def test_a_certificate_of_the_users_own_is_served(tmp_path: Path) -> None:
     client.send(client.sender(), b"hello")
     assert not broker.authority.exists()
     assert broker.stop() == 0
+
+
+def test_a_broker_does_not_keep_the_memory_that_making_certificates_takes(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from peeklock.server.certificates import ensure_certificates_apart;"
+        "print(ensure_certificates_apart(Path(sys.argv[1]), []).authority.is_file(), 'cryptography' in sys.modules)"
+    )
+    for _ in range(2):
+        ended = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": str(SOURCE)},
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert ended.stdout == "True False\n", ended.stderr
+
+
+def test_certificates_that_cannot_be_made_apart_are_told_about_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CertificateError, match="cannot be kept"):
+        ensure_certificates_apart(tmp_path / "file", [])

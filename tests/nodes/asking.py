@@ -30,9 +30,7 @@ class Management:
         """As `ask`, and insist on success: the map of the response."""
         return body_of(self.ask(operation, body, properties), 200)
 
-    def refusal(
-        self, operation: str, body: Any, properties: dict[str, Any] | None = None
-    ) -> tuple[int, str, str]:
+    def refusal(self, operation: str, body: Any, properties: dict[str, Any] | None = None) -> tuple[int, str, str]:
         """As `ask`, and insist on failure: status, condition and description."""
         return refusal_of(self.ask(operation, body, properties))
 
@@ -72,9 +70,7 @@ def request(
     reply_to: str | None = None,
 ) -> Message:
     named = {"operation": f"com.microsoft:{operation}", **(properties or {})}
-    return Message(
-        properties=Properties(message_id=id, reply_to=reply_to), application_properties=named, value=body
-    )
+    return Message(properties=Properties(message_id=id, reply_to=reply_to), application_properties=named, value=body)
 
 
 def status_of(response: Message) -> int:

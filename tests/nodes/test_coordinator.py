@@ -69,6 +69,14 @@ def settle(receiver: Receiver, messages: list[ReceivedMessage], transaction: byt
     receiver.settle(messages, TransactionalState(transaction, outcome).encode(), wait=True)
 
 
+def refused_commit(client: Client, transaction: bytes) -> str:
+    """Why it was rolled back instead."""
+    with pytest.raises(SendRejected) as refused:
+        client.discharge(transaction)
+    assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
+    return refused.value.description
+
+
 def bodies(client: Client, address: str = "queue", count: int = 1) -> list[str]:
     """That many messages are there to be received; they are taken away."""
     found: list[str] = []
@@ -188,13 +196,21 @@ def test_what_is_neither_declare_nor_discharge_is_rejected_and_the_link_lives_on
     client.discharge(client.declare())
 
 
-def test_a_coordinator_link_needs_a_token_or_key(broker: BrokerThread) -> None:
-    with connect(broker.connection_string, sasl="anonymous") as connection:
+def test_a_transaction_may_be_declared_before_a_token_is_shown_but_work_needs_one(broker: BrokerThread) -> None:
+    """As the Java SDK does it when an application's first call creates a transaction."""
+    endpoint = broker.connection_string.split(";")[0].removeprefix("Endpoint=sb")
+    with connect(f"amqp{endpoint}", sasl="anonymous") as connection:
+        transaction = connection.sender(Coordinator()).send(Message(value=Declare())).txn_id
+        assert transaction
         with pytest.raises(LinkClosed) as refused:
-            connection.sender(Coordinator())
+            connection.sender("queue")
         assert refused.value.condition == Condition.UNAUTHORIZED_ACCESS
-        connection.authenticate("queue")
-        connection.sender(Coordinator()).send(Message(value=Declare()))
+    with connect(broker.connection_string, sasl="anonymous") as connection:
+        coordinator = connection.sender(Coordinator())
+        transaction = coordinator.send(Message(value=Declare())).txn_id
+        connection.sender("queue").send(text("a"), state=TransactionalState(transaction))
+        coordinator.send(Message(value=Discharge(transaction, False)))
+    assert broker.counters().active == 1
 
 
 def test_many_transactions_are_in_flight_on_one_connection(client: Client, broker: BrokerThread) -> None:
@@ -270,14 +286,12 @@ def test_sends_and_discharge_need_not_wait_for_each_other(client: Client, broker
     assert broker.counters().active == 0
 
 
-def test_a_settled_send_that_cannot_be_done_spoils_its_transaction(client: Client, broker: BrokerThread) -> None:
+def test_a_settled_send_that_is_refused_spoils_its_transaction(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
     client.send("a", within=transaction)
     sender = client.connection.sender("sessions")
     sender.send(text("no session id"), settled=True, state=TransactionalState(transaction))
-    with pytest.raises(SendRejected) as refused:
-        client.discharge(transaction)
-    assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
+    refused_commit(client, transaction)
     assert broker.counters().active == 0
 
 
@@ -295,15 +309,29 @@ def test_another_state_has_no_meaning_on_a_transfer(client: Client) -> None:
     assert refused.value.condition == Condition.NOT_IMPLEMENTED
 
 
-def test_a_message_that_is_refused_leaves_the_transaction_as_it_was(client: Client, broker: BrokerThread) -> None:
+BAD_MESSAGES = {
+    "no session id": (text("x").encode(), 0, Condition.NOT_ALLOWED),
+    "not a message": (b"\xff", 0, Condition.DECODE_ERROR),
+    "no batch": (b"\xff", 0x80013700, Condition.DECODE_ERROR),
+    "of an unknown format": (text("x").encode(), 7, Condition.NOT_IMPLEMENTED),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_MESSAGES)
+def test_a_transaction_of_which_a_message_was_refused_cannot_be_committed(
+    client: Client, broker: BrokerThread, bad: str
+) -> None:
+    """The Java SDK does not look at the outcome of a send within a transaction, only at that of the discharge."""
+    payload, message_format, condition = BAD_MESSAGES[bad]
     transaction = client.declare()
+    sender = client.connection.sender("sessions")
     with pytest.raises(SendRejected) as refused:
-        client.send("no session id", to="sessions", within=transaction)
-    assert refused.value.condition == Condition.NOT_ALLOWED
+        sender.send(payload, message_format=message_format, state=TransactionalState(transaction))
+    assert refused.value.condition == condition
     client.new_session()
-    client.send("a", within=transaction)  # it was not bound to 'sessions'
-    client.discharge(transaction)
-    assert broker.counters().active == 1
+    client.send("a", within=transaction)  # it is not bound to 'sessions'
+    refused_commit(client, transaction)
+    assert broker.counters().active == 0
 
 
 # --- settlements ---
@@ -428,7 +456,7 @@ def test_released_is_no_outcome_for_a_transaction(client: Client, broker: Broker
     receiver = client.connection.receiver("queue")
     transaction = client.declare()
     assert refused_settlement(receiver, receiver.receive(), transaction, Released()) == Condition.NOT_IMPLEMENTED
-    client.discharge(transaction)
+    refused_commit(client, transaction)
     assert state_of(broker) == {"active": 1}
 
 
@@ -440,8 +468,8 @@ def test_a_reason_that_is_too_long_is_refused_before_the_commit(client: Client, 
     error = Error(condition=Condition.DEAD_LETTER, description="", info={Symbol("DeadLetterReason"): "x" * 5000})
     condition = refused_settlement(receiver, receiver.receive(), transaction, Rejected(error=error))
     assert condition == Condition.ARGUMENT_ERROR
-    client.discharge(transaction)
-    assert state_of(broker) == {"active": 2}
+    refused_commit(client, transaction)
+    assert state_of(broker) == {"active": 1}
 
 
 def test_a_lock_that_runs_out_before_the_commit_undoes_everything(client: Client, broker: BrokerThread) -> None:
@@ -453,10 +481,7 @@ def test_a_lock_that_runs_out_before_the_commit_undoes_everything(client: Client
     client.send("c", within=transaction)
     settle(receiver, messages, transaction, Accepted())
     broker.advance(20)
-    with pytest.raises(SendRejected) as refused:
-        client.discharge(transaction)
-    assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
-    assert "lock" in refused.value.description
+    assert "lock" in refused_commit(client, transaction)
     assert state_of(broker) == {"active": 2}
 
 
@@ -472,9 +497,7 @@ def test_a_message_that_is_settled_otherwise_before_the_commit_undoes_everything
     token = first.lock_token
     complete = {"disposition-status": "completed", "lock-tokens": Array([token], type(token))}
     assert client.ask("update-disposition", complete, within=None)[0] == 200
-    with pytest.raises(SendRejected) as refused:
-        client.discharge(transaction)
-    assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
+    refused_commit(client, transaction)
     assert state_of(broker) == {"active": 1}
 
 
@@ -489,9 +512,7 @@ def test_one_of_two_transactions_settles_a_message(client: Client, broker: Broke
     complete = {"disposition-status": "completed", "lock-tokens": Array([token], type(token))}
     assert client.ask("update-disposition", complete, within=loser)[0] == 200
     client.discharge(winner)
-    with pytest.raises(SendRejected) as refused:
-        client.discharge(loser)
-    assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
+    refused_commit(client, loser)
     assert state_of(broker) == {}
 
 
@@ -505,7 +526,7 @@ def test_a_message_is_settled_once_within_a_transaction(client: Client) -> None:
     complete = {"disposition-status": "completed", "lock-tokens": Array([token], type(token))}
     answer = client.ask("update-disposition", complete, within=transaction)
     assert answer == (410, Condition.MESSAGE_LOCK_LOST)
-    client.discharge(transaction)
+    refused_commit(client, transaction)
 
 
 def test_a_receiver_that_settles_first_hears_of_a_failure_at_the_discharge(
@@ -517,9 +538,7 @@ def test_a_receiver_that_settles_first_hears_of_a_failure_at_the_discharge(
     transaction = client.declare()
     client.send("b", within=transaction)  # which binds it to 'queue'
     receiver.settle(messages, TransactionalState(transaction, Accepted()).encode())
-    with pytest.raises(SendRejected) as refused:
-        client.discharge(transaction)
-    assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
+    refused_commit(client, transaction)
     assert (broker.counters().active, broker.counters("other").active) == (0, 1)
 
 
@@ -634,7 +653,7 @@ def test_dispositions_are_updated_when_that_is_committed(
     assert state_of(broker) == after
 
 
-def test_a_request_that_is_refused_enlists_none_of_its_locks(client: Client, broker: BrokerThread) -> None:
+def test_a_transaction_of_which_a_request_was_refused_cannot_be_committed(client: Client, broker: BrokerThread) -> None:
     client.send("a", "b")
     receiver = client.connection.receiver("queue", credit=2)
     messages: list[ReceivedMessage] = []
@@ -646,8 +665,8 @@ def test_a_request_that_is_refused_enlists_none_of_its_locks(client: Client, bro
     request = {"disposition-status": "completed", "lock-tokens": Array(tokens, type(tokens[0]))}
     answer = client.ask("update-disposition", request, within=transaction)
     assert answer == (403, Condition.RESOURCE_LIMIT_EXCEEDED)
-    client.discharge(transaction)
-    assert broker.counters().active == MAX_MESSAGES - 1 + 2
+    refused_commit(client, transaction)
+    assert broker.counters().active == 2
 
 
 def test_a_request_of_an_unknown_transaction_is_refused(client: Client, broker: BrokerThread) -> None:
@@ -752,10 +771,18 @@ def test_a_transaction_belongs_to_the_first_entity_it_touches(client: Client, br
     transaction = client.declare()
     client.send("a", within=transaction)
     client.new_session()
-    assert refused_send(client, to="other", within=transaction) == Condition.NOT_ALLOWED
     client.send("b", to="QUEUE", within=transaction)  # from any session, in any spelling
     client.discharge(transaction)
     assert (broker.counters().active, broker.counters("other").active) == (2, 0)
+
+
+def test_another_entity_is_refused_and_the_transaction_with_it(client: Client, broker: BrokerThread) -> None:
+    transaction = client.declare()
+    client.send("a", within=transaction)
+    client.new_session()
+    assert refused_send(client, to="other", within=transaction) == Condition.NOT_ALLOWED
+    refused_commit(client, transaction)
+    assert (broker.counters().active, broker.counters("other").active) == (0, 0)
 
 
 def test_messages_of_two_entities_are_not_settled_together(client: Client, broker: BrokerThread) -> None:
@@ -765,8 +792,8 @@ def test_messages_of_two_entities_are_not_settled_together(client: Client, broke
     transaction = client.declare()
     settle(first, first.receive(), transaction, Accepted())
     assert refused_settlement(second, second.receive(), transaction, Accepted()) == Condition.NOT_ALLOWED
-    client.discharge(transaction)
-    assert (broker.counters().active, broker.counters("other").active) == (0, 1)
+    refused_commit(client, transaction)
+    assert (broker.counters().active, broker.counters("other").active) == (1, 1)
 
 
 def test_an_entity_and_its_dead_letters_are_one(client: Client, broker: BrokerThread) -> None:
@@ -860,12 +887,19 @@ def test_a_transaction_takes_a_hundred_messages(client: Client, broker: BrokerTh
     transaction = client.declare()
     client.send(*["x"] * (MAX_MESSAGES - 1), within=transaction)
     settle(receiver, messages, transaction, Accepted())
-    assert refused_send(client, to="queue", within=transaction) == Condition.RESOURCE_LIMIT_EXCEEDED
     client.discharge(transaction)
     assert broker.counters().active == MAX_MESSAGES - 1
 
 
-def test_a_batch_that_is_too_much_for_the_transaction_is_refused_whole(client: Client, broker: BrokerThread) -> None:
+def test_a_transaction_takes_no_more_than_a_hundred_messages(client: Client, broker: BrokerThread) -> None:
+    transaction = client.declare()
+    client.send(*["x"] * MAX_MESSAGES, within=transaction)
+    assert refused_send(client, to="queue", within=transaction) == Condition.RESOURCE_LIMIT_EXCEEDED
+    refused_commit(client, transaction)
+    assert broker.counters().active == 0
+
+
+def test_the_messages_of_a_batch_count_one_by_one(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
     client.send("a", within=transaction)
     batch = Message(data=[text("x").encode()] * MAX_MESSAGES).encode()
@@ -873,8 +907,8 @@ def test_a_batch_that_is_too_much_for_the_transaction_is_refused_whole(client: C
     with pytest.raises(SendRejected) as refused:
         sender.send(batch, message_format=0x80013700, state=TransactionalState(transaction))
     assert refused.value.condition == Condition.RESOURCE_LIMIT_EXCEEDED
-    client.discharge(transaction)
-    assert broker.counters().active == 1
+    client.discharge(transaction, fail=True)
+    assert broker.counters().active == 0
 
 
 def test_what_open_transactions_keep_in_memory_is_bounded(
@@ -885,7 +919,7 @@ def test_what_open_transactions_keep_in_memory_is_bounded(
     client.send("x" * 60_000, within=first)
     client.send("x" * 60_000, within=second)
     assert refused_send(client, to="queue", within=first) == Condition.RESOURCE_LIMIT_EXCEEDED
-    client.discharge(first, fail=True)
+    refused_commit(client, first)
     client.send("y", within=second)
     client.discharge(second)
     assert broker.counters().active == 2

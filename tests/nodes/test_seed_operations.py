@@ -83,9 +83,7 @@ def test_renewed_expirations_are_in_the_order_of_the_tokens(
     assert len(expirations) == 2
 
 
-def test_renew_lock_of_a_lost_lock_is_410(
-    broker: BrokerThread, connection: Connection, management: Management
-) -> None:
+def test_renew_lock_of_a_lost_lock_is_410(broker: BrokerThread, connection: Connection, management: Management) -> None:
     send(connection, b"first", b"second")
     lost = receive(connection.receiver("queue", credit=1), 1)[0]
     broker.advance(LOCK_MS / 1000 + 1)

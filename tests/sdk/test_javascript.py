@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from happenings import await_session_waiter, cut_connections
 
 from peeklock.broker.definitions import (
     DEFAULT_KEY,
@@ -114,10 +115,11 @@ def test_the_scenarios_that_are_run_are_all_there_are(runner: Runner) -> None:
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != AFTER_RESTART])
 def test_scenario(runner: Runner, start_broker: StartBroker, scenario: str) -> None:
     queue = QueueDefinition(name="queue", max_delivery_count=3, lock_duration_ms=60_000)
-    broker = start_broker(queue, tls_folder=runner.tls_folder)
+    sessions = QueueDefinition(name="sessions", requires_session=True, lock_duration_ms=60_000)
+    broker = start_broker(queue, sessions, tls_folder=runner.tls_folder)
 
-    def counters(_: object) -> dict[str, int]:
-        found = broker.counters()
+    def counters(asked: dict[str, Any]) -> dict[str, int]:
+        found = broker.counters(asked.get("queue", "queue"))
         return {"active": found.active, "deferred": found.deferred}
 
     brokers = {
@@ -128,7 +130,9 @@ def test_scenario(runner: Runner, start_broker: StartBroker, scenario: str) -> N
     answers: dict[str, Answer] = {
         "advance": lambda asked: broker.advance(asked["seconds"]),
         "counters": counters,
+        "cut": lambda _: cut_connections(broker),
         "now": lambda _: broker.clock(),
+        "waiter": lambda _: await_session_waiter(broker, "sessions"),
     }
     error = runner.run(scenario, brokers, answers)
     assert error is None, error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from azure.servicebus import (
     ServiceBusReceivedMessage,
     ServiceBusReceiveMode,
     ServiceBusReceiver,
+    ServiceBusSender,
     ServiceBusSubQueue,
 )
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError, MessageSizeExceededError
+from happenings import cut_connections
 
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
@@ -125,11 +128,6 @@ def test_the_automatic_renewer_keeps_a_message_locked(start_broker: StartBroker)
 # --- settlement without the link ---
 
 
-def cut_off(broker: BrokerThread) -> None:
-    """All clients lose their connection."""
-    broker.call(lambda: [shell.abort() for shell in list(broker.broker.shells)])
-
-
 @pytest.mark.parametrize("settlement", ["complete", "abandon", "defer", "dead_letter"])
 def test_a_message_is_settled_by_its_token_when_its_link_is_lost(broker: BrokerThread, settlement: str) -> None:
     # Tries again: only then the SDK settles by management request.
@@ -137,7 +135,7 @@ def test_a_message_is_settled_by_its_token_when_its_link_is_lost(broker: BrokerT
         send(client, "one")
         with client.get_queue_receiver("queue") as receiver:
             (message,) = receive(receiver, 1)
-            cut_off(broker)
+            cut_connections(broker)
             getattr(receiver, f"{settlement}_message")(message)
             left = receiver.peek_messages(sequence_number=1)
             if settlement in ("complete", "dead_letter"):
@@ -155,7 +153,7 @@ def test_a_message_of_a_lost_link_stays_locked(broker: BrokerThread) -> None:
         send(client, "held", "free")
         with client.get_queue_receiver("queue") as receiver:
             (held,) = receive(receiver, 1)
-            cut_off(broker)
+            cut_connections(broker)
             (free,) = receive(receiver, 1)
             assert str(free) == "free"
             receiver.renew_message_lock(held)
@@ -175,7 +173,7 @@ def test_peeking_goes_on_where_it_stopped(client: ServiceBusClient, broker: Brok
         while page := receiver.peek_messages(max_message_count=10):
             pages.append(texts(page))
         assert [len(page) for page in pages] == [10, 10, 4]
-        assert sum(pages, []) == [f"m{number}" for number in range(2, 26)]
+        assert [body for page in pages for body in page] == [f"m{number}" for number in range(2, 26)]
         assert texts(receiver.peek_messages(3, sequence_number=20)) == ["m20", "m21", "m22"]
         assert receiver.peek_messages(sequence_number=26) == []
         with pytest.raises(ValueError):
@@ -383,27 +381,37 @@ def test_a_deferred_message_expires_when_somebody_asks_for_it(client: ServiceBus
 # --- restart ---
 
 
+@contextmanager
+def sender_and_receiver(
+    broker: ServedBroker | BrokerThread,
+) -> Iterator[tuple[ServiceBusSender, ServiceBusReceiver]]:
+    with (
+        ServiceBusClient.from_connection_string(broker.connection_string) as client,
+        client.get_queue_sender("queue") as sender,
+        client.get_queue_receiver("queue") as receiver,
+    ):
+        yield sender, receiver
+
+
 @pytest.mark.parametrize("end", [ServedBroker.stop, ServedBroker.kill])
 def test_scheduled_and_deferred_messages_and_what_was_cancelled_survive_a_restart(
     served: ServedBroker, end: Callable[[ServedBroker], object]
 ) -> None:
     due = datetime.now(UTC) + timedelta(hours=1)
-    with ServiceBusClient.from_connection_string(served.connection_string) as client:
-        with client.get_queue_sender("queue") as sender, client.get_queue_receiver("queue") as receiver:
-            sender.send_messages(ServiceBusMessage("deferred"))
-            (number,) = defer(receiver, 1)
-            messages = [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")]
-            kept, cancelled = sender.schedule_messages(messages, due)
-            sender.cancel_scheduled_messages(cancelled)
-            end(served)
+    with sender_and_receiver(served) as (sender, receiver):
+        sender.send_messages(ServiceBusMessage("deferred"))
+        (number,) = defer(receiver, 1)
+        messages = [ServiceBusMessage("kept"), ServiceBusMessage("cancelled")]
+        kept, cancelled = sender.schedule_messages(messages, due)
+        sender.cancel_scheduled_messages(cancelled)
+        end(served)
     served.start()
-    with ServiceBusClient.from_connection_string(served.connection_string) as client:
-        with client.get_queue_sender("queue") as sender, client.get_queue_receiver("queue") as receiver:
-            assert states(receiver) == {"deferred": DEFERRED, "kept": SCHEDULED}
-            (fetched,) = receiver.receive_deferred_messages(number)
-            receiver.complete_message(fetched)
-            sender.cancel_scheduled_messages(kept)
-            assert states(receiver) == {}
+    with sender_and_receiver(served) as (sender, receiver):
+        assert states(receiver) == {"deferred": DEFERRED, "kept": SCHEDULED}
+        (fetched,) = receiver.receive_deferred_messages(number)
+        receiver.complete_message(fetched)
+        sender.cancel_scheduled_messages(kept)
+        assert states(receiver) == {}
 
 
 def test_what_fell_due_while_the_broker_was_down_is_enqueued_in_order(tmp_path: Path) -> None:
@@ -411,15 +419,13 @@ def test_what_fell_due_while_the_broker_was_down_is_enqueued_in_order(tmp_path: 
     before = BrokerThread(namespace=namespace, data=tmp_path)
     before.clock.advance(-3_600_000)  # the next one starts an hour later
     dues = {body: in_minutes(before, minutes) for body, minutes in (("second", 20), ("third", 30), ("first", 10))}
-    with ServiceBusClient.from_connection_string(before.connection_string) as client:
-        with client.get_queue_sender("queue") as sender:
-            for body, due in dues.items():
-                sender.schedule_messages(ServiceBusMessage(body), due)
+    with sender_and_receiver(before) as (sender, _):
+        for body, due in dues.items():
+            sender.schedule_messages(ServiceBusMessage(body), due)
     before.stop()
     after = BrokerThread(namespace=namespace, data=tmp_path)
-    with ServiceBusClient.from_connection_string(after.connection_string) as client:
-        with client.get_queue_receiver("queue") as receiver:
-            messages = receive(receiver, 3)
-            assert texts(messages) == ["first", "second", "third"]
-            assert [message.enqueued_time_utc for message in messages] == sorted(dues.values())
+    with sender_and_receiver(after) as (_, receiver):
+        messages = receive(receiver, 3)
+        assert texts(messages) == ["first", "second", "third"]
+        assert [message.enqueued_time_utc for message in messages] == sorted(dues.values())
     after.stop()

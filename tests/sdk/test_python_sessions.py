@@ -26,9 +26,9 @@ from azure.servicebus.exceptions import (
     SessionCannotBeLockedError,
     SessionLockLostError,
 )
+from happenings import await_session_waiter
 
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.sessions import SessionQueue
 from serving import BrokerThread, ServedBroker, StartBroker
 
 ACTIVE, DEFERRED, SCHEDULED = (
@@ -79,14 +79,6 @@ def receive(receiver: ServiceBusReceiver, count: int) -> list[ServiceBusReceived
 
 def texts(messages: list[ServiceBusReceivedMessage]) -> list[str]:
     return [str(message) for message in messages]
-
-
-def wait_for_a_waiter(broker: BrokerThread) -> None:
-    """Until a client waits for the next session."""
-    queue = broker.broker.namespace.queue("queue")
-    assert isinstance(queue, SessionQueue)
-    while not broker.call(lambda: len(queue._waiting)):
-        pass
 
 
 @pytest.fixture
@@ -145,7 +137,7 @@ def test_a_receiver_waits_for_the_next_session(
     client: ServiceBusClient, broker: BrokerThread, in_background: Callable[..., Future[Any]]
 ) -> None:
     accepting = in_background(session_of(client, NEXT_AVAILABLE_SESSION, max_wait_time=30).__enter__)
-    wait_for_a_waiter(broker)
+    await_session_waiter(broker, "queue")
     send(client, ("s", "m"))
     with accepting.result(timeout=20) as receiver:
         assert receiver.session.session_id == "s"
@@ -156,7 +148,7 @@ def test_waiting_for_the_next_session_ends(
     client: ServiceBusClient, broker: BrokerThread, in_background: Callable[..., Future[Any]]
 ) -> None:
     accepting = in_background(session_of(client, NEXT_AVAILABLE_SESSION, max_wait_time=30).__enter__)
-    wait_for_a_waiter(broker)
+    await_session_waiter(broker, "queue")
     broker.advance(seconds=31)
     with pytest.raises(OperationTimeoutError):
         accepting.result(timeout=20)

@@ -38,7 +38,7 @@ class Client(TransactionalClientHandler):
         self.container: Any = Container(self)
         self.container.timeout = WAIT
         self.container.start()
-        plain = {"user": DEFAULT_KEY_NAME, "password": DEFAULT_KEY, "allowed_mechs": "PLAIN"}
+        plain: dict[str, Any] = {"user": DEFAULT_KEY_NAME, "password": DEFAULT_KEY, "allowed_mechs": "PLAIN"}
         self.connection: Any = self.container.connect(
             f"amqp://127.0.0.1:{port}", allow_insecure_mechs=True, reconnect=False, **plain
         )

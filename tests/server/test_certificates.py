@@ -63,9 +63,7 @@ def mode(path: Path) -> int:
 @pytest.mark.parametrize(
     "host", ["localhost", "127.0.0.1", "::1", "bus.example.com", "192.0.2.7", socket.gethostname()]
 )
-def test_a_client_that_trusts_the_authority_accepts_every_name_of_the_server(
-    made: Certificates, host: str
-) -> None:
+def test_a_client_that_trusts_the_authority_accepts_every_name_of_the_server(made: Certificates, host: str) -> None:
     assert handshake(made, host) == "TLSv1.3"
 
 
@@ -214,9 +212,7 @@ def test_a_damaged_set_is_made_again(tmp_path: Path, name: str, damage: str) -> 
     assert mode(files.key) == 0o600
 
 
-@pytest.mark.parametrize(
-    "note", [b"{", b"[]", b"{}", b'{"hosts": 1, "not_after": "x", "digest": ""}', b"\xff"]
-)
+@pytest.mark.parametrize("note", [b"{", b"[]", b"{}", b'{"hosts": 1, "not_after": "x", "digest": ""}', b"\xff"])
 def test_a_note_that_makes_no_sense_is_as_good_as_none(tmp_path: Path, note: bytes) -> None:
     files = ensure_certificates(tmp_path, [])
     path = files.key.parent / "server.json"
@@ -235,9 +231,7 @@ def test_an_authority_without_its_key_serves_until_it_has_to_sign(tmp_path: Path
     files = ensure_certificates(tmp_path, [])
     (files.authority.parent / "authority-key.pem").unlink()
     assert ensure_certificates(tmp_path, []) == files
-    with pytest.raises(
-        CertificateError, match=r"authority-key\.pem is missing. Restore it, or remove the fold"
-    ):
+    with pytest.raises(CertificateError, match=r"authority-key\.pem is missing. Restore it, or remove the fold"):
         ensure_certificates(tmp_path, ["new.example"])
 
 
@@ -306,9 +300,7 @@ def test_files_that_are_not_pem_are_refused(made: Certificates, tmp_path: Path) 
         server_context(made.certificate, nonsense)
 
 
-def test_an_encrypted_key_is_refused_instead_of_asking_for_its_password(
-    made: Certificates, tmp_path: Path
-) -> None:
+def test_an_encrypted_key_is_refused_instead_of_asking_for_its_password(made: Certificates, tmp_path: Path) -> None:
     key = serialization.load_pem_private_key(made.key.read_bytes(), password=None)
     encrypted = tmp_path / "encrypted.pem"
     encrypted.write_bytes(

@@ -23,9 +23,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(VALUES, st.sampled_from([None, 1, "\t"]), st.booleans())
-def test_plain_json_is_read_as_the_standard_library_reads_it(
-    value: Any, indent: Any, ascii_only: bool
-) -> None:
+def test_plain_json_is_read_as_the_standard_library_reads_it(value: Any, indent: Any, ascii_only: bool) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
     assert load(text).plain() == json.loads(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -199,7 +200,8 @@ def test_a_receiver_that_does_not_read_gets_no_more_and_the_others_go_on(start_b
 
 def test_a_client_that_asks_and_never_reads_the_answers_is_not_read(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
-    client = RawClient(dial(broker.broker.port, receive_buffer=4096))
+    stream = dial(broker.broker.port, receive_buffer=4096)
+    client = RawClient(stream)
     client.open()
     link = client.sender()
     shell = shell_of(broker, SendingNode)
@@ -218,8 +220,10 @@ def test_a_client_that_asks_and_never_reads_the_answers_is_not_read(start_broker
     thread.start()
     eventually(lambda: broker.call(lambda: not shell.reading))
     give_up.set()
-    client.close()
+    stream.shutdown(socket.SHUT_RDWR)  # which wakes a thread that is stuck in writing
     thread.join(timeout=30)
+    assert not thread.is_alive()
+    stream.close()
     eventually(lambda: not broker.broker.shells)
 
 

@@ -186,8 +186,7 @@ class SessionQueue(Numbered):
             return
         self._end_hold(session)
         for lock in list(session.locks.values()):
-            if not lock.settling:
-                self._drop_lock(lock)
+            self.release(lock)
         self._offer(session)
 
     def renew_session(self, session: Session) -> int:
@@ -403,7 +402,7 @@ class SessionQueue(Numbered):
     def _settled(self, lock: Lock, error: BrokerError | None) -> None:
         super()._settled(lock, error)
         if error is not None and lock.session.holder is None:
-            self._drop_lock(lock)  # whoever holds the session next reads the message again
+            self.release(lock)  # whoever holds the session next reads the message again
 
     def _lock_deferred(self, message: StoredMessage) -> Lock:
         session = self.held(message.session_id or "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -112,7 +113,7 @@ class Transaction:
         self._settlements += [(container, lock, act) for lock in locks]
 
     def spoil(self, flaw: BrokerError) -> None:
-        """Something that belongs to it could not be noted, and nobody could be told: it must not be committed."""
+        """A part of it was refused: it can only be rolled back."""
         if self._flaw is None:
             self._flaw = flaw
 
@@ -129,6 +130,9 @@ class Transaction:
                     raise MessageLockLost
             self._journal.all_or_nothing(partial(self._stage, gather))
         except BrokerError as failure:
+            for container, lock, _ in self._settlements:
+                with suppress(BrokerError):
+                    container.lock_of(lock.tag)  # one that ran out in the middle was given back, and that undone too
             self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
         if not gather.waiting:
@@ -223,6 +227,16 @@ class Transactions:
         if transaction is None:
             raise UnknownTransaction("No such transaction is open on this connection.")
         return transaction
+
+    def spoil(self, id: bytes, flaw: BrokerError) -> None:
+        """A part of the transaction was refused.
+
+        The rest must not be committed without it: whoever has settled cannot be told of the refusal, and the Java SDK
+        does not look at the outcome of what it sends within a transaction.
+        """
+        transaction = self._open.get(id)
+        if transaction is not None:
+            transaction.spoil(flaw)
 
     def discharge(self, id: bytes, *, fail: bool, done: Done) -> None:
         transaction = self.get(id)

@@ -49,9 +49,8 @@ class ManagementNode(RequestNode):
             properties = request.message.application_properties or {}
             body = _body(request.message)
             operation = _operation(properties.get("operation"), body)
-            self.peer.claims.check(
-                self.address.container, self.address.entity, operation.right, self.peer.namespace.now()
-            )
+            address = self.address
+            self.peer.claims.check(address.path, address.entity, operation.right, self.peer.namespace.now())
             arguments = operation.check(body)
             transaction = None
             if request.state is not None:
@@ -76,7 +75,13 @@ class ManagementNode(RequestNode):
                 reply.expect(self.peer.namespace.now() + time_out)
             operation.run(call)
         except BrokerError as failure:
+            if isinstance(request.state, TransactionalState):
+                self.peer.transactions.spoil(request.state.txn_id, failure)
             reply.fail(failure)
+        except Exception:
+            # The trouble of one request is its own: others on the connection go on.
+            log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
+            reply.fail(BrokerError("The broker failed at this request."))
 
 
 class _Reply:

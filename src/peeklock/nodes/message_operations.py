@@ -22,7 +22,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation
-from peeklock.nodes.session_receiving import held_session
+from peeklock.nodes.session_operations import held_session
 from peeklock.store.base import StoredMessage
 
 MAX_COUNT: Final = 4096
@@ -158,6 +158,9 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
     values = {field.name: field.check(item.get(field.name)) for field in _SCHEDULED_ITEM}
     encoded = values["message"]
     limit = call.peer.namespace.profile.max_message_bytes
+    kilobytes = call.container.definition.max_message_size_in_kilobytes
+    if kilobytes is not None:
+        limit = min(limit, kilobytes * 1024)
     if len(encoded) > limit:
         raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
     incoming = read_incoming(encoded, call.container.definition.requires_session)

@@ -34,6 +34,7 @@ class Kind(Enum):
     UUIDS = "array of uuid"
     LONGS = "array of long"
     MAPS = "list of map"
+    DESCRIBED = "described list"
     STRINGS = "array of string"
     TIMESTAMPS = "array of timestamp"
 

@@ -118,10 +118,6 @@ class Peer:
         """A node let go of its link."""
         self._drop(link)
 
-    def link_named(self, name: str) -> Node | None:
-        """The node at the end of the link of that name: clients name a link to say whose lock they mean."""
-        return next((node for link, node in self._nodes.items() if link.name == name), None)
-
     def writable(self) -> None:
         """There is room to write again."""
         for node in self.nodes:

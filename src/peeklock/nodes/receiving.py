@@ -99,7 +99,7 @@ class Receiving(Node):
                     self._settled(delivery, ACCEPTED, failure)
             return
         if isinstance(state, TransactionalState):
-            self._enlist(deliveries, state, settled)
+            self._enlist(deliveries, state)
         elif isinstance(state, Released) or (state is None and settled):
             for delivery in deliveries:
                 if delivery.context is not None:
@@ -134,21 +134,19 @@ class Receiving(Node):
             delivery.settle(outcome)
         self.peer.wake()
 
-    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState, settled: bool) -> None:
+    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState) -> None:
         """Settle with a transaction: the client hears at once that it is noted, and keeps its locks until then."""
         scope = self.peer.scope(self.address.entity, self._link)
         for delivery in deliveries:
             lock = delivery.context
             if lock is None:
                 continue
-            transaction = None
             try:
                 transaction = self.peer.transactions.get(state.txn_id)
                 outcome, act = gesture(self._container, state.outcome or Accepted())
                 transaction.settle(self._container, [lock], act, scope)
             except BrokerError as failure:
-                if settled and transaction is not None:
-                    transaction.spoil(failure)  # who has settled hears it from the discharge only
+                self.peer.transactions.spoil(state.txn_id, failure)
                 self._settled(delivery, b"", failure)
             else:
                 noted = TransactionalState(state.txn_id, outcome_of(outcome))

@@ -16,7 +16,13 @@ from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.transactions import TransactionalState
-from peeklock.broker.errors import BrokerError, InvalidMessage, QuotaExceeded
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidMessage,
+    MessageSizeExceeded,
+    OperationNotAllowed,
+    QuotaExceeded,
+)
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver, Sender
 from peeklock.nodes.addresses import Address
@@ -96,7 +102,7 @@ class RequestNode(Node):
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         try:
             if delivery.oversize:
-                raise InvalidMessage(f"The request is larger than {self.max_request_bytes} bytes.")
+                raise MessageSizeExceeded(f"The request is larger than {self.max_request_bytes} bytes.")
             try:
                 request = Message.decode(delivery.payload)
             except DecodeError as error:
@@ -145,4 +151,4 @@ class RequestNode(Node):
                 return node
         if ordered:
             return ordered[0]
-        raise InvalidMessage(f"No link receives the replies of '{self.address.path}'.")
+        raise OperationNotAllowed(f"No link receives the replies of '{self.address.path}'.")

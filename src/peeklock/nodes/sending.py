@@ -84,6 +84,9 @@ class SendingNode(Node):
             self._send(deliveries)
         except BrokerError as failure:
             if len(deliveries) == 1:
+                state = deliveries[0].state
+                if isinstance(state, TransactionalState):
+                    self.peer.transactions.spoil(state.txn_id, failure)
                 self._answer(deliveries, rejected(failure))
                 return
             for delivery in deliveries:
@@ -119,12 +122,7 @@ class SendingNode(Node):
         if not isinstance(state, TransactionalState):
             raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
         transaction = self.peer.transactions.get(state.txn_id)
-        try:
-            transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
-        except BrokerError as failure:
-            if delivery.settled:
-                transaction.spoil(failure)  # who has settled hears it from the discharge only
-            raise
+        transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
         self._answer([delivery], TransactionalState(state.txn_id, Accepted()).encode())
 
     def _read_unusual(self, delivery: IncomingDelivery) -> list[Incoming]:

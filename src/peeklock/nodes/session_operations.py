@@ -17,6 +17,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.sessions import Session, SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation
+from peeklock.nodes.session_receiving import SessionReceivingNode
 
 MAX_LISTED: Final = 10_000
 ALL_SESSIONS: Final = 253_402_300_799_999
@@ -29,28 +30,24 @@ def _queue(call: Call) -> SessionQueue:
     return call.container
 
 
-def _held(call: Call) -> tuple[SessionQueue, Session]:
+def held_session(call: Call) -> tuple[SessionQueue, Session]:
     """The session the request is about, which the caller must hold: by the link it names, or on its connection."""
     queue = _queue(call)
     id = call.arguments["session-id"]
     session = queue.held(id)
     holder = session.holder
-    if call.holder is not None:
-        is_holder = holder is call.holder
-    else:
-        is_holder = getattr(holder, "peer", None) is call.peer
-    if not is_holder:
+    if not isinstance(holder, SessionReceivingNode) or not holder.is_of(call.peer, call.link_name):
         raise SessionLockLost(f"The session '{id}' is held by another receiver.")
     return queue, session
 
 
 def renew_session_lock(call: Call) -> None:
-    queue, session = _held(call)
+    queue, session = held_session(call)
     call.answer({"expiration": Timestamp(queue.renew_session(session))})
 
 
 def set_session_state(call: Call) -> None:
-    queue, session = _held(call)
+    queue, session = held_session(call)
     state = call.arguments["session-state"]
     limit = call.peer.namespace.profile.max_message_bytes
     if state is not None and len(state) > limit:
@@ -59,9 +56,9 @@ def set_session_state(call: Call) -> None:
 
 
 def get_session_state(call: Call) -> None:
-    queue, session = _held(call)
+    queue, session = held_session(call)
 
-    def read(state: bytes | None | BrokerError) -> None:
+    def read(state: bytes | BrokerError | None) -> None:
         if isinstance(state, BrokerError):
             call.fail(state)
         else:
@@ -129,7 +126,10 @@ OPERATIONS = (
             Field("top", Kind.INT),
             Field("last-session-id", Kind.STRING, required=False, note="accepted, not needed"),
         ),
-        response=(Field("skip", Kind.INT, note="how many to skip to get the next ones"), Field("sessions-ids", Kind.STRINGS)),
+        response=(
+            Field("skip", Kind.INT, note="what to skip to get the next ones"),
+            Field("sessions-ids", Kind.STRINGS),
+        ),
         run=get_message_sessions,
     ),
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
+from peeklock.broker.envelope import MAX_ID_LENGTH
 from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.sessions import Session, SessionQueue, Waiter
 from peeklock.engine.links import Sender
@@ -43,6 +44,8 @@ class SessionReceivingNode(Receiving):
         if id is None:
             self._waiter = queue.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
         elif isinstance(id, str):
+            if len(id) > MAX_ID_LENGTH:
+                raise InvalidProperty(f"The session id has {len(id)} characters; at most {MAX_ID_LENGTH} are allowed.")
             self._waiter = queue.accept_when_settled(str(id), self, self._accepted)
         else:
             raise InvalidProperty(f"The value of {SESSION_FILTER} must be a string or null.")
@@ -67,6 +70,10 @@ class SessionReceivingNode(Receiving):
         )
         self.on_credit()
         self.peer.wake()
+
+    def is_of(self, peer: Peer, link_name: str | None) -> bool:
+        """Whether a request on that connection, for the link of that name if it names one, may speak of the session."""
+        return self.peer is peer and link_name in (None, self._link.name)
 
     def session_lost(self, failure: BrokerError) -> None:
         self.session = None

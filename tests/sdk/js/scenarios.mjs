@@ -3,9 +3,11 @@
 // the clients that the runner closes afterwards.
 import assert from "node:assert/strict";
 import { ServiceBusClient, isServiceBusError } from "@azure/service-bus";
+import Long from "long";
 import WebSocket from "ws";
 
 const QUEUE = "queue";
+const SESSIONS = "sessions";
 const SHORT = { maxRetries: 0, retryDelayInMs: 10, timeoutInMs: 5_000 };
 
 function connect(world, options = {}, connectionString = world.brokers.plain) {
@@ -33,6 +35,26 @@ async function receive(receiver, count, maxWaitTimeInMs = 5_000) {
 
 async function nothingLeft(receiver) {
   assert.deepEqual(await receiver.receiveMessages(1, { maxWaitTimeInMs: 300 }), []);
+}
+
+// What the queue holds, by body.
+async function states(receiver) {
+  const messages = await receiver.peekMessages(100, { fromSequenceNumber: Long.ONE });
+  return Object.fromEntries(messages.map((message) => [message.body, message.state]));
+}
+
+async function fromNow(world, minutes) {
+  return new Date((await world.ask("now")) + minutes * 60_000);
+}
+
+async function sendToSessions(client, ...messages) {
+  const sender = client.createSender(SESSIONS);
+  for (const [sessionId, body] of messages) await sender.sendMessages({ sessionId, body });
+  await sender.close();
+}
+
+function bodies(messages) {
+  return messages.map((message) => message.body);
 }
 
 async function refused(code, work) {
@@ -368,6 +390,289 @@ export const scenarios = {
   async "a wrong key is unauthorized"(world) {
     const client = connect(world, {}, world.brokers.plain.replace("SAS_KEY_VALUE", "guessed"));
     await refused("UnauthorizedAccess", client.createSender(QUEUE).sendMessages({ body: "a" }));
+  },
+
+  async "a renewed lock outlives its first duration"(world) {
+    const client = connect(world);
+    await send(client, "slow");
+    const receiver = client.createReceiver(QUEUE);
+    const [message] = await receive(receiver, 1);
+    await world.ask("advance", { seconds: 40 });
+    const until = await receiver.renewMessageLock(message);
+    assert.equal(until.getTime(), (await fromNow(world, 1)).getTime());
+    assert.equal(message.lockedUntilUtc.getTime(), until.getTime());
+    await world.ask("advance", { seconds: 40 });
+    await receiver.completeMessage(message);
+    await nothingLeft(receiver);
+  },
+
+  async "a lock that ran out is not renewed"(world) {
+    const client = connect(world);
+    await send(client, "slow");
+    const receiver = client.createReceiver(QUEUE);
+    const [message] = await receive(receiver, 1);
+    await world.ask("advance", { seconds: 61 });
+    await refused("MessageLockLost", receiver.renewMessageLock(message));
+  },
+
+  async "a message is settled by its token when its link is lost"(world) {
+    const client = connect(world, { retryOptions: { maxRetries: 3, retryDelayInMs: 10, timeoutInMs: 5_000 } });
+    await send(client, "complete", "abandon", "defer", "dead-letter");
+    const receiver = client.createReceiver(QUEUE);
+    const [complete, abandon, defer, letter] = await receive(receiver, 4);
+    await world.ask("cut");
+    await receiver.completeMessage(complete);
+    await receiver.abandonMessage(abandon, { tried: true });
+    await receiver.deferMessage(defer);
+    await receiver.deadLetterMessage(letter, { deadLetterReason: "a reason" });
+    assert.deepEqual(await states(receiver), { abandon: "active", defer: "deferred" });
+    const [again] = await receive(receiver, 1);
+    assert.equal(again.deliveryCount, 1);
+    assert.deepEqual(again.applicationProperties, { tried: true });
+    const letters = client.createReceiver(QUEUE, { subQueueType: "deadLetter" });
+    assert.equal((await receive(letters, 1))[0].deadLetterReason, "a reason");
+  },
+
+  async "peeking goes on where it stopped"(world) {
+    const client = connect(world);
+    const numbers = Array.from({ length: 25 }, (_, number) => number + 1);
+    await client.createSender(QUEUE).sendMessages(numbers.map((body) => ({ body })));
+    const receiver = client.createReceiver(QUEUE);
+    const pages = [];
+    for (const size of [1, 10, 10, 10, 10]) pages.push(bodies(await receiver.peekMessages(size)));
+    assert.deepEqual(pages.map((page) => page.length), [1, 10, 10, 4, 0]);
+    assert.deepEqual(pages.flat(), numbers);
+    const some = await receiver.peekMessages(3, { fromSequenceNumber: Long.fromNumber(20) });
+    assert.deepEqual(bodies(some), [20, 21, 22]);
+    assert.deepEqual(await receiver.peekMessages(1, { fromSequenceNumber: Long.fromNumber(26) }), []);
+    const [first] = await receiver.peekMessages(1, { fromSequenceNumber: Long.ONE, omitMessageBody: true });
+    assert.equal(first.sequenceNumber.toNumber(), 1);
+    // Nothing was locked or counted by looking.
+    const received = await receive(receiver, 25);
+    assert.deepEqual(new Set(received.map((message) => message.deliveryCount)), new Set([0]));
+  },
+
+  async "peeking shows every message with its state"(world) {
+    const client = connect(world);
+    const sender = client.createSender(QUEUE);
+    await sender.sendMessages(["deferred", "locked", "waiting"].map((body) => ({ body })));
+    const due = await fromNow(world, 5);
+    await sender.scheduleMessages({ body: "scheduled" }, due);
+    const receiver = client.createReceiver(QUEUE);
+    const [deferred] = await receive(receiver, 2);
+    await receiver.deferMessage(deferred);
+    assert.deepEqual(await states(receiver), {
+      deferred: "deferred",
+      locked: "active",
+      waiting: "active",
+      scheduled: "scheduled",
+    });
+    const [scheduled] = await receiver.peekMessages(1, { fromSequenceNumber: Long.fromNumber(4) });
+    assert.equal(scheduled.scheduledEnqueueTimeUtc.getTime(), due.getTime());
+  },
+
+  async "scheduled messages arrive when they are due and cancelled ones never"(world) {
+    const client = connect(world);
+    const sender = client.createSender(QUEUE);
+    const [late] = await sender.scheduleMessages({ body: "late" }, await fromNow(world, 10));
+    const five = await fromNow(world, 5);
+    const soon = await sender.scheduleMessages(
+      ["soon-1", "cancelled-1", "soon-2", "cancelled-2", "cancelled-3"].map((body) => ({ body })),
+      five,
+    );
+    assert.deepEqual([late, ...soon].map((number) => number.toNumber()), [1, 2, 3, 4, 5, 6]);
+    await sender.sendMessages({ body: "plain", scheduledEnqueueTimeUtc: five });
+    await sender.cancelScheduledMessages(soon[1]);
+    await sender.cancelScheduledMessages(soon.slice(3));
+    await refused("MessageNotFound", sender.cancelScheduledMessages(soon[1]));
+    await refused("MessageNotFound", sender.cancelScheduledMessages([late, soon[3]]));
+    const receiver = client.createReceiver(QUEUE);
+    await nothingLeft(receiver);
+    await world.ask("advance", { seconds: 300 });
+    const messages = await receive(receiver, 3);
+    assert.deepEqual(bodies(messages), ["soon-1", "soon-2", "plain"]);
+    for (const message of messages) {
+      assert.equal(message.enqueuedTimeUtc.getTime(), five.getTime());
+      assert.ok(message.sequenceNumber.greaterThan(7), "a message that is enqueued gets a new number");
+      await receiver.completeMessage(message);
+    }
+    await refused("MessageNotFound", sender.cancelScheduledMessages(soon[0]));
+    await world.ask("advance", { seconds: 300 });
+    assert.deepEqual(bodies(await receive(receiver, 1)), ["late"]);
+    await nothingLeft(receiver);
+  },
+
+  async "deferred messages are fetched by number and settled"(world) {
+    const client = connect(world);
+    await send(client, "complete", "abandon", "defer", "dead-letter");
+    const receiver = client.createReceiver(QUEUE);
+    const numbers = [];
+    for (const message of await receive(receiver, 4)) {
+      await receiver.deferMessage(message);
+      numbers.push(message.sequenceNumber);
+    }
+    const [letter, defer, abandon, complete] = await receiver.receiveDeferredMessages([...numbers].reverse());
+    assert.deepEqual(bodies([letter, defer, abandon, complete]), ["dead-letter", "defer", "abandon", "complete"]);
+    assert.equal(letter.state, "deferred");
+    assert.equal(letter.lockedUntilUtc.getTime(), (await fromNow(world, 1)).getTime());
+    await refused("MessageNotFound", receiver.receiveDeferredMessages(numbers[0]));
+    await world.ask("advance", { seconds: 40 });
+    await receiver.renewMessageLock(defer);
+    await receiver.deadLetterMessage(letter, { deadLetterReason: "a reason", extra: 7 });
+    await receiver.abandonMessage(abandon, { tried: true });
+    await receiver.completeMessage(complete);
+    await world.ask("advance", { seconds: 40 });
+    await receiver.deferMessage(defer, { postponed: true });
+    assert.deepEqual(await states(receiver), { abandon: "deferred", defer: "deferred" });
+    const again = await receiver.receiveDeferredMessages(numbers.slice(1, 3));
+    assert.deepEqual(again.map((message) => message.applicationProperties), [{ tried: true }, { postponed: true }]);
+    await world.ask("advance", { seconds: 61 });
+    await refused("MessageLockLost", receiver.completeMessage(again[0]));
+    const deleting = client.createReceiver(QUEUE, { receiveMode: "receiveAndDelete" });
+    assert.deepEqual(bodies(await deleting.receiveDeferredMessages(numbers.slice(1, 3))), ["abandon", "defer"]);
+    await refused("MessageNotFound", deleting.receiveDeferredMessages(numbers[1]));
+    const letters = client.createReceiver(QUEUE, { subQueueType: "deadLetter" });
+    const [dead] = await receive(letters, 1);
+    assert.equal(dead.deadLetterReason, "a reason");
+    assert.equal(dead.applicationProperties.extra, 7);
+    assert.deepEqual(await world.ask("counters"), { active: 0, deferred: 0 });
+  },
+
+  async "a session's messages come in order and are settled"(world) {
+    const client = connect(world);
+    await sendToSessions(client, ["s", "m1"], ["other", "m2"], ["s", "m3"], ["s", "m4"], ["s", "m5"]);
+    const receiver = await client.acceptSession(SESSIONS, "s");
+    assert.equal(receiver.sessionId, "s");
+    assert.equal(receiver.sessionLockedUntilUtc.getTime(), (await fromNow(world, 1)).getTime());
+    const [one, three, four] = await receive(receiver, 3);
+    assert.deepEqual(bodies([one, three, four]), ["m1", "m3", "m4"]);
+    assert.equal(one.sessionId, "s");
+    await receiver.completeMessage(one);
+    await receiver.abandonMessage(three);
+    await receiver.deadLetterMessage(four, { deadLetterReason: "a reason" });
+    const rest = await receive(receiver, 2);
+    assert.deepEqual(bodies(rest), ["m3", "m5"]);
+    for (const message of rest) await receiver.completeMessage(message);
+    await nothingLeft(receiver);
+    const letters = client.createReceiver(SESSIONS, { subQueueType: "deadLetter" });
+    const [dead] = await receive(letters, 1);
+    assert.deepEqual([dead.body, dead.sessionId, dead.deadLetterReason], ["m4", "s", "a reason"]);
+    await letters.completeMessage(dead);
+    assert.deepEqual(await world.ask("counters", { queue: SESSIONS }), { active: 1, deferred: 0 });
+  },
+
+  async "the next session is found or waited for, and a held one is nobody else's"(world) {
+    const client = connect(world);
+    await sendToSessions(client, ["a", "a1"], ["b", "b1"]);
+    const [one, two] = [await client.acceptNextSession(SESSIONS), await client.acceptNextSession(SESSIONS)];
+    assert.deepEqual([one.sessionId, two.sessionId], ["a", "b"]);
+    assert.deepEqual(bodies([...(await receive(two, 1)), ...(await receive(one, 1))]), ["b1", "a1"]);
+    await refused("SessionCannotBeLocked", client.acceptSession(SESSIONS, "a"));
+    const waiting = client.acceptNextSession(SESSIONS);
+    await world.ask("waiter");
+    await sendToSessions(client, ["c", "c1"]);
+    const three = await waiting;
+    assert.equal(three.sessionId, "c");
+    const inVain = client.acceptNextSession(SESSIONS);
+    await world.ask("waiter");
+    await Promise.all([refused("ServiceTimeout", inVain), world.ask("advance", { seconds: 6 })]);
+    await one.close();
+    const again = await client.acceptNextSession(SESSIONS);
+    assert.equal(again.sessionId, "a");
+    assert.equal((await receive(again, 1))[0].deliveryCount, 0);
+  },
+
+  async "the state of a session is kept until it is cleared"(world) {
+    const client = connect(world);
+    const receiver = await client.acceptSession(SESSIONS, "s");
+    assert.equal(await receiver.getSessionState(), null);
+    const state = { step: 3, names: ["a", "ü"] };
+    await receiver.setSessionState(state);
+    assert.deepEqual(await receiver.getSessionState(), state);
+    await receiver.close();
+    const other = await client.acceptSession(SESSIONS, "other");
+    assert.equal(await other.getSessionState(), null);
+    const again = await client.acceptSession(SESSIONS, "s");
+    assert.deepEqual(await again.getSessionState(), state);
+    await again.setSessionState(null);
+    assert.equal(await again.getSessionState(), null);
+  },
+
+  async "a session is held by renewing its lock and lost without"(world) {
+    const client = connect(world);
+    await sendToSessions(client, ["s", "m1"], ["s", "m2"]);
+    const receiver = await client.acceptSession(SESSIONS, "s", { maxAutoLockRenewalDurationInMs: 0 });
+    const [one, two] = await receive(receiver, 2);
+    await world.ask("advance", { seconds: 40 });
+    const until = await receiver.renewSessionLock();
+    assert.equal(until.getTime(), (await fromNow(world, 1)).getTime());
+    assert.equal(receiver.sessionLockedUntilUtc.getTime(), until.getTime());
+    await world.ask("advance", { seconds: 40 });
+    await receiver.completeMessage(one);
+    await world.ask("advance", { seconds: 61 });
+    await refused("SessionLockLost", receiver.completeMessage(two));
+    await refused("SessionLockLost", receiver.renewSessionLock());
+    const again = await client.acceptSession(SESSIONS, "s");
+    const [message] = await receive(again, 1);
+    assert.deepEqual([message.body, message.deliveryCount], ["m2", 1]);
+    await again.completeMessage(message);
+  },
+
+  async "messages of a session are peeked, deferred and scheduled"(world) {
+    const client = connect(world);
+    await sendToSessions(client, ["s", "m1"], ["other", "m2"], ["s", "m3"]);
+    const sender = client.createSender(SESSIONS);
+    await sender.scheduleMessages([{ body: "m4", sessionId: "s" }], await fromNow(world, 0.5));
+    const receiver = await client.acceptSession(SESSIONS, "s", { maxAutoLockRenewalDurationInMs: 0 });
+    assert.deepEqual(bodies(await receiver.peekMessages(2)), ["m1", "m3"]);
+    assert.deepEqual(bodies(await receiver.peekMessages(2)), ["m4"]);
+    const [one] = await receive(receiver, 1);
+    await receiver.deferMessage(one);
+    assert.deepEqual(await states(receiver), { m1: "deferred", m3: "active", m4: "scheduled" });
+    const other = await client.acceptSession(SESSIONS, "other");
+    await refused("MessageNotFound", other.receiveDeferredMessages(one.sequenceNumber));
+    await world.ask("advance", { seconds: 30 });
+    const rest = await receive(receiver, 2);
+    assert.deepEqual(bodies(rest), ["m3", "m4"]);
+    const [fetched] = await receiver.receiveDeferredMessages([one.sequenceNumber]);
+    assert.equal(fetched.body, "m1");
+    for (const message of [fetched, ...rest]) await receiver.completeMessage(message);
+    assert.deepEqual(await world.ask("counters", { queue: SESSIONS }), { active: 1, deferred: 0 });
+  },
+
+  async "a subscriber gets the messages of its session in order"(world) {
+    const client = connect(world);
+    const receiver = await client.acceptSession(SESSIONS, "s", { maxAutoLockRenewalDurationInMs: 0 });
+    const seen = [];
+    const failures = [];
+    let enough;
+    const all = new Promise((resolve) => (enough = resolve));
+    receiver.subscribe({
+      async processMessage(message) {
+        seen.push(message.body);
+        if (seen.length === 10) enough();
+      },
+      async processError({ error }) {
+        failures.push(error);
+        enough();
+      },
+    });
+    const numbers = Array.from({ length: 10 }, (_, number) => number);
+    await sendToSessions(client, ...numbers.map((number) => ["s", number]));
+    await all;
+    // The SDK completes a message after its handler has returned.
+    while ((await world.ask("counters", { queue: SESSIONS })).active && !failures.length);
+    await receiver.close();
+    assert.deepEqual(failures, []);
+    assert.deepEqual(seen, numbers);
+  },
+
+  async "received and deleted messages of a session are gone"(world) {
+    const client = connect(world);
+    await sendToSessions(client, ["s", "a"], ["other", "b"], ["s", "c"]);
+    const receiver = await client.acceptSession(SESSIONS, "s", { receiveMode: "receiveAndDelete" });
+    assert.deepEqual(bodies(await receive(receiver, 2)), ["a", "c"]);
+    assert.deepEqual(await world.ask("counters", { queue: SESSIONS }), { active: 1, deferred: 0 });
   },
 
   async "client, sender and receiver find the broker again after a restart"(world) {

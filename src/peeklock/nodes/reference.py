@@ -1,0 +1,143 @@
+"""The reference page of `$management`, made from the table of operations.
+
+`python -m peeklock.nodes.reference > docs/management-operations.md` writes it; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidProperty,
+    MessageLockLost,
+    MessageNotFound,
+    MessageSizeExceeded,
+    NotSupported,
+    OperationNotAllowed,
+    OperationTimedOut,
+    QuotaExceeded,
+    ServerBusy,
+    SessionLockLost,
+    StorageFailed,
+    Unauthorized,
+)
+from peeklock.nodes.operation import Field, Operation
+from peeklock.nodes.operations import OPERATIONS
+
+_FAILURES: tuple[tuple[type[BrokerError], str], ...] = (
+    (InvalidProperty, "a key is missing, empty, of the wrong type or out of range; the description names it"),
+    (OperationNotAllowed, "the entity has no such thing: no sessions, no rules; or the operation takes no transaction"),
+    (Unauthorized, "the connection lacks the right for the operation; the links stay"),
+    (MessageSizeExceeded, "a message or a session state is larger than the entity takes"),
+    (QuotaExceeded, "the entity is full, or a transaction has too many messages"),
+    (MessageNotFound, "no message in that state has one of the sequence numbers; nothing was done"),
+    (OperationTimedOut, "it took longer than the client's server-timeout; it may still be done later"),
+    (MessageLockLost, "one of the lock tokens is not good, or no longer; nothing was done"),
+    (SessionLockLost, "the session is not held, or by another receiver than the request speaks for"),
+    (StorageFailed, "the store failed; nothing was done"),
+    (NotSupported, "the operation is not known"),
+    (ServerBusy, "the broker waits for its store; to be tried again"),
+)
+
+_OPENING = """\
+# Management operations
+
+<!-- Made from the table of operations: python -m peeklock.nodes.reference > docs/management-operations.md -->
+
+Each queue and each dead-letter queue has a management node, `<entity>/$management`: requests about messages, locks and
+sessions that are no transfers of messages. The SDKs use it for peek, renew, schedule, deferral and session state; any
+AMQP 1.0 client can.
+
+## Asking
+
+Attach two links to `<entity>/$management`: one to send requests on, one to receive responses from. Who may send to or
+receive from the entity may attach; each operation then asks for its own right.
+
+| Part of a request | Type | |
+|---|---|---|
+| properties `message-id` | string, ulong, uuid or binary | comes back unchanged as the response's `correlation-id` |
+| properties `reply-to` | string | target address or name of the response link; without it that of this node |
+| application property `operation` | string | one of the names below |
+| application property `com.microsoft:server-timeout` or `server-timeout` | uint, ulong or long | milliseconds after \
+which the answer is 408 |
+| application property `associated-link-name` | string | the link that holds the session, for operations on one; \
+without it any link of the connection |
+| application property `com.microsoft:tracking-id` | string | is repeated in the description of a failure |
+| body | amqp-value: map | string keys; null is as good as absent; integers of any width; lists as good as arrays |
+| state of the transfer | transactional-state | makes a transactional operation part of that transaction |
+
+Many requests may be under way at a time. Answers come in the order in which they are ready.
+
+## Answers
+
+| Part of a response | Type | |
+|---|---|---|
+| application properties `statusCode`, `status-code` | int | 200, 204 when there is nothing to give, or a failure |
+| application properties `statusDescription`, `status-description` | string | for people |
+| application properties `errorCondition`, `error-condition` | symbol | failures only |
+| body | amqp-value: map | empty when there is nothing to say |
+
+A request that cannot be read, is larger than 16 MB or has no response link is rejected on its own link.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [_OPENING, _failures(), "## Operations\n", _overview(OPERATIONS.values())]
+    parts += [_section(operation) for operation in OPERATIONS.values()]
+    return "\n".join(parts)
+
+
+def _failures() -> str:
+    rows = [
+        f"| {failure.status.value} | `{failure.condition}` | {meaning} |"
+        for failure, meaning in sorted(_FAILURES, key=lambda each: each[0].status)
+    ]
+    return "\n".join(("| Failure | Condition | |", "|---|---|---|", *rows, ""))
+
+
+def _overview(operations: Iterable[Operation]) -> str:
+    rows = [
+        f"| [{operation.name}](#{_anchor(operation)}) | {operation.right} | {operation.summary} |"
+        for operation in operations
+    ]
+    return "\n".join(("| Operation | Right | |", "|---|---|---|", *rows, ""))
+
+
+def _anchor(operation: Operation) -> str:
+    return operation.name.replace(":", "").replace(".", "")
+
+
+def _section(operation: Operation) -> str:
+    transaction = " Can be part of a transaction." if operation.transactional else ""
+    lines = [
+        f"### {operation.name}",
+        "",
+        f"{operation.summary} Needs the right {operation.right}.{transaction}",
+        "",
+        *_table("Request", operation.request),
+        "",
+        *(_table("Response", operation.response) if operation.response else ["The response is an empty map."]),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(title: str, fields: tuple[Field, ...]) -> Iterator[str]:
+    yield f"| {title} | Type | Required | |"
+    yield "|---|---|---|---|"
+    for path, field in walk(fields):
+        yield f"| `{path}` | {field.kind.value} | {'yes' if field.required else 'no'} | {field.note} |"
+
+
+def walk(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:
+    """All keys with their paths: those of a map, or of the maps in a list, follow it."""
+    for field in fields:
+        path = f"{above}{field.name}"
+        yield path, field
+        yield from walk(field.keys, f"{path}.")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,166 @@
+"""The timetable looks when something is due, once at a time, and misses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peeklock.broker.agenda import Agenda, ManualClock
+from peeklock.broker.timetable import AGAIN_MS, BATCH, Finished, Timetable
+from peeklock.store.base import StoredMessage, StoreError, TimedRead
+
+
+class Bench:
+    """A timetable with a store of times, and what it did."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(1_000_000)
+        self.agenda = Agenda(self.clock)
+        self.due: list[int] = []
+        self.reads: list[TimedRead] = []
+        self.acts: list[tuple[int, Finished]] = []
+        """How many messages there were, and whom to tell."""
+        self.good_moment = True
+        self.held = 0
+        self.looks = 0
+        self.timetable = Timetable(self.agenda, self._read, self._act, self._begin, self._end)
+
+    def run(self) -> None:
+        self.agenda.run()
+
+    def advance(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.run()
+
+    def answer(self) -> None:
+        """As the store would now."""
+        now = self.clock()
+        past = sorted(at for at in self.due if at <= now)[:BATCH]
+        others = sorted(self.due)[len(past) :]
+        self.reads.pop(0)(([StoredMessage(1, b"", at) for at in past], others[0] if others else None))
+        self.run()
+
+    def finish(self, well: bool = True) -> None:
+        count, finished = self.acts.pop(0)
+        if well:
+            del self.due[:count]
+        finished(well)
+        self.run()
+
+    def _read(self, now: int, limit: int, done: TimedRead) -> None:
+        assert (now, limit) == (self.clock(), BATCH)
+        self.looks += 1
+        self.reads.append(done)
+
+    def _act(self, messages: list[StoredMessage], finished: Callable[[bool], None]) -> None:
+        self.acts.append((len(messages), finished))
+
+    def _begin(self) -> bool:
+        self.held += self.good_moment
+        return self.good_moment
+
+    def _end(self) -> None:
+        self.held -= 1
+
+    def expect_in(self, milliseconds: int) -> None:
+        self.due.append(self.clock() + milliseconds)
+        self.due.sort()
+        self.timetable.expect(self.clock() + milliseconds)
+
+
+def test_nothing_is_read_before_something_is_due() -> None:
+    bench = Bench()
+    bench.expect_in(1000)
+    bench.advance(999)
+    assert bench.looks == 0
+    bench.advance(1)
+    assert bench.looks == 1
+
+
+def test_the_soonest_counts() -> None:
+    bench = Bench()
+    bench.expect_in(3000)
+    bench.expect_in(1000)
+    bench.expect_in(2000)
+    bench.advance(1000)
+    assert bench.looks == 1
+    bench.answer()
+    bench.finish()
+    bench.advance(999)
+    assert bench.looks == 1
+    bench.advance(1)
+    assert bench.looks == 2
+
+
+def test_the_store_knows_what_is_next() -> None:
+    bench = Bench()
+    bench.due = [bench.clock() + 5000]
+    bench.timetable.look()
+    bench.answer()
+    assert bench.acts == []
+    bench.advance(5000)
+    assert bench.looks == 2
+
+
+def test_a_whole_batch_is_followed_by_the_next_at_once() -> None:
+    bench = Bench()
+    bench.due = [bench.clock()] * (BATCH + 1)
+    bench.timetable.look()
+    bench.answer()
+    bench.finish()
+    assert bench.looks == 2
+    bench.answer()
+    assert bench.acts[0][0] == 1
+    bench.finish()
+    assert bench.looks == 2
+
+
+def test_one_look_at_a_time_and_what_falls_due_meanwhile_is_looked_for_after_it() -> None:
+    bench = Bench()
+    bench.expect_in(1000)
+    bench.advance(1000)
+    bench.answer()
+    bench.expect_in(500)
+    bench.advance(500)
+    assert bench.looks == 1
+    bench.finish()
+    assert bench.looks == 2
+
+
+def test_after_a_failure_it_looks_again_in_a_while_and_not_at_once() -> None:
+    bench = Bench()
+    bench.expect_in(0)
+    bench.run()
+    bench.answer()
+    bench.expect_in(0)
+    bench.run()
+    bench.finish(well=False)
+    assert bench.looks == 1
+    bench.advance(AGAIN_MS)
+    assert bench.looks == 2
+
+
+def test_a_read_that_failed_is_tried_again_in_a_while() -> None:
+    bench = Bench()
+    bench.timetable.look()
+    bench.reads.pop()(StoreError("the disk is on fire"))
+    assert bench.held == 0
+    bench.advance(AGAIN_MS - 1)
+    assert bench.looks == 1
+    bench.advance(1)
+    assert bench.looks == 2
+
+
+def test_a_bad_moment_is_waited_out() -> None:
+    bench = Bench()
+    bench.good_moment = False
+    bench.expect_in(0)
+    bench.run()
+    assert bench.looks == 0
+    bench.good_moment = True
+    bench.advance(AGAIN_MS)
+    assert bench.looks == 1
+    assert bench.held == 1
+    bench.answer()
+    assert bench.held == 1
+    bench.finish()
+    assert bench.held == 0

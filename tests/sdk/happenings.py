@@ -1,0 +1,24 @@
+"""What happens at the broker's side and no client can bring about."""
+
+from __future__ import annotations
+
+from peeklock.broker.sessions import SessionQueue
+from serving import BrokerThread
+
+
+def cut_connections(broker: BrokerThread) -> None:
+    """All clients lose their connection."""
+
+    def cut() -> None:
+        for shell in list(broker.broker.shells):
+            shell.abort()
+
+    broker.call(cut)
+
+
+def await_session_waiter(broker: BrokerThread, path: str) -> None:
+    """Until a client waits for the next session of that queue."""
+    queue = broker.broker.namespace.queue(path)
+    assert isinstance(queue, SessionQueue)
+    while not broker.call(lambda: len(queue._waiting)):
+        pass
