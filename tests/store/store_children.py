@@ -82,6 +82,11 @@ def run_out_of_room(folder: str) -> None:
             break
     assert failures == 3, "the limit was never reached"
     assert kept, "nothing fitted"
+    removed, kept = kept[:50], kept[50:]
+    for number in removed:
+        gone = driver.try_commit(Changes(removals=[(1, message(number, bytes(10_000)))]))
+        assert gone is None, f"there was no room to remove what takes room: {gone}"
+    assert driver.numbers(1) == kept
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     driver.append(1, *(message(5000 + at, bytes(10_000)) for at in range(100)))
     kept += range(5000, 5100)

@@ -199,6 +199,8 @@ class Shell:
                 self._transport.pause_reading()
 
     def _tick(self) -> None:
+        if not self.reading:
+            self.connection.receive(b"")  # it is we who do not listen: that is no silence of the client's
         self.peer.handle(self.connection.tick(self._loop.time()))
         self._flush()
         if not self._gone:

@@ -100,6 +100,11 @@ class Batch:
         return self.size >= _SLICE_BYTES
 
     @property
+    def makes_longer(self) -> bool:
+        """Something is added that needs room of its own."""
+        return bool(self.plain or self.rich or self.rewrites or self.entities)
+
+    @property
     def stands_alone(self) -> bool:
         """Entities come and go seldom; alone, nothing that a later commit does can come before it."""
         return bool(self.entities or self.dropped)

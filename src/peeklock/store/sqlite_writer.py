@@ -12,6 +12,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from .base import StoreFull
 from .sqlite_batch import SECTIONS, Batch
 from .sqlite_file import Synchronous, connect_writer, store_error
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
@@ -129,6 +130,23 @@ class Writer:
 
     def apply(self, batch: Batch) -> None:
         """StoreError if none of it was done."""
+        try:
+            self._apply(batch)
+        except StoreFull:
+            if batch.makes_longer or not self._start_log_again():
+                raise
+            self._apply(batch)  # what only removes needs no more room than the log gave back
+
+    def _start_log_again(self) -> bool:
+        """Move the log into the file, over pages that are there already, so that it can be written from its start."""
+        try:
+            busy, *_ = self._connected().execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        except sqlite3.Error as error:
+            self._recover(error)
+            return False
+        return not busy
+
+    def _apply(self, batch: Batch) -> None:
         try:
             connection = self._connected()
             if batch.is_long:
