@@ -1,9 +1,11 @@
-# Every target sets up what it needs: the virtual environment and, for tests, the JavaScript SDK.
+# Every target sets up what it needs: the virtual environment here, the other SDKs in the tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-installed
 DEV_STAMP := $(VENV)/.dev-installed
+# Most tests wait for clients more than they compute.
+WORKERS ?= 4
 
 .PHONY: serve test check bench clean
 
@@ -11,7 +13,7 @@ serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -22,14 +24,15 @@ bench: $(DEV_STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
 $(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+	@echo "Setting up $(VENV) ..." >&2
+	@$(PYTHON) -m venv $(VENV)
 
 $(RUN_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(RUN_STAMP) $@
 
 clean:

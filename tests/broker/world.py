@@ -88,19 +88,19 @@ class FlakyStore(MemoryStore):
         self.reads = 0
 
     def release_commits(self) -> None:
-        held, self.held = self.held or [], None
-        for commit in held:
-            commit()
+        while self.held:
+            self.held.pop(0)()
+        self.held = None
 
     def release_outcomes(self) -> None:
-        held, self.held_outcomes = self.held_outcomes or [], None
-        for outcome in held:
-            outcome()
+        while self.held_outcomes:
+            self.held_outcomes.pop(0)()
+        self.held_outcomes = None
 
     def release_answers(self) -> None:
-        held, self.held_answers = self.held_answers or [], None
-        for answer in held:
-            answer()
+        while self.held_answers:
+            self.held_answers.pop(0)()
+        self.held_answers = None
 
     def _ask(self, id: int, question: Callable[[Any], Any], done: Callable[[Any], None]) -> None:
         def tell(answer: Any) -> None:

@@ -44,11 +44,13 @@ class Management:
 class RequestLinks:
     """A request link and a response link, and everything that is said on them in the caller's hands."""
 
-    def __init__(self, connection: Connection, entity: str = "queue", address: str = "my replies") -> None:
+    def __init__(
+        self, connection: Connection, entity: str = "queue", address: str = "my replies", credit: int = 100
+    ) -> None:
         node = f"{entity}/$management"
         connection.authenticate(entity)
         self.responses = Receiver(
-            connection, node, credit=100, mode=ReceiveMode.SETTLE_FIRST, target=address, timeout=connection.timeout
+            connection, node, credit=credit, mode=ReceiveMode.SETTLE_FIRST, target=address, timeout=connection.timeout
         )
         self.requests = connection.sender(node)
 

@@ -366,6 +366,17 @@ def test_many_requests_are_under_way_at_a_time(connection: Connection, managemen
         assert number_of(message) == 1 + n % 20
 
 
+def test_replies_that_nobody_takes_are_kept_up_to_a_limit(connection: Connection) -> None:
+    links = RequestLinks(connection, credit=0)
+    for _ in range(1000):
+        links.requests.send(request("peek-message", PEEK))
+    with pytest.raises(SendRejected) as refused:
+        links.requests.send(request("peek-message", PEEK))
+    assert refused.value.condition == "amqp:resource-limit-exceeded"
+    assert len(receive(links.responses, 1000)) == 1000
+    assert body_of(links.ask(request("peek-message", PEEK)), 204) == {}
+
+
 def test_requests_of_several_nodes_are_under_way_at_a_time(connection: Connection, management: Management) -> None:
     send(connection, b"plain")
     send(connection, b"sessionful", to="sessions", session="s")
@@ -484,6 +495,25 @@ def test_a_client_that_leaves_before_the_answer_harms_nobody(held: tuple[BrokerT
         broker.advance(6)
         broker.call(store.let_go)
         assert len(Management(connection).peek()) == 1
+
+
+def test_a_message_that_is_being_settled_is_not_settled_again_and_neither_are_the_others(
+    held: tuple[BrokerThread, HeldStore],
+) -> None:
+    broker, store = held
+    with connect(broker.connection_string) as connection:
+        management = Management(connection)
+        send(connection, b"first", b"second")
+        first, second = (token_of(message) for message in receive(connection.receiver("queue"), 2))
+        broker.call(store.hold)
+        body = {"disposition-status": "completed", "lock-tokens": Array([second], UUID)}
+        asked = management.requester.submit(request("update-disposition", body))
+        both = {**body, "lock-tokens": Array([first, second], UUID)}
+        assert management.refusal("update-disposition", both)[:2] == LOST_LOCK
+        broker.call(store.let_go)
+        assert body_of(management.requester.response(asked), 200) == {}
+        assert broker.counters().active == 1
+        assert management.ok("update-disposition", {**body, "lock-tokens": Array([first], UUID)}) == {}
 
 
 # --- sessions ---

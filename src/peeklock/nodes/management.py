@@ -81,7 +81,10 @@ class ManagementNode(RequestNode):
         except Exception:
             # The trouble of one request is its own: others on the connection go on.
             log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
-            reply.fail(BrokerError("The broker failed at this request."))
+            unknown = BrokerError("The broker failed at this request.")
+            if isinstance(request.state, TransactionalState):
+                self.peer.transactions.spoil(request.state.txn_id, unknown)
+            reply.fail(unknown)
 
 
 class _Reply:

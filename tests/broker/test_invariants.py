@@ -1,0 +1,473 @@
+"""Whatever happens in whatever order: the counters are those of the store, and no message is lost or there twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from peeklock.broker.backlog import OBJECT_BYTES, Backlog
+from peeklock.broker.container import Lock
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.errors import BrokerError
+from peeklock.broker.queue import Queue
+from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.transactions import Scope, Transactions
+from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Counters, StoredMessage, StoreError
+
+PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")
+SESSIONS = ("x", "y", "z")
+SETTLEMENTS = ("complete", "abandon", "defer", "dead_letter", "release")
+
+path = st.sampled_from(("q", "s"))
+time_to_live = st.sampled_from((None, None, SECOND, 20 * SECOND))
+delay = st.sampled_from((None, None, None, SECOND, 20 * SECOND))
+any_index = st.integers(0, 1000)
+
+
+class Broker(RuleBasedStateMachine):
+    """Clients that do what they like, and a store that is slow, late, and sometimes refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = FlakyStore()
+        self.world = World(
+            QueueDefinition(name="q", max_delivery_count=3, dead_lettering_on_message_expiration=True),
+            session_queue("s", max_delivery_count=3, lock_duration_ms=30 * SECOND),
+            store=self.store,
+        )
+        self.sent: dict[str, BrokerError | None] = {}
+        """By body: the outcome, once there is one."""
+        self.expirable: set[str] = set()
+        self.gone: set[str] = set()
+        """Known to be completed, cancelled, or received for good."""
+        self.deleted = 0
+        """By a deletion, which does not say which."""
+        self.named: dict[tuple[str, int], str] = {}
+        """The body of each number that was ever delivered."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Clients after a start."""
+        self.receivers: list[tuple[str, Receiver]] = []
+        self.holders: list[SessionReceiver] = []
+        namespace = self.world.namespace
+        self.transactions = Transactions(namespace.journal, namespace.agenda)
+        self.open: list[tuple[bytes, list[str], list[str]]] = []
+        """Transactions, with the bodies they send and complete."""
+        self.fetched: list[tuple[str, Lock]] = []
+        self.scheduled: list[tuple[str, int, str]] = []
+
+    # --- sending ---
+
+    def _new(self, to: str, session: str, ttl: int | None, after: int | None) -> tuple[str, Any]:
+        text = f"{to}{len(self.sent)}"
+        at = None if after is None else self.world.clock() + after
+        self.sent[text] = BrokerError("not yet")
+        if ttl is not None:
+            self.expirable.add(text)
+        return text, incoming(text, session_id=session if to == "s" else None, ttl=ttl, at=at)
+
+    def _sent(self, texts: list[str]) -> Any:
+        def outcome(error: BrokerError | None) -> None:
+            for text in texts:
+                self.sent[text] = error
+
+        return outcome
+
+    @rule(
+        to=path, sessions=st.lists(st.sampled_from(SESSIONS), min_size=1, max_size=5), ttl=time_to_live, after=delay
+    )
+    def send(self, to: str, sessions: list[str], ttl: int | None, after: int | None) -> None:
+        made = [self._new(to, session, ttl, after) for session in sessions]
+        queue = self.world.namespace.queue(to)
+        admitted = queue.admit([message for _, message in made])
+        numbers = queue.number(admitted)
+        if after is not None:
+            self.scheduled += [(to, number, text) for number, (text, _) in zip(numbers, made, strict=True)]
+        queue.stage_sends(self.world.namespace.journal.sends, admitted, self._sent([text for text, _ in made]))
+        self.world.run()
+
+    @precondition(lambda self: self.scheduled)
+    @rule(index=any_index)
+    def cancel(self, index: int) -> None:
+        to, number, text = self.scheduled[index % len(self.scheduled)]
+
+        def outcome(error: BrokerError | None) -> None:
+            if error is None:
+                self.gone.add(text)
+
+        self.world.namespace.queue(to).cancel_scheduled([number], outcome)
+        self.world.run()
+
+    # --- receiving ---
+
+    @rule(to=st.sampled_from(("q", "q", "q/$DeadLetterQueue", "s/$DeadLetterQueue")), credit=st.integers(1, 6))
+    def receive(self, to: str, credit: int) -> None:
+        self.receivers.append((to, Receiver(self.world, self.world.queue(to), credit)))
+
+    @rule(to=st.sampled_from(("q", "q/$DeadLetterQueue")), credit=st.integers(1, 3))
+    def receive_and_delete(self, to: str, credit: int) -> None:
+        self.receivers.append((to, Receiver(self.world, self.world.queue(to), credit, deletes=True)))
+
+    @precondition(lambda self: self.receivers)
+    @rule(index=any_index)
+    def leave(self, index: int) -> None:
+        to, receiver = self.receivers[index % len(self.receivers)]
+        self.world.queue(to).leave(receiver)
+        receiver.credit = 0
+
+    @rule(id=st.sampled_from((None, *SESSIONS)), credit=st.integers(0, 6), deletes=st.sampled_from((False, False, True)))
+    def accept(self, id: str | None, credit: int, deletes: bool) -> None:
+        with suppress(BrokerError):
+            self.holders.append(SessionReceiver(self.world, id, credit=credit, deletes=deletes, time_out=5 * SECOND))
+
+    @precondition(lambda self: self.holders)
+    @rule(index=any_index)
+    def close(self, index: int) -> None:
+        self.holders[index % len(self.holders)].close()
+
+    @precondition(lambda self: self.holders)
+    @rule(index=any_index, renew=st.booleans())
+    def go_on(self, index: int, renew: bool) -> None:
+        holder = self.holders[index % len(self.holders)]
+        if holder.session is None:
+            return
+        if renew:
+            with suppress(BrokerError):
+                queue = self.world.sessions()
+                queue.renew_session(queue.held(holder.session.id))
+        holder.more(2)
+
+    # --- settling ---
+
+    def _locks(self) -> list[tuple[str, Lock]]:
+        found = [(to, lock) for to, receiver in self.receivers for lock in receiver.locks]
+        found += [("s", lock) for holder in self.holders for lock in holder.locks]
+        return found[-20:] + self.fetched[-5:]
+
+    @rule(index=any_index, how=st.sampled_from(SETTLEMENTS), several=st.integers(1, 3))
+    def settle(self, index: int, how: str, several: int) -> None:
+        locks = self._locks()
+        for at in range(several if locks else 0):
+            to, lock = locks[(index + at) % len(locks)]
+            queue = self.world.namespace.queue(to)
+            text = body(lock.message)
+
+            def outcome(error: BrokerError | None, text: str = text) -> None:
+                if error is None and how == "complete":
+                    self.gone.add(text)
+
+            with suppress(BrokerError):
+                if how == "release":
+                    queue.release(lock)
+                else:
+                    getattr(queue, how)(lock, outcome)
+        self.world.run()
+
+    @rule(index=any_index)
+    def renew(self, index: int) -> None:
+        locks = self._locks()
+        if locks:
+            to, lock = locks[index % len(locks)]
+            with suppress(BrokerError):
+                queue = self.world.namespace.queue(to)
+                queue.renew(queue.lock_of(lock.tag))
+
+    # --- by number ---
+
+    @rule(to=st.sampled_from(PATHS), index=any_index, deletes=st.booleans(), several=st.integers(1, 2))
+    def fetch(self, to: str, index: int, deletes: bool, several: int) -> None:
+        queue = self.world.namespace.queue(to)
+        deferred = [message for message in self._stored(to) if message.state == DEFERRED]
+        if not deferred:
+            return
+        wanted = [deferred[(index + at) % len(deferred)] for at in range(several)]
+
+        def outcome(answer: Any) -> None:
+            if isinstance(answer, BrokerError):
+                return
+            for message, lock in answer:
+                self._name(to, message)
+                if lock is None:
+                    self.gone.add(body(message))
+                else:
+                    self.fetched.append((to, lock))
+
+        queue.receive_deferred([message.sequence_number for message in wanted], wanted[0].session_id, deletes, outcome)
+        self.world.run()
+
+    @rule(to=path, limit=st.integers(1, 4))
+    def delete(self, to: str, limit: int) -> None:
+        def outcome(answer: int | BrokerError) -> None:
+            if isinstance(answer, int):
+                assert answer <= limit
+                self.deleted += answer
+
+        session = SESSIONS[limit % 3] if to == "s" else None
+        self.world.namespace.queue(to).delete_before(self.world.clock() + 1, limit, session, outcome)
+        self.world.run()
+
+    @rule(to=st.sampled_from(PATHS), first=st.integers(0, 50))
+    def peek(self, to: str, first: int) -> None:
+        def outcome(answer: Any) -> None:
+            if not isinstance(answer, BrokerError):
+                numbers = [message.sequence_number for message in answer]
+                assert numbers == sorted(set(numbers))
+
+        self.world.namespace.queue(to).peek(first, 3, None, outcome)
+
+    # --- transactions ---
+
+    @rule(to=path, index=any_index, sends=st.integers(0, 2), settles=st.lists(st.sampled_from(SETTLEMENTS[:4]), max_size=3))
+    def work_in_a_transaction(self, to: str, index: int, sends: int, settles: list[str]) -> None:
+        id = self.transactions.declare()
+        transaction = self.transactions.get(id)
+        texts: list[str] = []
+        completed: list[str] = []
+        made = [self._new(to, SESSIONS[index % 3], None, None) for _ in range(sends)]
+        for text, message in made:
+            transaction.send(self.world.namespace.queue(to), [message], Scope(to, self))
+            texts.append(text)
+        locks = self._locks()
+        for at, how in enumerate(settles if locks else ()):
+            where, lock = locks[(index + at) % len(locks)]
+            queue = self.world.namespace.queue(where)
+            with suppress(BrokerError):
+                transaction.settle(queue, [lock], getattr(queue, how), Scope(to, self))
+                if how == "complete":
+                    completed.append(body(lock.message))
+        self.open.append((id, texts, completed))
+
+    @precondition(lambda self: self.open)
+    @rule(index=any_index, fail=st.sampled_from((False, False, True)))
+    def discharge(self, index: int, fail: bool) -> None:
+        id, texts, completed = self.open.pop(index % len(self.open))
+
+        def outcome(error: BrokerError | None) -> None:
+            if not fail:
+                self._sent(texts)(error)
+                if error is None:
+                    self.gone.update(completed)
+
+        with suppress(BrokerError):
+            self.transactions.discharge(id, fail=fail, done=outcome)
+        self.world.run()
+
+    # --- time and the store ---
+
+    @rule(milliseconds=st.sampled_from((1, 500, SECOND, SECOND, 10 * SECOND, 30 * SECOND, MINUTE)))
+    def advance(self, milliseconds: int) -> None:
+        self.world.advance(milliseconds)
+
+    @rule(what=st.sampled_from(("held", "held_outcomes", "held_answers")))
+    def hold(self, what: str) -> None:
+        if getattr(self.store, what) is None:
+            setattr(self.store, what, [])
+
+    @rule(what=st.sampled_from(("held", "held_outcomes", "held_answers")), index=any_index)
+    def release_one(self, what: str, index: int) -> None:
+        held = getattr(self.store, what)
+        if held:
+            held.pop(0)()
+            self.world.run()
+
+    @rule(what=st.sampled_from(("commits", "outcomes", "answers")))
+    def release_all(self, what: str) -> None:
+        getattr(self.store, f"release_{what}")()
+        self.world.run()
+
+    @rule(commits=st.booleans(), reads=st.booleans())
+    def fail(self, commits: bool, reads: bool) -> None:
+        self.store.fails = lambda changes: StoreError("not now") if commits else None
+        self.store.fails_to_read = reads
+
+    @rule()
+    def work(self) -> None:
+        self.store.fails = lambda changes: None
+        self.store.fails_to_read = False
+
+    @initialize()
+    def start(self) -> None:
+        self.check()
+
+    @rule()
+    def check(self) -> None:
+        self._come_to_rest()
+        self._check()
+
+    @rule()
+    def restart(self) -> None:
+        self._come_to_rest()
+        self.world = self.world.restarted()
+        self._begin()
+        self._check()
+
+    def teardown(self) -> None:
+        self.check()
+        self._drain()
+
+    # --- what must hold ---
+
+    def _come_to_rest(self) -> None:
+        self.work()
+        while self.store.held or self.store.held_outcomes or self.store.held_answers:
+            self.store.release_commits()
+            self.store.release_outcomes()
+            self.store.release_answers()
+            self.world.run()
+        self.release_all("commits")
+        self.release_all("outcomes")
+        self.release_all("answers")
+        self.world.run()
+        for to, receiver in self.receivers:
+            for message in receiver.got:
+                self._name(to, message)
+                if receiver.deletes:
+                    self.gone.add(body(message))
+        for holder in self.holders:
+            for message in holder.got:
+                self._name("s", message)
+                if holder.deletes:
+                    self.gone.add(body(message))
+
+    def _name(self, to: str, message: StoredMessage) -> None:
+        assert self.named.setdefault((to, message.sequence_number), body(message)) == body(message)
+
+    def _stored(self, to: str) -> list[StoredMessage]:
+        return list(self.store._entities[self.world.namespace.queue(to).entity].messages.values())
+
+    def _check(self) -> None:
+        assert self.world.namespace.journal.idle
+        for to in PATHS:
+            self._check_counters(to)
+            queue = self.world.namespace.queue(to)
+            assert not queue._leaving
+            assert not queue._watches
+            assert not queue._sweeps
+            numbers = {message.sequence_number for message in self._stored(to)}
+            assert numbers >= queue._locks.keys(), "a lock on a message that is gone"
+            assert not any(lock.settling for lock in queue._locks.values())
+            if isinstance(queue, SessionQueue):
+                self._check_sessions(queue)
+            else:
+                self._check_window(queue, queue._backlog, self._active(to))
+        used = sum(_bytes_in(backlog) for backlog in self._backlogs())
+        assert self.world.namespace._machinery.budget.used == used
+        self._check_bodies()
+
+    def _active(self, to: str, session: str | None = None) -> set[int]:
+        return {
+            message.sequence_number
+            for message in self._stored(to)
+            if message.state == ACTIVE and session in (None, message.session_id)
+        }
+
+    def _check_counters(self, to: str) -> None:
+        queue = self.world.namespace.queue(to)
+        messages = self._stored(to)
+        states = Counter(message.state for message in messages)
+        size = sum(len(message.payload) for message in messages)
+        expected = (states[ACTIVE], states[DEFERRED], states[SCHEDULED], size)
+        assert _summary(queue.counters) == expected
+        assert _summary(self.store._entities[queue.entity].stored.counters) == expected
+        assert queue._staged_bytes == 0
+
+    def _check_window(self, queue: Queue | SessionQueue, backlog: Backlog, active: set[int]) -> None:
+        window = _window(backlog)
+        assert len(window) == len(set(window)), "twice in the window"
+        assert not set(window) & queue._locks.keys(), "locked and waiting"
+        known = {number for number in active if number <= backlog._through}
+        assert set(window) == known - queue._locks.keys(), "in the window is what waits"
+
+    def _check_sessions(self, queue: SessionQueue) -> None:
+        counts = Counter(message.session_id for message in self._stored("s") if message.state == ACTIVE)
+        assert {id: session.active for id, session in queue._sessions.items() if session.active} == dict(counts)
+        for id, session in queue._sessions.items():
+            assert session.id == id
+            assert session.active or session.holder is not None
+            assert (id in queue._free) == (session.holder is None)
+            assert session.holder is not None or not session.locks
+            if session.backlog is not None:
+                self._check_window(queue, session.backlog, self._active("s", id))
+        assert queue._free.keys() <= queue._sessions.keys()
+        assert not (queue._free and queue._waiting), "somebody waits though a session is free"
+        assert sum(len(session.locks) for session in queue._sessions.values()) == len(queue._locks)
+
+    def _check_bodies(self) -> None:
+        there = Counter(body(message) for to in PATHS for message in self._stored(to))
+        assert set(there.values()) <= {1}, "a message is there twice"
+        taken = {text for text, error in self.sent.items() if error is None}
+        assert there.keys() <= taken, "a message is there that was refused"
+        assert not there.keys() & self.gone, "a message that is gone is still there"
+        lost = taken - there.keys() - self.gone - self.expirable
+        assert len(lost) <= self.deleted, f"lost: {lost}"
+
+    def _backlogs(self) -> Iterator[Backlog]:
+        for to in PATHS:
+            queue = self.world.namespace.queue(to)
+            if isinstance(queue, SessionQueue):
+                yield from (session.backlog for session in queue._held if session.backlog is not None)
+            else:
+                yield queue._backlog
+
+    def _drain(self) -> None:
+        """Everything that is active can be received in the end, each message once."""
+        for to, receiver in self.receivers:
+            self.world.queue(to).leave(receiver)
+        for holder in self.holders:
+            holder.close()
+        for _ in range(4):
+            self.world.advance(MINUTE)
+        self._come_to_rest()
+        self._check()
+        for to in PATHS:
+            waiting = {body(message) for message in self._stored(to) if message.state != DEFERRED}
+            got: list[str] = []
+            if to == "s":
+                while self.world.sessions()._free:
+                    receiver = SessionReceiver(self.world, deletes=True)
+                    numbers = receiver.numbers
+                    assert numbers == sorted(numbers)
+                    got += receiver.bodies
+                    receiver.close()
+            else:
+                got = Receiver(self.world, self.world.queue(to), deletes=True).bodies
+            assert sorted(got) == sorted(waiting)
+        assert all(self.world.namespace.queue(to).counters.active == 0 for to in PATHS)
+
+
+def _summary(counters: Counters) -> tuple[int, int, int, int]:
+    return counters.active, counters.deferred, counters.scheduled, counters.size_in_bytes
+
+
+def _window(backlog: Backlog) -> list[int]:
+    numbers = [message.sequence_number for message in backlog._ready]
+    numbers += [number for number, _ in backlog._returned]
+    return [number for number in numbers if number not in backlog._gone]
+
+
+def _bytes_in(backlog: Backlog) -> int:
+    messages = [*backlog._ready, *(message for _, message in backlog._returned)]
+    assert backlog._bytes == sum(len(message.payload) + OBJECT_BYTES for message in messages)
+    return backlog._bytes
+
+
+def test_whatever_happens_nothing_is_lost_or_there_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
+        monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
+    for module in ("timetable", "schedule"):
+        monkeypatch.setattr(f"peeklock.broker.{module}.BATCH", 3)
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Broker,
+        settings=settings(
+            max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
