@@ -369,7 +369,7 @@ def test_many_requests_are_under_way_at_a_time(connection: Connection, managemen
 def test_replies_that_nobody_takes_are_kept_up_to_a_limit(connection: Connection) -> None:
     links = RequestLinks(connection, credit=0)
     for _ in range(1000):
-        links.requests.send(request("peek-message", PEEK))
+        links.requests.send(request("no-such-operation", {}))  # answered before it is accepted
     with pytest.raises(SendRejected) as refused:
         links.requests.send(request("peek-message", PEEK))
     assert refused.value.condition == "amqp:resource-limit-exceeded"
@@ -537,7 +537,6 @@ def test_the_associated_link_must_be_the_one_that_holds_the_session(operation: s
     mine, other = accept_session(connection, "mine"), accept_session(connection, "other")
     management = Management(connection, "sessions")
     body = {**GOOD[operation], "session-id": "mine"}
-    assert management.ask(operation, body, {"associated-link-name": mine.name}).application_properties
     assert status_of(management.ask(operation, body, {"associated-link-name": mine.name})) == 200
     for name in (other.name, "a link of long ago"):
         assert management.refusal(operation, body, {"associated-link-name": name})[:2] == LOST_SESSION

@@ -73,16 +73,6 @@ def test_renew_lock(broker: BrokerThread, connection: Connection, management: Ma
     assert management.ok("renew-lock", {"lock-tokens": uuids(token_of(first))})
 
 
-def test_renewed_expirations_are_in_the_order_of_the_tokens(
-    broker: BrokerThread, connection: Connection, management: Management
-) -> None:
-    send(connection, b"first", b"second")
-    messages = receive(connection.receiver("queue"), 2)
-    tokens = uuids(*[token_of(message) for message in reversed(messages)])
-    expirations = management.ok("renew-lock", {"lock-tokens": tokens})["expirations"]
-    assert len(expirations) == 2
-
-
 def test_renew_lock_of_a_lost_lock_is_410(broker: BrokerThread, connection: Connection, management: Management) -> None:
     send(connection, b"first", b"second")
     lost = receive(connection.receiver("queue", credit=1), 1)[0]
