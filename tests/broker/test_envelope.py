@@ -21,9 +21,9 @@ from peeklock.broker.envelope import (
     Annex,
     _full_head,
     head,
-    message_id,
     read_incoming,
     with_application_properties,
+    with_session_id,
 )
 from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty
 from peeklock.store.base import StoredMessage
@@ -35,6 +35,11 @@ UINT_MAX = 0xFFFFFFFF
 
 def properties(**fields: Any) -> Properties:
     return Properties(**{"message_id": "id", **fields})
+
+
+def message_id(bare: bytes) -> Any:
+    properties = Message.decode(bare).properties
+    return properties.message_id if properties is not None else None
 
 
 def bare_of(message: Message) -> bytes:
@@ -410,3 +415,20 @@ def test_no_changes_change_nothing() -> None:
 def test_a_written_value_can_be_read_again() -> None:
     encoded = with_application_properties(BODY, {"n": 1})
     assert decode_value(encoded[3:])[0] == {"n": 1}
+
+
+def test_a_session_id_that_is_named_beside_the_message_is_written_into_it() -> None:
+    bare = Message(properties=Properties(message_id="m", subject="s"), data=[b"x"]).encode()
+    message = Message.decode(with_session_id(bare, "the session"))
+    assert message.properties == Properties(message_id="m", subject="s", group_id="the session")
+    assert message.data == [b"x"]
+
+
+def test_application_properties_that_nobody_can_read_do_not_keep_a_message_from_being_changed() -> None:
+    unreadable = b"\x00\x53\x74\xc1\x03\x02\xa1\x09"  # a key that is longer than the map
+    bare = Message(properties=Properties(message_id="m"), data=[b"x"]).encode()
+    properties, body = bare[:-6], bare[-6:]
+    assert body == b"\x00\x53\x75\xa0\x01x"
+    message = Message.decode(with_application_properties(properties + unreadable + body, {"a": 1}))
+    assert message.application_properties == {"a": 1}
+    assert message.data == [b"x"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from peeklock.broker.backlog import OBJECT_BYTES, Backlog
 from peeklock.broker.container import Lock
@@ -25,11 +26,10 @@ from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Counters, StoredMes
 PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")
 SESSIONS = ("x", "y", "z")
 SETTLEMENTS = ("complete", "abandon", "defer", "dead_letter", "release")
+HELD = ("held", "held_outcomes", "held_answers")
 
-path = st.sampled_from(("q", "s"))
-time_to_live = st.sampled_from((None, None, SECOND, 20 * SECOND))
-delay = st.sampled_from((None, None, None, SECOND, 20 * SECOND))
-any_index = st.integers(0, 1000)
+happens = rule(chance=st.randoms(use_true_random=True))
+"""Something that may happen; the details are up to chance."""
 
 
 class Broker(RuleBasedStateMachine):
@@ -82,11 +82,12 @@ class Broker(RuleBasedStateMachine):
 
         return outcome
 
-    @rule(
-        to=path, sessions=st.lists(st.sampled_from(SESSIONS), min_size=1, max_size=5), ttl=time_to_live, after=delay
-    )
-    def send(self, to: str, sessions: list[str], ttl: int | None, after: int | None) -> None:
-        made = [self._new(to, session, ttl, after) for session in sessions]
+    @happens
+    def send(self, chance: Random) -> None:
+        to = chance.choice(("q", "s"))
+        ttl = chance.choice((None, None, SECOND, 20 * SECOND))
+        after = chance.choice((None, None, None, SECOND, 20 * SECOND))
+        made = [self._new(to, chance.choice(SESSIONS), ttl, after) for _ in range(chance.randrange(1, 6))]
         queue = self.world.namespace.queue(to)
         admitted = queue.admit([message for _, message in made])
         numbers = queue.number(admitted)
@@ -95,10 +96,11 @@ class Broker(RuleBasedStateMachine):
         queue.stage_sends(self.world.namespace.journal.sends, admitted, self._sent([text for text, _ in made]))
         self.world.run()
 
-    @precondition(lambda self: self.scheduled)
-    @rule(index=any_index)
-    def cancel(self, index: int) -> None:
-        to, number, text = self.scheduled[index % len(self.scheduled)]
+    @happens
+    def cancel(self, chance: Random) -> None:
+        if not self.scheduled:
+            return
+        to, number, text = chance.choice(self.scheduled[-10:])
 
         def outcome(error: BrokerError | None) -> None:
             if error is None:
@@ -109,38 +111,41 @@ class Broker(RuleBasedStateMachine):
 
     # --- receiving ---
 
-    @rule(to=st.sampled_from(("q", "q", "q/$DeadLetterQueue", "s/$DeadLetterQueue")), credit=st.integers(1, 6))
-    def receive(self, to: str, credit: int) -> None:
-        self.receivers.append((to, Receiver(self.world, self.world.queue(to), credit)))
+    @happens
+    def receive(self, chance: Random) -> None:
+        to = chance.choice(("q", "q", "q/$DeadLetterQueue", "s/$DeadLetterQueue"))
+        self.receivers.append((to, Receiver(self.world, self.world.queue(to), chance.randrange(1, 7))))
 
-    @rule(to=st.sampled_from(("q", "q/$DeadLetterQueue")), credit=st.integers(1, 3))
-    def receive_and_delete(self, to: str, credit: int) -> None:
-        self.receivers.append((to, Receiver(self.world, self.world.queue(to), credit, deletes=True)))
+    @happens
+    def receive_and_delete(self, chance: Random) -> None:
+        to = chance.choice(("q", "q", "q/$DeadLetterQueue"))
+        self.receivers.append((to, Receiver(self.world, self.world.queue(to), chance.randrange(1, 4), deletes=True)))
 
-    @precondition(lambda self: self.receivers)
-    @rule(index=any_index)
-    def leave(self, index: int) -> None:
-        to, receiver = self.receivers[index % len(self.receivers)]
-        self.world.queue(to).leave(receiver)
-        receiver.credit = 0
+    @happens
+    def leave(self, chance: Random) -> None:
+        if self.receivers:
+            to, receiver = chance.choice(self.receivers)
+            self.world.queue(to).leave(receiver)
+            receiver.credit = 0
 
-    @rule(id=st.sampled_from((None, *SESSIONS)), credit=st.integers(0, 6), deletes=st.sampled_from((False, False, True)))
-    def accept(self, id: str | None, credit: int, deletes: bool) -> None:
+    @happens
+    def accept(self, chance: Random) -> None:
+        id = chance.choice((None, None, *SESSIONS))
+        credit, deletes = chance.randrange(7), chance.random() < 0.3
         with suppress(BrokerError):
             self.holders.append(SessionReceiver(self.world, id, credit=credit, deletes=deletes, time_out=5 * SECOND))
 
-    @precondition(lambda self: self.holders)
-    @rule(index=any_index)
-    def close(self, index: int) -> None:
-        self.holders[index % len(self.holders)].close()
+    @happens
+    def close(self, chance: Random) -> None:
+        if self.holders:
+            chance.choice(self.holders[-4:]).close()
 
-    @precondition(lambda self: self.holders)
-    @rule(index=any_index, renew=st.booleans())
-    def go_on(self, index: int, renew: bool) -> None:
-        holder = self.holders[index % len(self.holders)]
-        if holder.session is None:
+    @happens
+    def go_on(self, chance: Random) -> None:
+        holder = chance.choice(self.holders[-4:]) if self.holders else None
+        if holder is None or holder.session is None:
             return
-        if renew:
+        if chance.random() < 0.5:
             with suppress(BrokerError):
                 queue = self.world.sessions()
                 queue.renew_session(queue.held(holder.session.id))
@@ -148,16 +153,24 @@ class Broker(RuleBasedStateMachine):
 
     # --- settling ---
 
-    def _locks(self) -> list[tuple[str, Lock]]:
+    def _lock(self, chance: Random) -> tuple[str, Lock] | None:
+        """One that somebody got, most likely one that still holds."""
         found = [(to, lock) for to, receiver in self.receivers for lock in receiver.locks]
         found += [("s", lock) for holder in self.holders for lock in holder.locks]
-        return found[-20:] + self.fetched[-5:]
+        found += self.fetched
+        if chance.random() < 0.9:
+            held = self.world.namespace.queue
+            found = [(to, lock) for to, lock in found if held(to)._locks.get(lock.message.sequence_number) is lock]
+        return chance.choice(found) if found else None
 
-    @rule(index=any_index, how=st.sampled_from(SETTLEMENTS), several=st.integers(1, 3))
-    def settle(self, index: int, how: str, several: int) -> None:
-        locks = self._locks()
-        for at in range(several if locks else 0):
-            to, lock = locks[(index + at) % len(locks)]
+    @happens
+    def settle(self, chance: Random) -> None:
+        how = chance.choice(SETTLEMENTS)
+        for _ in range(chance.randrange(1, 4)):
+            chosen = self._lock(chance)
+            if chosen is None:
+                break
+            to, lock = chosen
             queue = self.world.namespace.queue(to)
             text = body(lock.message)
 
@@ -168,28 +181,30 @@ class Broker(RuleBasedStateMachine):
             with suppress(BrokerError):
                 if how == "release":
                     queue.release(lock)
+                elif how == "complete":
+                    queue.complete(lock, outcome)
                 else:
-                    getattr(queue, how)(lock, outcome)
+                    getattr(queue, how)(lock, outcome, properties={"how": how})
         self.world.run()
 
-    @rule(index=any_index)
-    def renew(self, index: int) -> None:
-        locks = self._locks()
-        if locks:
-            to, lock = locks[index % len(locks)]
+    @happens
+    def renew(self, chance: Random) -> None:
+        chosen = self._lock(chance)
+        if chosen is not None:
+            to, lock = chosen
             with suppress(BrokerError):
                 queue = self.world.namespace.queue(to)
                 queue.renew(queue.lock_of(lock.tag))
 
     # --- by number ---
 
-    @rule(to=st.sampled_from(PATHS), index=any_index, deletes=st.booleans(), several=st.integers(1, 2))
-    def fetch(self, to: str, index: int, deletes: bool, several: int) -> None:
-        queue = self.world.namespace.queue(to)
+    @happens
+    def fetch(self, chance: Random) -> None:
+        to = chance.choice(PATHS)
         deferred = [message for message in self._stored(to) if message.state == DEFERRED]
         if not deferred:
             return
-        wanted = [deferred[(index + at) % len(deferred)] for at in range(several)]
+        wanted = chance.sample(deferred, min(len(deferred), chance.randrange(1, 3)))
 
         def outcome(answer: Any) -> None:
             if isinstance(answer, BrokerError):
@@ -201,55 +216,65 @@ class Broker(RuleBasedStateMachine):
                 else:
                     self.fetched.append((to, lock))
 
-        queue.receive_deferred([message.sequence_number for message in wanted], wanted[0].session_id, deletes, outcome)
+        numbers = [message.sequence_number for message in wanted]
+        deletes = chance.random() < 0.3
+        self.world.namespace.queue(to).receive_deferred(numbers, wanted[0].session_id, deletes, outcome)
         self.world.run()
 
-    @rule(to=path, limit=st.integers(1, 4))
-    def delete(self, to: str, limit: int) -> None:
+    @happens
+    def delete(self, chance: Random) -> None:
+        to, limit = chance.choice(("q", "s")), chance.randrange(1, 5)
+
         def outcome(answer: int | BrokerError) -> None:
             if isinstance(answer, int):
                 assert answer <= limit
                 self.deleted += answer
 
-        session = SESSIONS[limit % 3] if to == "s" else None
+        session = chance.choice(SESSIONS) if to == "s" else None
         self.world.namespace.queue(to).delete_before(self.world.clock() + 1, limit, session, outcome)
         self.world.run()
 
-    @rule(to=st.sampled_from(PATHS), first=st.integers(0, 50))
-    def peek(self, to: str, first: int) -> None:
+    @happens
+    def peek(self, chance: Random) -> None:
         def outcome(answer: Any) -> None:
             if not isinstance(answer, BrokerError):
                 numbers = [message.sequence_number for message in answer]
                 assert numbers == sorted(set(numbers))
 
-        self.world.namespace.queue(to).peek(first, 3, None, outcome)
+        self.world.namespace.queue(chance.choice(PATHS)).peek(chance.randrange(50), 3, None, outcome)
 
     # --- transactions ---
 
-    @rule(to=path, index=any_index, sends=st.integers(0, 2), settles=st.lists(st.sampled_from(SETTLEMENTS[:4]), max_size=3))
-    def work_in_a_transaction(self, to: str, index: int, sends: int, settles: list[str]) -> None:
+    @happens
+    def work_in_a_transaction(self, chance: Random) -> None:
         id = self.transactions.declare()
         transaction = self.transactions.get(id)
+        to = chance.choice(("q", "s"))
         texts: list[str] = []
         completed: list[str] = []
-        made = [self._new(to, SESSIONS[index % 3], None, None) for _ in range(sends)]
-        for text, message in made:
+        for _ in range(chance.randrange(3)):
+            text, message = self._new(to, chance.choice(SESSIONS), None, None)
             transaction.send(self.world.namespace.queue(to), [message], Scope(to, self))
             texts.append(text)
-        locks = self._locks()
-        for at, how in enumerate(settles if locks else ()):
-            where, lock = locks[(index + at) % len(locks)]
+        for _ in range(chance.randrange(4)):
+            chosen = self._lock(chance)
+            if chosen is None:
+                break
+            where, lock = chosen
             queue = self.world.namespace.queue(where)
+            how = chance.choice(SETTLEMENTS[:4])
             with suppress(BrokerError):
                 transaction.settle(queue, [lock], getattr(queue, how), Scope(to, self))
                 if how == "complete":
                     completed.append(body(lock.message))
         self.open.append((id, texts, completed))
 
-    @precondition(lambda self: self.open)
-    @rule(index=any_index, fail=st.sampled_from((False, False, True)))
-    def discharge(self, index: int, fail: bool) -> None:
-        id, texts, completed = self.open.pop(index % len(self.open))
+    @happens
+    def discharge(self, chance: Random) -> None:
+        if not self.open:
+            return
+        id, texts, completed = self.open.pop(chance.randrange(len(self.open)))
+        fail = chance.random() < 0.3
 
         def outcome(error: BrokerError | None) -> None:
             if not fail:
@@ -263,72 +288,60 @@ class Broker(RuleBasedStateMachine):
 
     # --- time and the store ---
 
-    @rule(milliseconds=st.sampled_from((1, 500, SECOND, SECOND, 10 * SECOND, 30 * SECOND, MINUTE)))
-    def advance(self, milliseconds: int) -> None:
-        self.world.advance(milliseconds)
+    @happens
+    def advance(self, chance: Random) -> None:
+        self.world.advance(chance.choice((1, 100, SECOND, SECOND, SECOND, 10 * SECOND, 30 * SECOND, MINUTE)))
 
-    @rule(what=st.sampled_from(("held", "held_outcomes", "held_answers")))
-    def hold(self, what: str) -> None:
+    @happens
+    def hold(self, chance: Random) -> None:
+        what = chance.choice(HELD)
         if getattr(self.store, what) is None:
             setattr(self.store, what, [])
 
-    @rule(what=st.sampled_from(("held", "held_outcomes", "held_answers")), index=any_index)
-    def release_one(self, what: str, index: int) -> None:
-        held = getattr(self.store, what)
-        if held:
+    @happens
+    def release(self, chance: Random) -> None:
+        """Some of what is held; in its order, but for answers to reads of different entities."""
+        held = getattr(self.store, chance.choice(HELD))
+        for _ in range(min(len(held or ()), chance.randrange(1, 4))):
             held.pop(0)()
             self.world.run()
 
-    @rule(what=st.sampled_from(("commits", "outcomes", "answers")), seldom=st.integers(0, 3))
-    def release_all(self, what: str, seldom: int = 0) -> None:
-        if seldom:
-            return
-        getattr(self.store, f"release_{what}")()
+    @happens
+    def stop_holding(self, chance: Random) -> None:
+        chance.choice((self.store.release_commits, self.store.release_outcomes, self.store.release_answers))()
         self.world.run()
 
-    @rule(commits=st.sampled_from((False, True)), reads=st.sampled_from((False, False, True)))
-    def fail(self, commits: bool, reads: bool) -> None:
-        self.store.fails = lambda changes: StoreError("not now") if commits else None
-        self.store.fails_to_read = reads
+    @happens
+    def fail(self, chance: Random) -> None:
+        refuses = chance.random() < 0.3
+        self.store.fails = lambda changes: StoreError("not now") if refuses else None
+        self.store.fails_to_read = chance.random() < 0.2
 
-    def _work(self) -> None:
-        self.store.fails = lambda changes: None
-        self.store.fails_to_read = False
-
-    @initialize()
-    def start(self) -> None:
-        self.check()
-
-    def check(self) -> None:
-        self._come_to_rest()
-        self._check()
-
-    @rule(seldom=st.integers(0, 5))
-    def restart(self, seldom: int) -> None:
-        if seldom:
-            return
-        self._come_to_rest()
-        self.world = self.world.restarted()
-        self._begin()
-        self._check()
+    @happens
+    def restart(self, chance: Random) -> None:
+        if chance.random() < 0.2:
+            self._come_to_rest()
+            self._check()
+            self.world = self.world.restarted()
+            self._begin()
+            self._check()
 
     def teardown(self) -> None:
-        self.check()
+        self._come_to_rest()
+        self._check()
         self._drain()
 
     # --- what must hold ---
 
     def _come_to_rest(self) -> None:
-        self._work()
-        while self.store.held or self.store.held_outcomes or self.store.held_answers:
+        """The store does all it was asked for, and what follows from that."""
+        self.store.fails = lambda changes: None
+        self.store.fails_to_read = False
+        while any(getattr(self.store, what) is not None for what in HELD):
             self.store.release_commits()
             self.store.release_outcomes()
             self.store.release_answers()
             self.world.run()
-        self.release_all("commits")
-        self.release_all("outcomes")
-        self.release_all("answers")
-        self.world.run()
         for to, receiver in self.receivers:
             for message in receiver.got:
                 self._name(to, message)
@@ -462,14 +475,26 @@ def _bytes_in(backlog: Backlog) -> int:
     return backlog._bytes
 
 
-def test_whatever_happens_nothing_is_lost_or_there_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def small_windows_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
     for module in ("timetable", "schedule"):
         monkeypatch.setattr(f"peeklock.broker.{module}.BATCH", 3)
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Broker,
-        settings=settings(
-            max_examples=60, stateful_step_count=80, deadline=None, suppress_health_check=list(HealthCheck)
-        ),
-    )
+
+
+def test_whatever_happens_nothing_is_lost_or_there_twice() -> None:
+    bounds = settings(max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(Broker, settings=bounds)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happens_for_a_long_time_nothing_is_lost_or_there_twice(seed: int) -> None:
+    """Longer than the machine would go on by itself, with all that can happen about equally often."""
+    chance = Random(seed)
+    names = [name for name, member in vars(Broker).items() if hasattr(member, "hypothesis_stateful_rule")]
+    assert len(names) > 15
+    broker = Broker()
+    for _ in range(400):
+        getattr(broker, chance.choice(names))(chance)
+    broker.teardown()

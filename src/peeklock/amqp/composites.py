@@ -166,9 +166,7 @@ def class_of(descriptor: Any) -> type[Composite] | None:
     return BY_NAME.get(descriptor) if isinstance(descriptor, Symbol) else None
 
 
-def read_fields(
-    cls: type[Composite], data: bytes, offset: int, depth: int, budget: Budget
-) -> tuple[Composite, int]:
+def read_fields(cls: type[Composite], data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Composite, int]:
     """The list behind the descriptor of a composite."""
     code = data[offset]
     offset += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import struct
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -172,9 +173,13 @@ def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:
     return replace_section(bare, found.properties, list_section(PROPERTIES, fields))
 
 
-def message_id(bare: bytes) -> Any:
-    """The message-id, in its own type."""
-    return _property(scan(bare), _MESSAGE_ID)
+def with_session_id(bare: bytes, session_id: str) -> bytes:
+    """The message in a session that its sender named beside it."""
+    found = scan(bare)
+    fields = [] if found.properties is None else raw_fields(bare, found.properties)
+    fields += [NULL] * (_GROUP_ID + 1 - len(fields))
+    fields[_GROUP_ID] = encode_value(session_id)
+    return replace_section(bare, found.properties, list_section(PROPERTIES, fields))
 
 
 def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
@@ -186,9 +191,11 @@ def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
     fields: list[bytes] = []
     part = found.application_properties
     if part is not None:
-        for key, value in raw_entries(bare, part):
-            if str(decode_value(key)[0]) not in named:
-                fields += (key, value)
+        # Nobody looked inside when the message came; what cannot be read is nothing that a receiver could have used.
+        with suppress(DecodeError):
+            for key, value in raw_entries(bare, part):
+                if str(decode_value(key)[0]) not in named:
+                    fields += (key, value)
     for name, value in named.items():
         fields += (encode_value(name), encode_value(value))
     section = map_section(APPLICATION_PROPERTIES, fields)

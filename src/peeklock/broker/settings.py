@@ -125,6 +125,8 @@ class Profile:
 
     name: str
     max_message_bytes: int
+    max_deleted_messages: int
+    """By one request."""
     max_entities: int
     """Queues and topics together."""
     max_subscriptions: int
@@ -187,6 +189,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             name="standard",
             max_message_bytes=256 * 1024,
+            max_deleted_messages=500,
             max_entities=10_000,
             max_subscriptions=2_000,
             ranges=_STANDARD,
@@ -194,6 +197,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             name="premium",
             max_message_bytes=100 * 1024 * 1024,
+            max_deleted_messages=4000,
             max_entities=1_000,
             max_subscriptions=2_000,
             ranges=_PREMIUM,
@@ -201,6 +205,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             name="emulator",
             max_message_bytes=256 * 1024,
+            max_deleted_messages=500,
             max_entities=50,
             max_subscriptions=50,
             ranges=_EMULATOR,
@@ -209,6 +214,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             name=LAXEST,
             max_message_bytes=100 * 1024 * 1024,
+            max_deleted_messages=4000,
             max_entities=2**31 - 1,
             max_subscriptions=2**31 - 1,
             ranges=_UNLIMITED,

@@ -11,7 +11,7 @@ from peeklock.broker.container import Done, Lock, check_reason
 from peeklock.broker.definitions import (
     Right,
 )
-from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_token
+from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_token, with_session_id
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
@@ -165,7 +165,8 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
         raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
     incoming = read_incoming(encoded, call.container.definition.requires_session)
     if incoming.session_id is None and values["session-id"] is not None and call.container.has_sessions:
-        incoming = incoming._replace(session_id=values["session-id"])
+        bare = with_session_id(incoming.bare, values["session-id"])
+        incoming = incoming._replace(bare=bare, session_id=values["session-id"])
     return incoming
 
 
@@ -179,8 +180,9 @@ def batch_delete_messages(call: Call) -> None:
     if call.container.has_sessions and arguments["session-id"] is None:
         raise OperationNotAllowed("Messages of an entity with sessions are deleted by session: give 'session-id'.")
     count = arguments["message-count"]
-    if not 1 <= count <= MAX_COUNT:
-        raise InvalidProperty(f"'message-count' must be between 1 and {MAX_COUNT}.")
+    most = call.peer.namespace.profile.max_deleted_messages
+    if not 1 <= count <= most:
+        raise InvalidProperty(f"'message-count' must be between 1 and {most}.")
 
     def deleted(outcome: int | BrokerError) -> None:
         if isinstance(outcome, BrokerError):
@@ -285,7 +287,7 @@ OPERATIONS = (
         summary="Delete active, unlocked messages from the head. 204 when there are none.",
         right=Right.LISTEN,
         request=(
-            Field("message-count", Kind.INT, note="at most 4096"),
+            Field("message-count", Kind.INT, note="at most 500, or 4000 in the premium profile"),
             Field("enqueued-time-utc", Kind.TIMESTAMP, note="only messages enqueued before"),
             _SESSION_ID,
         ),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 REQUEST_CREDIT: Final = 200
 MAX_REQUEST_BYTES: Final = 1024 * 1024
 MAX_WAITING_REPLIES: Final = 1000
+MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
 """Replies kept for a client that gives no credit; beyond them its requests are refused."""
 
 
@@ -45,12 +46,13 @@ class ReplyNode(Node):
         super().__init__(peer, address)
         self.link = link
         self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
         self._tags = count()
         link.accept()
 
     @property
     def full(self) -> bool:
-        return len(self._waiting) >= MAX_WAITING_REPLIES
+        return len(self._waiting) >= MAX_WAITING_REPLIES or self._waiting_bytes >= MAX_WAITING_BYTES
 
     @property
     def reply_address(self) -> str | None:
@@ -58,13 +60,17 @@ class ReplyNode(Node):
         return getattr(target, "address", None)
 
     def reply(self, message: Message) -> None:
-        self._waiting.append(message.encode())
+        encoded = message.encode()
+        self._waiting.append(encoded)
+        self._waiting_bytes += len(encoded)
         self.on_credit()
 
     def on_credit(self) -> None:
         link = self.link
         while self._waiting and link.ready():
-            link.send(next(self._tags).to_bytes(8), (self._waiting.popleft(),), settled=True)
+            reply = self._waiting.popleft()
+            self._waiting_bytes -= len(reply)
+            link.send(next(self._tags).to_bytes(8), (reply,), settled=True)
         if link.drain and not self._waiting:
             link.drained()
             link.drain = False
