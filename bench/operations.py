@@ -212,7 +212,8 @@ def _reply(requests: Requester, request: Any) -> dict[str, Any]:
     reply = requests.response(request, timeout=TIME_OUT)
     properties = reply.application_properties or {}
     if properties.get("statusCode") != 200:
-        raise ValueError(f"a request was answered {properties.get('statusCode')}: {properties.get('statusDescription')}")
+        said = f"{properties.get('statusCode')}: {properties.get('statusDescription')}"
+        raise ValueError(f"a request was answered {said}")
     body: dict[str, Any] = reply.value
     return body
 

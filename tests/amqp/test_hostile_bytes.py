@@ -72,9 +72,7 @@ def test_arbitrary_bytes_give_a_value_or_a_decode_error(decode: Decoder, data: s
 
 @EVERY_DECODER
 @given(st.data())
-def test_a_value_with_bytes_changed_gives_a_value_or_a_decode_error(
-    decode: Decoder, data: st.DataObject
-) -> None:
+def test_a_value_with_bytes_changed_gives_a_value_or_a_decode_error(decode: Decoder, data: st.DataObject) -> None:
     octets = bytearray(b"\x00\x53\x77" + encode_value(data.draw(values)))
     for _ in range(data.draw(st.integers(1, 3))):
         octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))

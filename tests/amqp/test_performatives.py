@@ -56,9 +56,7 @@ RECORDED: list[tuple[int, Composite, str]] = [
     ),
     (
         0x11,
-        Begin(
-            remote_channel=0, next_outgoing_id=0, incoming_window=5000, outgoing_window=5000, handle_max=255
-        ),
+        Begin(remote_channel=0, next_outgoing_id=0, incoming_window=5000, outgoing_window=5000, handle_max=255),
         "c0 14 08 600000 43 7000001388 7000001388 52ff 40 40 40",
     ),
     (
@@ -279,9 +277,7 @@ def test_absent_and_null_fields_take_the_default_of_the_specification() -> None:
     absent = decoded(composite_bytes(0x12, "l", UInt(0), False))
     assert nulls == absent == Attach(name="l", handle=0, role=False)
     assert (absent.snd_settle_mode, absent.rcv_settle_mode, absent.incomplete_unsettled) == (2, 0, False)
-    assert decoded(composite_bytes(0x28)) == Source(
-        durable=0, expiry_policy="session-end", timeout=0, dynamic=False
-    )
+    assert decoded(composite_bytes(0x28)) == Source(durable=0, expiry_policy="session-end", timeout=0, dynamic=False)
     assert decoded(composite_bytes(0x70)) == Header(
         durable=False, priority=4, ttl=None, first_acquirer=False, delivery_count=0
     )

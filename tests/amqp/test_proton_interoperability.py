@@ -115,9 +115,7 @@ def has_binary_key(value: Any) -> bool:
 
 @given(values)
 def test_proton_reads_what_we_write(value: Any) -> None:
-    assume(
-        not has_binary_key(value)
-    )  # proton's binding reads a binary as a memoryview, which no dict takes as key
+    assume(not has_binary_key(value))  # proton's binding reads a binary as a memoryview, which no dict takes as key
     written = encode_value(value)
     data = Data()
     assert data.decode(written) == len(written)

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.backlog import OBJECT_BYTES, Backlog
 from peeklock.broker.container import Lock
 from peeklock.broker.definitions import QueueDefinition
@@ -337,6 +337,7 @@ class Broker(RuleBasedStateMachine):
         """The store does all it was asked for, and what follows from that."""
         self.store.fails = lambda changes: None
         self.store.fails_to_read = False
+        self.world.run()
         while any(getattr(self.store, what) is not None for what in HELD):
             self.store.release_commits()
             self.store.release_outcomes()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.backlog import WINDOW_MESSAGES
 from peeklock.broker.container import Lock
 from peeklock.broker.definitions import QueueDefinition
@@ -397,7 +397,9 @@ def test_a_fetch_that_cannot_be_read_for_is_an_error() -> None:
 # --- deleting many ---
 
 
-def delete(world: World, limit: int = 100, before: int | None = None, path: str = "q", session: str | None = None) -> Any:
+def delete(
+    world: World, limit: int = 100, before: int | None = None, path: str = "q", session: str | None = None
+) -> Any:
     answers: list[Any] = []
     queue = world.namespace.queue(path)
     queue.delete_before(world.clock() + 1 if before is None else before, limit, session, answers.append)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from broker.world import (
     MINUTE,
     SECOND,
@@ -17,7 +18,6 @@ from broker.world import (
     incoming,
     session_queue,
 )
-
 from peeklock.amqp.message import Header, Properties
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import read_incoming

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, incoming, session_queue
 
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, incoming, session_queue
 from peeklock.broker.container import Container, Lock
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import (
@@ -453,7 +453,7 @@ def test_a_transaction_belongs_to_the_entity_of_its_first_work() -> None:
     connection = Connection(world)
     id = connection.declare()
     connection.send(id, "a")
-    with pytest.raises(OperationNotAllowed, match="'q'.*'other'"):
+    with pytest.raises(OperationNotAllowed, match=r"'q'.*'other'"):
         connection.send(id, "b", to="other", session=object())
     connection.send(id, "c", session=object())
     assert connection.discharge(id) is None

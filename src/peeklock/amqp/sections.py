@@ -222,7 +222,7 @@ def replace_section(bare: bytes, part: slice | None, section: bytes) -> bytes:
 
 
 def data_sections(payload: bytes) -> list[bytes]:
-    """The contents of all data sections of an encoded message, in order: the messages of a batch (format 0x80013700)."""
+    """The contents of all data sections of an encoded message, in order: in a batch each is a message."""
     found = []
     at = 0
     size = len(payload)

@@ -74,7 +74,7 @@ class Numbered(Scheduling):
 
         def found(messages: list[StoredMessage] | StoreError, changed: set[int]) -> None:
             if isinstance(messages, StoreError):
-                finish(unreadable(messages))
+                finish(deleted or unreadable(messages))  # what was deleted before is gone
                 return
             leaving = [message for message in messages if self._may_delete(message, enqueued_before, changed)]
             removals = self._journal.rest.changes.removals
@@ -95,7 +95,7 @@ class Numbered(Scheduling):
                     self._stayed(message)
             count = deleted + len(leaving)
             if error is not None:
-                finish(deleted or error)  # what was deleted before is gone
+                finish(deleted or error)
             elif not messages or count >= limit or messages[-1].enqueued_at >= enqueued_before:
                 finish(count)
             else:
@@ -182,6 +182,6 @@ class Numbered(Scheduling):
         self._journal.wake()
 
     def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:
-        """Lock them. The fetch counts as a delivery, which is stored when they are given back, as for any other lock."""
+        """Lock them. The fetch counts as a delivery; as for any lock, that is stored when they are given back."""
         counted = [self._changed(message, None, delivery_count=message.delivery_count + 1) for message in messages]
         done([(message, self._lock_deferred(message)) for message in counted])
