@@ -17,8 +17,20 @@ from bench.brokers import QUEUE, Peeklock
 from bench.load import encoded_message
 from bench.processes import file_system
 from bench.report import figure, machine, median, print_table
-from peeklock.amqp.types import Array, Int, Symbol, Timestamp, UInt
-from peeklock.client import Connection, Header, Message, Properties, ReceivedMessage, Requester, connect
+from peeklock.client import (
+    Array,
+    Connection,
+    Header,
+    Int,
+    Message,
+    Properties,
+    ReceivedMessage,
+    Requester,
+    Symbol,
+    Timestamp,
+    UInt,
+    connect,
+)
 
 IN_FLIGHT: Final = 4
 """Requests under way at once."""

@@ -28,7 +28,7 @@ LADDER: dict[str, set[str]] = {
     "store.sqlite_file": {"store.base", "store.sqlite_schema"},
     "store.sqlite_reader": {"store.base", "store.sqlite_file", "store.sqlite_schema"},
     "store.sqlite_schema": {"store.base"},
-    "store.sqlite_writer": {"store.sqlite_batch", "store.sqlite_file", "store.sqlite_schema"},
+    "store.sqlite_writer": {"store.base", "store.sqlite_batch", "store.sqlite_file", "store.sqlite_schema"},
     "broker": {"amqp", "engine", "store.base"},
     "nodes": {"amqp", "engine", "broker", "store.base"},
     "server": {"amqp", "engine", "broker", "nodes", "store.base", "store.memory", "store.sqlite"},

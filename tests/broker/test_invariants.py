@@ -449,11 +449,11 @@ class Broker(RuleBasedStateMachine):
             got: list[str] = []
             if to == "s":
                 while self.world.sessions()._free:
-                    receiver = SessionReceiver(self.world, deletes=True)
-                    numbers = receiver.numbers
+                    holder = SessionReceiver(self.world, deletes=True)
+                    numbers = holder.numbers
                     assert numbers == sorted(numbers)
-                    got += receiver.bodies
-                    receiver.close()
+                    got += holder.bodies
+                    holder.close()
             else:
                 got = Receiver(self.world, self.world.queue(to), deletes=True).bodies
             assert sorted(got) == sorted(waiting)
@@ -486,7 +486,7 @@ def small_windows_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whatever_happens_nothing_is_lost_or_there_twice() -> None:
     bounds = settings(max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(Broker, settings=bounds)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(Broker, settings=bounds)
 
 
 @pytest.mark.parametrize("seed", range(20))

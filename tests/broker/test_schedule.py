@@ -341,6 +341,24 @@ def test_a_cancellation_that_could_not_be_stored_cancels_nothing() -> None:
     assert Receiver(world, world.queue()).bodies == ["a"]
 
 
+def test_a_message_that_fell_due_during_a_cancellation_that_failed_is_enqueued() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    (number,) = schedule(world, "a")
+    store.held = []
+    outcomes: list[BrokerError | None] = []
+    world.queue().cancel_scheduled([number], outcomes.append)
+    world.run()
+    world.advance(MINUTE)
+    store.fails = lambda changes: StoreError("not now")
+    store.held.pop()()
+    store.fails = lambda changes: None
+    store.release_commits()
+    world.run()
+    assert outcomes[0] is not None
+    assert Receiver(world, world.queue()).bodies == ["a"]
+
+
 def test_a_cancellation_that_cannot_be_read_for_is_an_error() -> None:
     store = FlakyStore()
     world = World(store=store)

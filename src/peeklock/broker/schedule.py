@@ -187,6 +187,8 @@ class Scheduling(Container):
             self._leaving.discard(message.sequence_number)
             if error is None:
                 self._gone(message)
+            else:
+                self._scheduled(message)  # it may have fallen due meanwhile
         done(error)
 
 
