@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.backlog import OBJECT_BYTES, Backlog
-from peeklock.broker.container import Lock
 from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue

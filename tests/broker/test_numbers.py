@@ -8,8 +8,8 @@ import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.backlog import WINDOW_MESSAGES
-from peeklock.broker.container import Lock
 from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError, MessageLockLost, MessageNotFound
 from peeklock.broker.numbers import MAX_PEEKED_BYTES
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage, StoreError

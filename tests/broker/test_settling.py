@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from world import MINUTE, FlakyStore, Receiver, World, encoded
+import pytest
 
+from broker.world import MINUTE, FlakyStore, Receiver, World, encoded
+from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.message import Properties
-from peeklock.broker.container import Lock
 from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import read_incoming
 from peeklock.broker.errors import BrokerError, SessionCannotBeLocked
 from peeklock.broker.sessions import Session, SessionQueue
@@ -165,3 +167,19 @@ def test_a_session_let_go_while_a_deferred_message_is_fetched_is_free() -> None:
     assert isinstance(following.session, Session)
     ((message, _),) = fetched(world, lambda done: queue.receive_deferred([1], "s", False, done))[0]
     assert message.sequence_number == 1
+
+
+def test_a_settlement_that_cannot_be_written_leaves_the_message_settleable() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    lock = receiver.locks[0]
+    for act in (world.queue().abandon, world.queue().defer):
+        with pytest.raises(EncodeError):
+            act(lock, lambda error: None, {"impossible": object()})
+    with pytest.raises(EncodeError):
+        world.queue().dead_letter(lock, lambda error: None, properties={"impossible": object()})
+    outcomes: list[BrokerError | None] = []
+    world.queue().complete(lock, outcomes.append)
+    world.run()
+    assert outcomes == [None]

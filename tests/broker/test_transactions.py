@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, incoming, session_queue
-from peeklock.broker.container import Container, Lock
+from peeklock.broker.container import Container
 from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.entity import Lock
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,

@@ -9,11 +9,11 @@ from typing import Any
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.container import Lock
 from peeklock.broker.definitions import (
     NamespaceDefinition,
     QueueDefinition,
 )
+from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Incoming, head, read_incoming
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace

@@ -1,275 +1,31 @@
-"""What holds messages: a queue or a sub-queue, with or without sessions.
+"""How messages are settled: completed, given back, deferred, dead-lettered.
 
-Here is every message's way through sending, settlement, dead letters and deferral; who receives it, and under which
-locks, is `queue`'s and `sessions`' business. All changes go through the journal. A message becomes visible when its
-commit is done, and a settlement is confirmed when its commit is done; so memory never runs ahead of what a crash
-would leave.
+A settlement is staged in one piece and confirmed when its commit is done.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import count
+from collections.abc import Callable
 from typing import Any, Final
 
 from peeklock.broker import envelope
-from peeklock.broker.agenda import Agenda
-from peeklock.broker.backlog import Budget
-from peeklock.broker.definitions import (
-    QueueDefinition,
-)
-from peeklock.broker.envelope import Annex, Incoming
-from peeklock.broker.errors import (
-    BrokerError,
-    EntityDisabled,
-    InvalidProperty,
-    MessageLockLost,
-    OperationNotAllowed,
-    QuotaExceeded,
-)
-from peeklock.broker.journal import Journal, Lane
-from peeklock.broker.settings import (
-    Status,
-)
-from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Counters, Store, StoredMessage
-
-log = logging.getLogger(__name__)
-
-Done = Callable[[BrokerError | None], None]
-"""Told once, after the commit or instead of it."""
+from peeklock.broker.entity import Done, Entity, Lock
+from peeklock.broker.envelope import Annex
+from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost
+from peeklock.broker.journal import Lane
+from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
 MAX_REASON_LENGTH: Final = 4096
-END_OF_TIME: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, as late as clients can say."""
-PASSING_BYTES: Final = 64 * 1024
-
-_pack_tag = struct.Struct(">IQ").pack
 
 
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """What all entities of a namespace share."""
-
-    store: Store
-    journal: Journal
-    agenda: Agenda
-    budget: Budget
-    call_soon: Callable[[Callable[[], None]], object]
-
-
-class Lock:
-    """A message lent to a receiver. The tag is its name on the wire, new for each delivery."""
-
-    __slots__ = ("expires_at", "message", "session", "settling", "tag")
-
-    def __init__(self, message: StoredMessage, tag: bytes, expires_at: int, session: Any = None) -> None:
-        self.message = message
-        self.tag = tag
-        self.expires_at = expires_at
-        self.session = session
-        """The session it belongs to, where there are sessions."""
-        self.settling = False
-        """A settlement of it is on its way to the store."""
-
-
-class Container:
-    """One entity with messages. Subclasses say where active messages wait and who gets them."""
-
-    def __init__(
-        self,
-        entity: int,
-        path: str,
-        definition: QueueDefinition,
-        machinery: Machinery,
-        counters: Counters,
-        dead_letters: Container | None,
-    ) -> None:
-        self.entity = entity
-        self.path = path
-        self.definition = definition
-        self.dead_letters = dead_letters
-        """Where dead letters go; None for a queue that is a dead-letter queue itself."""
-        self.counters = counters
-        """As the store has them; what is staged is not counted yet."""
-        self._machinery = machinery
-        self._store = machinery.store
-        self._journal = machinery.journal
-        self._agenda = machinery.agenda
-        self._last_number = counters.last_sequence_number
-        self._staged_bytes = 0
-        self._max_bytes = definition.max_size_in_megabytes << 20
-        self._refuses_sends = self._why_no_sends()
-        self._locks: dict[int, Lock] = {}
-        """By sequence number, in the order in which they were made or renewed."""
-        self._watches: dict[int, set[int]] = {}
-        """One for each read on its way: numbers that changed meanwhile, of which it may tell what is no longer so."""
-        self._watch_numbers = count()
-        # Tags of one boot never meet those of another, so a token from before a restart is not valid by chance.
-        self._tag_prefix = os.urandom(4)
-        self._tag_numbers = count(int.from_bytes(os.urandom(3)))
-
-    @property
-    def is_dead_letter_queue(self) -> bool:
-        return self.dead_letters is None
-
-    @property
-    def has_sessions(self) -> bool:
-        return self.definition.requires_session and not self.is_dead_letter_queue
-
-    # --- for subclasses ---
-
-    def _arrived(self, message: StoredMessage) -> None:
-        """A new active message is in the store. Counted by whoever calls `counted`."""
-        raise NotImplementedError  # abstract
-
-    def _returned(self, message: StoredMessage) -> None:
-        """An active message that was locked, or on its way out, waits again."""
-        raise NotImplementedError  # abstract
-
-    def _left(self, message: StoredMessage) -> None:
-        """An active message is gone, or no longer active."""
-
-    def _unlocked(self, lock: Lock) -> None:
-        """The lock is no more."""
-
-    def _check_lock(self, lock: Lock, now: int) -> None:
-        """Raise why the lock is not good any more."""
-        raise NotImplementedError  # abstract
-
-    # --- sending ---
-
-    def send(self, messages: Sequence[Incoming], done: Done) -> None:
-        """Take these messages, all or none; `done` hears when they are durable. Raises what can be said at once."""
-        self.stage_sends(self._journal.sends, self.admit(messages), done)
-
-    def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:
-        """The messages as they will be stored, but for their numbers. Raises why they are not taken."""
-        if self._refuses_sends is not None:
-            self.check_sending()
-        if self.counters.size_in_bytes + self._staged_bytes >= self._max_bytes:
-            raise QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
-        now = self._agenda.now()
-        return [self._admit(message, now) for message in messages]
-
-    def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
-        """Number the admitted messages and send them on their way."""
-        appends = lane.changes.appends
-        for message in messages:
-            if not message.sequence_number:
-                self._last_number += 1
-                message.sequence_number = self._last_number
-            self._staged_bytes += len(message.payload)
-            appends.append((self.entity, message))
-        lane.waiting.append((self._sent, (messages, done)))
-        self._journal.wake()
-
-    def number(self, messages: list[StoredMessage]) -> list[int]:
-        """Give admitted messages their numbers before they are sent on their way, for those who must say them."""
-        for message in messages:
-            self._last_number += 1
-            message.sequence_number = self._last_number
-        return [message.sequence_number for message in messages]
-
-    def passing_message(self) -> Changes:
-        """A message that comes and goes in one commit: whether the store takes messages, at the price of a number."""
-        self._last_number += 1
-        message = StoredMessage(self._last_number, bytes(PASSING_BYTES), self._agenda.now())
-        return Changes(appends=[(self.entity, message)], removals=[(self.entity, message)])
-
-    def _admit(self, incoming: Incoming, now: int) -> StoredMessage:
-        bare, annex, ttl, session_id, scheduled_at = incoming
-        if session_id is None and self.definition.requires_session:
-            raise OperationNotAllowed(f"The entity '{self.path}' requires sessions: a message needs a session id.")
-        if scheduled_at is not None and scheduled_at > now:
-            if ttl is not None:
-                annex = Annex.decode(annex)._replace(ttl_ms=ttl).encode()
-            return StoredMessage(0, bare, now, None, 0, SCHEDULED, session_id, scheduled_at, annex)
-        return self._active(bare, annex, ttl, session_id, now)
-
-    def _active(
-        self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
-    ) -> StoredMessage:
-        """A message that is enqueued now: its time to live starts."""
-        default = self.definition.default_message_ttl_ms
-        if default is not None and (ttl is None or ttl > default):
-            ttl = default
-        if ttl is None:
-            return StoredMessage(0, bare, now, None, 0, ACTIVE, session_id, None, annex)
-        expires_at = min(now + ttl, END_OF_TIME)
-        bare = envelope.stamp_expiry(bare, now, expires_at)
-        return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
-
-    def _why_no_sends(self) -> BrokerError | None:
-        if self.is_dead_letter_queue:
-            return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
-        status = self.definition.status
-        if status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):
-            return EntityDisabled(f"The entity '{self.path}' does not take messages: its status is {status}.")
-        return None
-
-    def _sent(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
-        messages, done = argument
-        for message in messages:
-            self._staged_bytes -= len(message.payload)
-            if error is None:
-                self._enter(message)
-        done(error)
-
-    def _enter(self, message: StoredMessage) -> None:
-        """A message is in the store now."""
-        counters = self.counters
-        counters.size_in_bytes += len(message.payload)
-        if message.sequence_number > counters.last_sequence_number:
-            counters.last_sequence_number = message.sequence_number
-        if message.state == ACTIVE:
-            counters.active += 1
-            self._arrived(message)
-        else:
-            counters.scheduled += 1
-            self._scheduled(message)
-
-    def _scheduled(self, message: StoredMessage) -> None:
-        """A message for later is in the store."""
-        raise NotImplementedError  # abstract
-
-    # --- receiving ---
-
-    def check_sending(self) -> None:
-        """Raise why nobody may send to this entity."""
-        if self._refuses_sends is not None:
-            raise self._refuses_sends.with_traceback(None)  # raised often: each time would add to the trace
-
-    def check_receiving(self) -> None:
-        """Raise why nobody may receive from this entity."""
-        if self.definition.status not in (Status.ACTIVE, Status.SEND_DISABLED):
-            raise EntityDisabled(
-                f"The entity '{self.path}' cannot be received from: its status is {self.definition.status}."
-            )
-
-    def _make_lock(self, message: StoredMessage, expires_at: int, session: Any = None) -> Lock:
-        number = message.sequence_number
-        tag = self._tag_prefix + _pack_tag(next(self._tag_numbers) & 0xFFFFFFFF, number)
-        lock = self._locks[number] = Lock(message, tag, expires_at, session)
-        return lock
-
-    def lock_of(self, tag: bytes) -> Lock:
-        """The lock of that tag, if it still holds; MessageLockLost otherwise."""
-        lock = self._locks.get(int.from_bytes(tag[8:])) if len(tag) == 16 else None
-        if lock is None or lock.tag != tag or lock.settling:
-            raise MessageLockLost
-        self._check_lock(lock, self._agenda.now())
-        return lock
-
-    # --- settling ---
+class Container(Entity):
+    """The part of an entity that takes a receiver's word on its messages."""
 
     def complete(self, lock: Lock, done: Done) -> None:
         lane = self._settle(lock)
         lane.changes.removals.append((self.entity, lock.message))
         lane.waiting.append((self._completed, (lock, done)))
+        lock.settling = True
         self._journal.wake()
 
     def complete_all(self, locks: list[Lock | None], done: Done) -> None:
@@ -323,6 +79,7 @@ class Container:
         changed = self._changed(lock.message, properties, state=DEFERRED)
         self._stage_change(lane, lock.message, changed)
         lane.waiting.append((self._deferred, (lock, changed, done)))
+        lock.settling = True
         self._journal.wake()
 
     def _deferred(self, argument: tuple[Lock, StoredMessage, Done], error: BrokerError | None) -> None:
@@ -357,13 +114,13 @@ class Container:
             self._give_back(lock, lane, done, properties)
         else:
             self._move(lock.message, lane, properties, self._locked_one_moved, (lock, done))
+            lock.settling = True
 
     def _settle(self, lock: Lock) -> Lane:
-        """Claim the lock for one settlement."""
+        """Where to stage a settlement. The lock is marked when it is staged: what cannot be is none."""
         if lock.settling or self._locks.get(lock.message.sequence_number) is not lock:
             raise MessageLockLost
         self._check_lock(lock, self._agenda.now())
-        lock.settling = True
         return self._journal.rest
 
     def _settled(self, lock: Lock, error: BrokerError | None) -> None:
@@ -372,19 +129,6 @@ class Container:
             self._drop_lock(lock)
         else:
             lock.settling = False
-
-    def _after_commit(self, action: Callable[[], None]) -> None:
-        """Do that when all that is staged by now is in the store, or has failed."""
-        self._journal.rest.waiting.append((lambda _, error: action(), None))
-        self._journal.wake()
-
-    def _drop_lock(self, lock: Lock) -> None:
-        number = lock.message.sequence_number
-        del self._locks[number]
-        if self._watches:
-            self._note_change(number)
-        if lock.session is not None:
-            self._unlocked(lock)
 
     def _give_back(self, lock: Lock, lane: Lane, done: Done, properties: dict[Any, Any] | None) -> None:
         message = lock.message
@@ -400,10 +144,12 @@ class Container:
             }
             counted = self._changed(message, None, delivery_count=delivery_count)
             self._move(counted, lane, reason, self._locked_one_moved, (lock, done))
+            lock.settling = True
             return
         changed = self._changed(message, properties, delivery_count=delivery_count)
         self._stage_change(lane, message, changed)
         lane.waiting.append((self._given_back, (lock, changed, done)))
+        lock.settling = True
         self._journal.wake()
 
     def _given_back(self, argument: tuple[Lock, StoredMessage, Done], error: BrokerError | None) -> None:
@@ -486,30 +232,6 @@ class Container:
         lock, done = argument
         self._settled(lock, error)
         done(error)
-
-    def _gone(self, message: StoredMessage) -> None:
-        """A message left the store."""
-        if self._watches:
-            self._note_change(message.sequence_number)
-        counters = self.counters
-        counters.size_in_bytes -= len(message.payload)
-        if message.state == ACTIVE:
-            counters.active -= 1
-            self._left(message)
-        else:
-            counters.count(message.state, -1)
-
-    # --- reading what may change meanwhile ---
-
-    def _watch(self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]) -> None:
-        """Read from the store; `found` is told the answer and which messages changed since the question."""
-        watch = next(self._watch_numbers)
-        self._watches[watch] = set()
-        read(lambda answer: found(answer, self._watches.pop(watch)))
-
-    def _note_change(self, number: int) -> None:
-        for changed in self._watches.values():
-            changed.add(number)
 
 
 def check_reason(reason: str | None, description: str | None) -> None:

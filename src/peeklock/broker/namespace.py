@@ -11,12 +11,12 @@ from collections.abc import Callable
 from peeklock.broker.access import Keys
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
-from peeklock.broker.container import Machinery
 from peeklock.broker.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     TopicDefinition,
 )
+from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import EntityNotFound, NotSupported
 from peeklock.broker.journal import Journal
 from peeklock.broker.names import (

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from peeklock.broker.container import Lock
+from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError, MessageNotFound
 from peeklock.broker.schedule import Scheduling, unreadable
 from peeklock.broker.timetable import AGAIN_MS

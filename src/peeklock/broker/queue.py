@@ -8,10 +8,11 @@ from typing import Final, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.container import Container, Lock, Machinery
+from peeklock.broker.container import Container
 from peeklock.broker.definitions import (
     QueueDefinition,
 )
+from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost
 from peeklock.broker.numbers import Numbered
 from peeklock.broker.timetable import AGAIN_MS
@@ -221,7 +222,6 @@ class Queue(Numbered):
             if lock.expires_at > now:
                 due = lock.expires_at
                 break
-            lock.settling = True
             self._give_back(lock, self._journal.rest, self._after_unlocking, None)
         if due is not None:
             self._lock_timer = self._agenda.at(due, self._unlock_expired)

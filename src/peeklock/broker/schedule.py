@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from peeklock.broker.container import Container, Done
+from peeklock.broker.container import Container
+from peeklock.broker.entity import Done
 from peeklock.broker.envelope import Annex
 from peeklock.broker.errors import BrokerError, MessageNotFound, StorageFailed
 from peeklock.broker.journal import Lane

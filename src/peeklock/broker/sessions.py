@@ -14,10 +14,11 @@ from typing import Any, Final, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.container import Container, Lock, Machinery
+from peeklock.broker.container import Container
 from peeklock.broker.definitions import (
     QueueDefinition,
 )
+from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import (
     BrokerError,
     OperationNotAllowed,
@@ -241,7 +242,6 @@ class SessionQueue(Numbered):
         self._end_hold(session)
         for lock in list(session.locks.values()):
             if not lock.settling:
-                lock.settling = True
                 self._give_back(lock, self._journal.rest, self._after_unlocking, None)
         self._offer(session)
         holder.session_lost(SessionLockLost(f"The session lock of '{session.id}' has expired."))

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.broker.container import Container, Done, Lock
+from peeklock.broker.container import Container
+from peeklock.broker.entity import Done, Lock
 from peeklock.broker.envelope import Incoming
 from peeklock.broker.errors import (
     BrokerError,
