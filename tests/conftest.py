@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-)
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

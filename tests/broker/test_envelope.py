@@ -13,9 +13,7 @@ from broker.world import SECOND, Receiver, World, delivered
 from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
-from peeklock.broker.definitions import (
-    QueueDefinition,
-)
+from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     MAX_ID_LENGTH,
     Annex,

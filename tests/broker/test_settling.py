@@ -14,7 +14,8 @@ from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import read_incoming
 from peeklock.broker.errors import BrokerError, SessionCannotBeLocked
-from peeklock.broker.sessions import Session, SessionQueue
+from peeklock.broker.session import Session
+from peeklock.broker.sessions import SessionQueue
 from peeklock.store.base import StoredMessage
 
 

@@ -9,16 +9,14 @@ from typing import Any
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-)
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Incoming, head, read_incoming
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
-from peeklock.broker.sessions import Session, SessionQueue, Waiter
+from peeklock.broker.session import Session, Waiter
+from peeklock.broker.sessions import SessionQueue
 from peeklock.store.base import Changes, Committed, Store, StoredMessage, StoreError
 from peeklock.store.memory import MemoryStore
 

@@ -21,10 +21,7 @@ from urllib.parse import quote
 import pytest
 from happenings import await_session_waiter, cut_connections
 
-from peeklock.broker.definitions import (
-    DEFAULT_KEY,
-    QueueDefinition,
-)
+from peeklock.broker.definitions import DEFAULT_KEY, QueueDefinition
 from peeklock.server.certificates import ensure_certificates
 from serving import BrokerThread, ServedBroker, StartBroker
 from toolchains import npm_packages, toolchain

@@ -24,9 +24,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
 )
 
-from peeklock.broker.definitions import (
-    QueueDefinition,
-)
+from peeklock.broker.definitions import QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

@@ -24,10 +24,7 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.durations import HOUR, MINUTE, SECOND, format_duration
-from peeklock.broker.settings import (
-    PROFILES,
-    settings_of,
-)
+from peeklock.broker.settings import PROFILES, settings_of
 from peeklock.server.config import MAX_FILE_BYTES, ConfigError, default_namespace, load_config
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]

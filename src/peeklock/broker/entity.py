@@ -18,9 +18,7 @@ from typing import Any, Final
 from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
-from peeklock.broker.definitions import (
-    QueueDefinition,
-)
+from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import Annex, Incoming
 from peeklock.broker.errors import (
     BrokerError,
@@ -30,9 +28,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
 )
 from peeklock.broker.journal import Journal, Lane
-from peeklock.broker.settings import (
-    Status,
-)
+from peeklock.broker.settings import Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Changes, Counters, Store, StoredMessage
 
 log = logging.getLogger(__name__)

@@ -19,10 +19,7 @@ from peeklock.broker.definitions import (
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import EntityNotFound, NotSupported
 from peeklock.broker.journal import Journal
-from peeklock.broker.names import (
-    DefinitionError,
-    fold,
-)
+from peeklock.broker.names import DefinitionError, fold
 from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import (

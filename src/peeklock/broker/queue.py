@@ -9,9 +9,7 @@ from typing import Final, Protocol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
-from peeklock.broker.definitions import (
-    QueueDefinition,
-)
+from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost
 from peeklock.broker.numbers import Numbered

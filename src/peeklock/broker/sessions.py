@@ -10,14 +10,11 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
-from peeklock.broker.definitions import (
-    QueueDefinition,
-)
+from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import (
     BrokerError,
@@ -28,8 +25,9 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.numbers import Numbered
-from peeklock.broker.queue import READ_AGAIN_MS, Consumer
+from peeklock.broker.queue import READ_AGAIN_MS
 from peeklock.broker.schedule import unreadable
+from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import Counters, StoredMessage, StoreError
 
@@ -37,48 +35,6 @@ log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 5000
 """Receivers that wait for the next free session of one queue."""
-
-
-class SessionHolder(Consumer, Protocol):
-    """A receiver that holds a session."""
-
-    def session_lost(self, failure: BrokerError) -> None:
-        """The session is no longer the holder's."""
-        ...
-
-
-class Session:
-    """A session with messages, or with a holder."""
-
-    __slots__ = ("active", "awake", "backlog", "expires_at", "holder", "id", "locks", "timer")
-
-    def __init__(self, id: str) -> None:
-        self.id = id
-        self.active = 0
-        """Active messages, locked ones too."""
-        self.holder: SessionHolder | None = None
-        self.expires_at = 0
-        self.timer: Appointment | None = None
-        self.backlog: Backlog | None = None
-        """While it is held."""
-        self.locks: dict[int, Lock] = {}
-        self.awake = False
-
-    @property
-    def is_free(self) -> bool:
-        """Nobody holds it, and nothing of its last holder's is still on the way to the store."""
-        return self.holder is None and not self.locks
-
-
-class Waiter:
-    """Somebody who waits for the next free session."""
-
-    __slots__ = ("deadline", "holder", "outcome")
-
-    def __init__(self, holder: SessionHolder, outcome: Callable[[Session | BrokerError], None]) -> None:
-        self.holder = holder
-        self.outcome: Callable[[Session | BrokerError], None] | None = outcome
-        self.deadline: Appointment | None = None
 
 
 class SessionQueue(Numbered):

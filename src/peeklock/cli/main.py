@@ -13,10 +13,7 @@ import typer
 import uvloop
 
 from peeklock import __version__
-from peeklock.broker.settings import (
-    DEFAULT_PROFILE,
-    PROFILES,
-)
+from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from peeklock.server.config import ConfigError, default_namespace, load_config

@@ -8,9 +8,7 @@ from uuid import UUID
 
 from peeklock.amqp.types import Array, Int, Timestamp
 from peeklock.broker.container import check_reason
-from peeklock.broker.definitions import (
-    Right,
-)
+from peeklock.broker.definitions import Right
 from peeklock.broker.entity import Done, Lock
 from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_token, with_session_id
 from peeklock.broker.errors import (

@@ -9,9 +9,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array
-from peeklock.broker.definitions import (
-    Right,
-)
+from peeklock.broker.definitions import Right
 from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.namespace import AnyQueue
 from peeklock.broker.transactions import Scope, Transaction

@@ -14,9 +14,7 @@ from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
-from peeklock.broker.names import (
-    fold,
-)
+from peeklock.broker.names import fold
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.engine.connection import Connection

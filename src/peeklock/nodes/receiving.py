@@ -13,9 +13,7 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.container import Container, check_reason
-from peeklock.broker.definitions import (
-    Right,
-)
+from peeklock.broker.definitions import Right
 from peeklock.broker.entity import Done, Lock
 from peeklock.broker.envelope import head
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost

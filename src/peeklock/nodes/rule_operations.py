@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from peeklock.broker.definitions import (
-    Right,
-)
+from peeklock.broker.definitions import Right
 from peeklock.broker.errors import OperationNotAllowed
 from peeklock.nodes.operation import Call, Field, Kind, Operation
 

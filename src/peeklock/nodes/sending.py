@@ -11,9 +11,7 @@ from peeklock.amqp.sections import data_sections
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.container import Container
-from peeklock.broker.definitions import (
-    Right,
-)
+from peeklock.broker.definitions import Right
 from peeklock.broker.envelope import Incoming, read_incoming
 from peeklock.broker.errors import BrokerError, InvalidMessage, MessageSizeExceeded, NotSupported, ServerBusy
 from peeklock.engine.deliveries import IncomingDelivery

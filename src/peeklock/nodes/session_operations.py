@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from peeklock.amqp.types import Array, Int, Timestamp
-from peeklock.broker.definitions import (
-    Right,
-)
+from peeklock.broker.definitions import Right
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
@@ -15,7 +13,8 @@ from peeklock.broker.errors import (
     OperationNotAllowed,
     SessionLockLost,
 )
-from peeklock.broker.sessions import Session, SessionQueue
+from peeklock.broker.session import Session
+from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation
 from peeklock.nodes.session_receiving import SessionReceivingNode
 

@@ -9,7 +9,8 @@ from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.envelope import MAX_ID_LENGTH
 from peeklock.broker.errors import BrokerError, InvalidProperty
-from peeklock.broker.sessions import Session, SessionQueue, Waiter
+from peeklock.broker.session import Session, Waiter
+from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import error_of

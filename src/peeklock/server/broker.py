@@ -24,14 +24,9 @@ from peeklock.broker.definitions import (
     NamespaceDefinition,
     Right,
 )
-from peeklock.broker.names import (
-    DefinitionError,
-)
+from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
-from peeklock.broker.settings import (
-    DEFAULT_PROFILE,
-    Profile,
-)
+from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates, server_context
 from peeklock.server.config import default_namespace
 from peeklock.server.http import HttpService

@@ -1,0 +1,54 @@
+"""One session, whoever holds it, and whoever waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from peeklock.broker.agenda import Appointment
+from peeklock.broker.backlog import Backlog
+from peeklock.broker.entity import Lock
+from peeklock.broker.errors import BrokerError
+from peeklock.broker.queue import Consumer
+
+
+class SessionHolder(Consumer, Protocol):
+    """A receiver that holds a session."""
+
+    def session_lost(self, failure: BrokerError) -> None:
+        """The session is no longer the holder's."""
+        ...
+
+
+class Session:
+    """A session with messages, or with a holder."""
+
+    __slots__ = ("active", "awake", "backlog", "expires_at", "holder", "id", "locks", "timer")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.active = 0
+        """Active messages, locked ones too."""
+        self.holder: SessionHolder | None = None
+        self.expires_at = 0
+        self.timer: Appointment | None = None
+        self.backlog: Backlog | None = None
+        """While it is held."""
+        self.locks: dict[int, Lock] = {}
+        self.awake = False
+
+    @property
+    def is_free(self) -> bool:
+        """Nobody holds it, and nothing of its last holder's is still on the way to the store."""
+        return self.holder is None and not self.locks
+
+
+class Waiter:
+    """Somebody who waits for the next free session."""
+
+    __slots__ = ("deadline", "holder", "outcome")
+
+    def __init__(self, holder: SessionHolder, outcome: Callable[[Session | BrokerError], None]) -> None:
+        self.holder = holder
+        self.outcome: Callable[[Session | BrokerError], None] | None = outcome
+        self.deadline: Appointment | None = None
