@@ -22,7 +22,7 @@ PAGE_BYTES = 4 * 1024 * 1024
 LOW_MESSAGES = 4096
 """Below this many in memory the next page is read, so that it is there when the window runs out."""
 LOW_BYTES = 8 * 1024 * 1024
-WINDOW_MESSAGES = 8192
+WINDOW_MESSAGES = 50_000
 OBJECT_BYTES = 300
 """What a message costs in memory beside its payload, about."""
 
