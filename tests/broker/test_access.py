@@ -63,7 +63,7 @@ def refusal(keys: Keys, text: str, audience: str = "sb://host/orders", now: int 
     return str(refused.value)
 
 
-# --- as the SDKs write them (contract 2.4, 2.5) ---
+# --- as the SDKs write them ---
 
 
 def lower_hex(uri: str) -> str:

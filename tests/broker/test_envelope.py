@@ -1,4 +1,4 @@
-"""What the broker takes off a message on its way in and writes in front of it on its way out (contract 4.6)."""
+"""What the broker takes off a message on its way in and writes in front of it on its way out."""
 
 from __future__ import annotations
 

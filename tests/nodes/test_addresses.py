@@ -1,4 +1,4 @@
-"""Every spelling of an address that clients use (contract 3.1)."""
+"""Every spelling of an address that clients use."""
 
 from __future__ import annotations
 

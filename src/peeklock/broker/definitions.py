@@ -53,7 +53,7 @@ from peeklock.broker.settings import (
 DEFAULT_NAMESPACE = "sbemulatorns"
 DEFAULT_KEY_NAME = "RootManageSharedAccessKey"
 DEFAULT_KEY = "SAS_KEY_VALUE"
-"""The emulator's well-known key (contract 1.7): no secret, so the server refuses it off loopback."""
+"""The emulator's well-known key: no secret, so the server refuses it off loopback."""
 DEFAULT_RULE_NAME = "$Default"
 
 MAX_AUTHORIZATION_RULES = 12
@@ -134,7 +134,7 @@ class FilterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """Contract 9.2. None: not tested."""
+    """What a correlation filter compares. None: not tested."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -242,7 +242,7 @@ class EntityDefinition:
         check_entity_name(self.name)
 
     def _check_forwarding(self) -> None:
-        """Contract 10.5. Whether the destination exists is for the namespace to say."""
+        """Who may forward. Whether the destination exists is for the namespace to say."""
         destination = getattr(self, "forward_to", None)
         if destination is None:
             return

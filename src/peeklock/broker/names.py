@@ -59,7 +59,7 @@ def check_entity_name(name: object, setting: str = "Name") -> None:
             # An HTTP client resolves such a path before it sends it.
             raise DefinitionError(setting, name, "must not have a segment of dots alone")
     if "subscriptions" in rest:
-        # topic/subscriptions/name is the address of a subscription (contract 3.1).
+        # topic/subscriptions/name is the address of a subscription.
         rule = "must not have 'subscriptions' between slashes or last: that addresses a subscription"
         raise DefinitionError(setting, name, rule)
 

@@ -23,7 +23,7 @@ from peeklock.broker.durations import (
 from peeklock.broker.names import DefinitionError, check_entity_name
 
 MAX_TEXT = 1024
-"""Characters of user metadata, of a filter and of an action (contract 12)."""
+"""Characters of user metadata, of a filter and of an action."""
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """One row of contract 10.1; the ranges are the profile's."""
+    """One setting of an entity; the ranges are the profile's."""
 
     name: str
     kind: Kind
@@ -148,7 +148,7 @@ class Profile:
 LAXEST = "unlimited"
 _FOREVER = MAX_DURATION_MS
 """As an upper bound: None, no limit, is allowed too."""
-# Contract 10.1; bounds that it does not give are the widest the service is known to take.
+# What the service documents; bounds that it does not give are the widest the service is known to take.
 _STANDARD = {
     LOCK_DURATION.name: (5 * SECOND, 5 * MINUTE),
     MAX_SIZE.name: (1024, 5120),
@@ -159,7 +159,7 @@ _STANDARD = {
     AUTO_DELETE_ON_IDLE.name: (5 * MINUTE, _FOREVER),
 }
 _PREMIUM = _STANDARD | {MAX_SIZE.name: (1024, 81920), MAX_MESSAGE_SIZE.name: (1024, 102400)}
-# Contract 1.7. An entity holds 100 MB there, but clients that create one ask for the service's 1024.
+# The official emulator's. An entity holds 100 MB there, but clients that create one ask for the service's 1024.
 _EMULATOR = _STANDARD | {
     LOCK_DURATION.name: (MINUTE, 5 * MINUTE),
     MAX_SIZE.name: (1, 5120),

@@ -1,6 +1,6 @@
 """The configuration file: the official emulator's JSON, read into a namespace definition.
 
-Knows the shape of the file (contract 1.7, and `AuthorizationRules`, which is ours) and where each thing
+Knows the shape of the file (the official emulator's, and `AuthorizationRules`, which is ours) and where each thing
 stands in it; what a setting may be is declared with the definitions. Every mistake becomes a `ConfigError`
 of one sentence that names the file, the line and the key.
 """

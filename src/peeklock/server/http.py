@@ -21,7 +21,7 @@ MAX_WEBSOCKET_MESSAGE: Final = 4 * 1024 * 1024
 WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting to be written to a WebSocket above which nothing new is sent into it."""
 WRITE_PART: Final = 256 * 1024
-"""A WebSocket message that we write is no larger; where it is cut means nothing (contract 1.1)."""
+"""A WebSocket message that we write is no larger; where it is cut means nothing."""
 
 
 class HttpService:
