@@ -17,8 +17,8 @@ from .sqlite_schema import MAX_ENTITY, MAX_NUMBER, NUMBER_BITS
 _Changed = tuple[int, int, int, int | None, int | None]
 """State, delivery count, enqueued at, expires at, due at: what an update changes."""
 
-_Plain = tuple[int, bytes, int, int | None]
-"""Key, payload, enqueued at, expires at of a message for which the other columns have their defaults."""
+_Kind = tuple[int, int, int, int | None, int | None, bytes | None, bytes | None]
+"""All columns of a new message but its key and payload: those of an update, session id and annex."""
 
 _SLICE_BYTES = 32 * 1024 * 1024
 """Bytes of messages handed to SQLite at a time; one message may be longer."""
@@ -33,8 +33,7 @@ class Batch:
         self.entities = [_entity_row(entity) for entity in changes.entities.values()]
         self.owners: set[int] = set()
         """Entities that are appended to, which must exist."""
-        self.plain: list[_Plain] = []
-        self.rich: list[tuple[int, bytes, _Changed, bytes | None, bytes | None]] = []
+        self.appends: list[tuple[int, bytes, _Kind]] = []
         self.updates: dict[int, _Changed] = {}
         self.rewrites: dict[int, tuple[_Changed, bytes, bytes | None]] = {}
         self.removals = [id << NUMBER_BITS | message.sequence_number for id, message in changes.removals]
@@ -57,7 +56,6 @@ class Batch:
             self.size += len(name) + len(state or b"")
 
     def _append(self, appends: list[tuple[int, StoredMessage]]) -> None:
-        plain = self.plain
         for id, message in appends:
             number = message.sequence_number
             if not 0 < number <= MAX_NUMBER:
@@ -65,19 +63,21 @@ class Batch:
             key = id << NUMBER_BITS | number
             self.owners.add(id)
             self.size += len(message.payload)
-            if (
-                message.session_id is None
-                and message.annex is None
-                and message.due_at is None
-                and not message.state
-                and not message.delivery_count
-            ):
-                plain.append((key, message.payload, message.enqueued_at, message.expires_at))
-            else:
-                # As bytes: in SQLite's JSON a string ends at its first NUL.
-                session_id = None if message.session_id is None else message.session_id.encode()
-                self.rich.append((key, message.payload, _changed(message), session_id, message.annex))
-                self.size += len(session_id or b"") + len(message.annex or b"")
+            # As bytes: in SQLite's JSON a string ends at its first NUL.
+            session_id = None if message.session_id is None else message.session_id.encode()
+            annex = message.annex
+            if annex is not None or session_id is not None:
+                self.size += len(session_id or b"") + len(annex or b"")
+            kind = (
+                message.state,
+                message.delivery_count,
+                message.enqueued_at,
+                message.expires_at,
+                message.due_at,
+                session_id,
+                annex,
+            )
+            self.appends.append((key, message.payload, kind))
 
     def _update(self, key: int, changed: _Changed) -> None:
         if key in self.rewrites:
@@ -91,7 +91,7 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        messages = len(self.plain) + len(self.rich) + len(self.updates) + len(self.rewrites) + len(self.removals)
+        messages = len(self.appends) + len(self.updates) + len(self.rewrites) + len(self.removals)
         return messages + len(self.session_states)
 
     @property
@@ -102,7 +102,7 @@ class Batch:
     @property
     def makes_longer(self) -> bool:
         """Something is added that needs room of its own."""
-        return bool(self.plain or self.rich or self.rewrites or self.entities)
+        return bool(self.appends or self.rewrites or self.entities)
 
     @property
     def stands_alone(self) -> bool:
@@ -116,8 +116,7 @@ class Batch:
         for batch in batches:
             joined.entities += batch.entities
             joined.owners |= batch.owners
-            joined.plain += batch.plain
-            joined.rich += batch.rich
+            joined.appends += batch.appends
             for key, changed in batch.updates.items():
                 joined._update(key, changed)
             for key, rewrite in batch.rewrites.items():
@@ -141,17 +140,11 @@ class Batch:
         slice_ = _Slice()
         slice_.put("entities", self.entities)
         slice_.put("owners", sorted(self.owners))
-        taken = slice_.take_plain(self.plain, 0)
-        while taken < len(self.plain):
+        taken = slice_.take_appends(self.appends, 0)
+        while taken < len(self.appends):
             yield slice_.parameters()
             slice_ = _Slice()
-            taken = slice_.take_plain(self.plain, taken)
-        for key, payload, changed, session_id, annex in self.rich:
-            places = (*slice_.place(payload), *slice_.place(annex), *slice_.place(session_id))
-            slice_.add("rich", key, *places, *changed)
-            if slice_.size >= _SLICE_BYTES:
-                yield slice_.parameters()
-                slice_ = _Slice()
+            taken = slice_.take_appends(self.appends, taken)
         slice_.put("updates", [(key, *changed) for key, changed in self.updates.items()])
         for key, (changed, payload, annex) in self.rewrites.items():
             slice_.add("rewrites", key, *slice_.place(payload), *slice_.place(annex), *changed)
@@ -194,33 +187,32 @@ class _Slice:
         self.size += len(content)
         return begin, len(content)
 
-    def take_plain(self, messages: list[_Plain], begin: int) -> int:
+    def take_appends(self, messages: list[tuple[int, bytes, _Kind]], begin: int) -> int:
         """`place` and `add` for the many, from there to the returned place: all that fit.
 
-        Neighbours with the same times share a row: each is only a number in it, where its payload begins in the
-        high bits and how long it is in the low 32.
+        Neighbours that are alike but for their payloads share a row: each is only a number in it, where its payload
+        begins in the high bits and how long it is in the low 32.
         """
-        runs: list[tuple[int, int, int | None, list[int]]] = []
+        runs: list[Any] = []
         places: list[int] = []
-        next_key = run_enqueued_at = -1
-        run_expires_at: int | None = None
-        parts, size = self._parts, self.size
+        next_key, kind_of_run = -1, None
+        parts = self._parts
         taken = begin
-        for key, payload, enqueued_at, expires_at in islice(messages, begin, None):
-            if size >= _SLICE_BYTES:
+        for key, payload, kind in islice(messages, begin, None):
+            if self.size >= _SLICE_BYTES:
                 break
-            if key != next_key or enqueued_at != run_enqueued_at or expires_at != run_expires_at:
-                run_enqueued_at, run_expires_at = enqueued_at, expires_at
+            if key != next_key or kind != kind_of_run:
+                kind_of_run = kind
+                *columns, session_id, annex = kind
                 places = []
-                runs.append((key, enqueued_at, expires_at, places))
+                runs.append((key, *columns, *self.place(session_id), *self.place(annex), places))
             next_key = key + 1
             length = len(payload)
-            places.append((size + 1) << 32 | length)
+            places.append((self.size + 1) << 32 | length)
             parts.append(payload)
-            size += length
+            self.size += length
             taken += 1
-        self.size = size
-        self.put("plain", runs)
+        self.put("appends", runs)
         return taken
 
     def add(self, section: str, *row: object) -> None:
@@ -247,8 +239,7 @@ SECTIONS = (
     "bytes",
     "entities",
     "owners",
-    "plain",
-    "rich",
+    "appends",
     "updates",
     "rewrites",
     "first_key",

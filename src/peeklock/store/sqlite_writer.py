@@ -27,7 +27,9 @@ def _fields(*names: str) -> str:
 
 
 _CHANGED = ("state", "delivery_count", "enqueued_at", "expires_at", "due_at")
-_PLACES = ("payload_at", "payload_length", "annex_at", "annex_length")
+_SESSION_PLACE = ("session_at", "session_length")
+_ANNEX_PLACE = ("annex_at", "annex_length")
+_PLACES = ("payload_at", "payload_length", *_ANNEX_PLACE)
 _COUNTERS = ("last_sequence_number", "active", "deferred", "scheduled", "size_in_bytes")
 _SET_CHANGED = ", ".join(f"{name} = row.{name}" for name in _CHANGED)
 _ADD_COUNTERS = ", ".join(f"{name} = entity.{name} + row.{name}" for name in _COUNTERS[1:])
@@ -52,17 +54,14 @@ _SET_UP = [
         SELECT RAISE(ABORT, 'a message was appended to an entity that does not exist')
         FROM json_each(NEW.owners) WHERE value NOT IN (SELECT id FROM entity);
 
-        INSERT INTO message (key, payload, enqueued_at, expires_at)
+        INSERT INTO message (key, payload, {", ".join(_CHANGED)}, session_id, annex)
         SELECT first_key + place.key, substr(NEW.bytes, place.value >> 32, place.value & 0xFFFFFFFF),
-            enqueued_at, expires_at
-        FROM (SELECT {_fields("first_key", "enqueued_at", "expires_at", "places")}
-              FROM json_each(NEW.plain) LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
+            {", ".join(_CHANGED)}, session_id, annex
+        FROM (SELECT first_key, {", ".join(_CHANGED)}, {_SESSION_ID} AS session_id, {_ANNEX} AS annex, places
+              FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "places")}
+                    FROM json_each(NEW.appends))
+              LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
         CROSS JOIN json_each(places) AS place;
-
-        INSERT INTO message (key, payload, annex, {", ".join(_CHANGED)}, session_id)
-        SELECT key, {_PAYLOAD}, {_ANNEX}, {", ".join(_CHANGED)}, {_SESSION_ID}
-        FROM (SELECT {_fields("key", *_PLACES, "session_at", "session_length", *_CHANGED)}
-              FROM json_each(NEW.rich));
 
         UPDATE message SET {_SET_CHANGED}
         FROM (SELECT {_fields("key", *_CHANGED)} FROM json_each(NEW.updates)) AS row
