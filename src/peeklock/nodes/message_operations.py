@@ -40,7 +40,6 @@ def peek_message(call: Call) -> None:
     count = arguments["message-count"]
     if count < 1:
         raise InvalidProperty("'message-count' must be at least 1.")
-    omit_body = bool(arguments["omit-message-body"])
 
     def peeked(messages: list[StoredMessage] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
@@ -51,7 +50,6 @@ def peek_message(call: Call) -> None:
             found = [{"message": head(message, None, with_state=True) + message.payload} for message in messages]
             call.answer({"messages": found})
 
-    _ = omit_body  # allowed to be left out, not required to
     session_id = arguments["session-id"]
     call.container.peek(arguments["from-sequence-number"], min(count, MAX_COUNT), session_id, peeked)
 
