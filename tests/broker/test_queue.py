@@ -82,6 +82,25 @@ def test_a_full_disk_refuses_sends_while_settlements_go_through() -> None:
     assert world.queue().counters.active == 0
 
 
+def test_a_full_disk_refuses_dead_letters_while_settlements_of_the_same_turn_go_through() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send("a", "b")
+    receiver = Receiver(world, world.queue())
+    store.fails = lambda changes: StoreFull("no room") if changes.appends else None
+    moved: list[BrokerError | None] = []
+    completed: list[BrokerError | None] = []
+    world.queue().dead_letter(receiver.locks[0], moved.append)
+    world.queue().complete(receiver.locks[1], completed.append)
+    world.run()
+    assert isinstance(moved[0], StorageFull)
+    assert completed == [None]
+    store.fails = lambda changes: None
+    world.queue().dead_letter(receiver.locks[0], moved.append)
+    world.run()
+    assert moved[1] is None
+
+
 def test_a_settlement_that_could_not_be_stored_leaves_the_message_locked() -> None:
     store = FlakyStore()
     world = World(store=store)

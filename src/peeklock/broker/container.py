@@ -113,7 +113,7 @@ class Container(Entity):
         if self.dead_letters is None:
             self._give_back(lock, lane, done, properties)
         else:
-            self._move(lock.message, lane, properties, self._locked_one_moved, (lock, done))
+            self._move(lock.message, properties, self._locked_one_moved, (lock, done))
             lock.settling = True
 
     def _settle(self, lock: Lock) -> Lane:
@@ -143,7 +143,7 @@ class Container(Entity):
                 ),
             }
             counted = self._changed(message, None, delivery_count=delivery_count)
-            self._move(counted, lane, reason, self._locked_one_moved, (lock, done))
+            self._move(counted, reason, self._locked_one_moved, (lock, done))
             lock.settling = True
             return
         changed = self._changed(message, properties, delivery_count=delivery_count)
@@ -195,7 +195,6 @@ class Container(Entity):
     def _move(
         self,
         message: StoredMessage,
-        lane: Lane,
         properties: dict[Any, Any],
         outcome: Callable[..., None],
         argument: Any,
@@ -215,6 +214,7 @@ class Container(Entity):
             None,
             annex.encode(),
         )
+        lane = self._journal.moves
         lane.changes.appends.append((target.entity, letter))
         lane.changes.removals.append((self.entity, message))
         lane.waiting.append((self._moved, (message, letter, outcome, argument)))

@@ -1,7 +1,7 @@
 """The way to the store: changes of one turn gathered into one commit, and who waits for it (group commit).
 
-Sends and everything else are gathered apart, because they fail apart: on a full disk the sends are refused while
-settlements, which make room, are tried again without them.
+They are gathered on lanes, because they fail apart: on a full disk sends are refused first, then what moves messages,
+while settlements, which make room, are tried again without them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ class Journal:
 
     def __init__(self, store: Store, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self.sends = Lane()
+        """Messages from clients."""
+        self.moves = Lane()
+        """What takes room as well as it gives some: dead letters, messages that are due, transactions."""
         self.rest = Lane()
+        """Settlements and all else that takes no room."""
         self.failure: StoreError | None = None
         """Why the store does not take messages; None when it does, as far as we know."""
         self.on_failed: Callable[[], None] = lambda: None
@@ -59,7 +63,11 @@ class Journal:
     @property
     def idle(self) -> bool:
         """Nothing is staged and nothing on its way."""
-        return not self._in_flight and not self.sends.waiting and not self.rest.waiting
+        return not self._in_flight and not self._is_staged
+
+    @property
+    def _is_staged(self) -> bool:
+        return bool(self.sends.waiting or self.moves.waiting or self.rest.waiting)
 
     def wake(self) -> None:
         """Something was staged: commit at the end of this turn, or when a commit under way is done."""
@@ -68,46 +76,50 @@ class Journal:
             self._call_soon(self.flush)
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:
-        """All that `stage` puts on `rest` goes into one commit. If it raises, what it had staged fails at once."""
-        before, together = self.rest, Lane()
-        self.rest = together
+        """What `stage` puts on `moves` and `rest` stays together. If it raises, what it had staged fails at once."""
+        moves, rest, together = self.moves, self.rest, Lane()
+        self.moves = self.rest = together
         try:
             stage()
         except BaseException as failure:
-            self.rest = before
             undone = failure if isinstance(failure, BrokerError) else StorageFailed("Nothing was changed.")
             together.finish(undone)
             raise
-        if before.waiting:
-            _extend(before.changes, together.changes)
-            before.waiting += together.waiting
-            self.rest = before
+        finally:
+            self.moves, self.rest = moves, rest
+        lane = moves if together.changes.appends else rest
+        _extend(lane.changes, together.changes)
+        lane.waiting += together.waiting
 
     def flush(self) -> None:
         """Commit what is staged now."""
         self._scheduled = False
-        sends, rest = self.sends, self.rest
-        if not sends.waiting and not rest.waiting:
+        lanes = [lane for lane in (self.sends, self.moves, self.rest) if lane.waiting]
+        if not lanes:
             return
-        self.sends, self.rest = Lane(), Lane()
+        proves = bool(self.sends.waiting) or not isinstance(self.failure, StoreFull)
+        self.sends, self.moves, self.rest = Lane(), Lane(), Lane()
         self._in_flight += 1
+        self._commit(lanes, proves)
+
+    def _commit(self, lanes: list[Lane], proves: bool) -> None:
+        """Commit the lanes as one; when that fails, without the first of them, until they are all told."""
 
         def done(error: StoreError | None) -> None:
-            if error is not None and sends.waiting and rest.waiting:
-                sends.finish(self._failed(error))
-                self._store.commit(rest.changes, lambda error: self._done((rest,), error, proves=False))
+            if error is not None and len(lanes) > 1:
+                lanes[0].finish(self._failed(error))
+                self._commit(lanes[1:], proves=False)
             else:
-                proves = bool(sends.waiting) or not isinstance(self.failure, StoreFull)
-                self._done((sends, rest), error, proves=proves)
+                self._done(lanes, error, proves=proves)
 
-        self._store.commit(_merged(sends.changes, rest.changes), done)
+        self._store.commit(_merged(lanes), done)
 
     def probe(self, changes: Changes) -> None:
         """Commit changes that nobody waits for, to learn whether the store takes messages again."""
         self._in_flight += 1
-        self._store.commit(changes, lambda error: self._done((), error, proves=True))
+        self._store.commit(changes, lambda error: self._done([], error, proves=True))
 
-    def _done(self, lanes: tuple[Lane, ...], error: StoreError | None, *, proves: bool) -> None:
+    def _done(self, lanes: list[Lane], error: StoreError | None, *, proves: bool) -> None:
         """`proves`: that it worked means that the store takes messages. A settlement makes room, where one needs it."""
         self._in_flight -= 1
         failure = None
@@ -118,7 +130,7 @@ class Journal:
             self.failure = None
         for lane in lanes:
             lane.finish(failure)
-        if self.sends.waiting or self.rest.waiting:
+        if self._is_staged:
             self.wake()
 
     def _failed(self, error: StoreError) -> BrokerError:
@@ -141,18 +153,11 @@ def _extend(changes: Changes, more: Changes) -> None:
     changes.dropped_entities += more.dropped_entities
 
 
-def _merged(sends: Changes, rest: Changes) -> Changes:
-    """One commit for both lanes. The sends' lane holds appends only."""
-    if not rest:
-        return sends
-    if sends:
-        return Changes(
-            entities=rest.entities,
-            appends=rest.appends + sends.appends,
-            updates=rest.updates,
-            rewrites=rest.rewrites,
-            removals=rest.removals,
-            session_states=rest.session_states,
-            dropped_entities=rest.dropped_entities,
-        )
-    return rest
+def _merged(lanes: list[Lane]) -> Changes:
+    """One commit for all of them."""
+    if len(lanes) == 1:
+        return lanes[0].changes
+    merged = Changes()
+    for lane in lanes:
+        _extend(merged, lane.changes)
+    return merged

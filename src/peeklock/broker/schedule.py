@@ -82,7 +82,8 @@ class Scheduling(Container):
                 self._expire(message)
                 staged = True
         if staged:
-            self._journal.rest.waiting.append((_tell, finished))
+            lane = self._journal.moves if self._keeps_expired else self._journal.rest
+            lane.waiting.append((_tell, finished))
             self._journal.wake()
         else:
             finished(len(messages) < BATCH)  # there may be others behind a whole batch of locked ones
@@ -90,17 +91,21 @@ class Scheduling(Container):
     def _expire(self, message: StoredMessage) -> None:
         """A waiting message is past its time: out, or to the dead letters."""
         self._leaving.add(message.sequence_number)
-        lane = self._journal.rest
-        if self.definition.dead_lettering_on_message_expiration and self.dead_letters is not None:
+        if self._keeps_expired:
             properties = {
                 "DeadLetterReason": "TTLExpiredException",
                 "DeadLetterErrorDescription": "The message expired and was dead lettered.",
             }
-            self._move(message, lane, properties, self._expired, None)
+            self._move(message, properties, self._expired, None)
         else:
+            lane = self._journal.rest
             lane.changes.removals.append((self.entity, message))
             lane.waiting.append((self._dropped, message))
             self._journal.wake()
+
+    @property
+    def _keeps_expired(self) -> bool:
+        return self.definition.dead_lettering_on_message_expiration and self.dead_letters is not None
 
     def _dropped(self, message: StoredMessage, error: BrokerError | None) -> None:
         if error is None:
@@ -120,7 +125,7 @@ class Scheduling(Container):
 
     def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
         """Scheduled messages become active: with new numbers, at the time they were meant for."""
-        lane = self._journal.rest
+        lane = self._journal.moves
         staged = False
         for message in messages:
             if message.sequence_number not in self._leaving:

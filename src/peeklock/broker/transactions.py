@@ -143,7 +143,7 @@ class Transaction:
         # Not on the lane of plain sends, which may fail alone.
         sends = [(container, container.admit(messages)) for container, messages in self._sends]
         for container, messages in sends + self._numbered:
-            container.stage_sends(self._journal.rest, messages, gather.outcome)
+            container.stage_sends(self._journal.moves, messages, gather.outcome)
         for _, lock, act in self._settlements:
             act(lock, gather.outcome)
 
