@@ -430,3 +430,16 @@ def test_application_properties_that_nobody_can_read_do_not_keep_a_message_from_
     message = Message.decode(with_application_properties(properties + unreadable + body, {"a": 1}))
     assert message.application_properties == {"a": 1}
     assert message.data == [b"x"]
+
+
+@pytest.mark.parametrize("identity", ["x" * MAX_ID_LENGTH, "ä" * MAX_ID_LENGTH, b"x" * 500, ULong(7), UUID(int=1)])
+def test_an_id_of_any_type_is_taken_and_a_string_up_to_its_limit(identity: Any) -> None:
+    payload = Message(properties=Properties(message_id=identity), data=[b"x"]).encode()
+    assert message_id(read_incoming(payload, False).bare) == identity
+
+
+@pytest.mark.parametrize("length", [MAX_ID_LENGTH + 1, 300])
+def test_an_id_that_is_too_long_is_refused(length: int) -> None:
+    payload = Message(properties=Properties(message_id="x" * length), data=[b"x"]).encode()
+    with pytest.raises(InvalidProperty, match=f"message id has {length} characters"):
+        read_incoming(payload, False)

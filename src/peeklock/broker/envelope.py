@@ -113,6 +113,10 @@ def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
         properties = found.properties
         if properties is None or first_field_is_null(bare, properties):
             bare = _with_message_id(found)
+        else:
+            identity = _property(found, _MESSAGE_ID)
+            if isinstance(identity, str):
+                _text(identity, "message id")
         priority = ttl_ms = scheduled_at = annex = session_id = None
         if found.header is not None:
             priority, ttl_ms = _read_header(payload[found.header])
@@ -143,6 +147,9 @@ def _read_usual(payload: bytes) -> Incoming | None:
                 return None
         # A size, a count that is not 0, and a first field that is not null: there is an id.
         if payload[at : at + 4] != _PROPERTIES_START or not payload[at + 5] or payload[at + 6] == 0x40:
+            return None
+        # A string that may be too long for an id is for the scan to measure.
+        if payload[at + 6] == 0xB1 or (payload[at + 6] == 0xA1 and payload[at + 7] > MAX_ID_LENGTH):
             return None
         body = at + 5 + payload[at + 4]
         start = payload[body : body + 4]
