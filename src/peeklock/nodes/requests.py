@@ -102,7 +102,7 @@ class RequestNode(Node):
         link.grant(REQUEST_CREDIT)
 
     def answer(self, request: Request) -> None:
-        """Answer the request by `request.reply`, now or later. A BrokerError rejects the request."""
+        """Answer the request by `request.reply`, now or later, whatever is wrong with it."""
         raise NotImplementedError  # abstract
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
@@ -125,13 +125,12 @@ class RequestNode(Node):
                 outcome = TransactionalState(state.txn_id, Accepted()).encode()
             delivery.dispose(outcome)
         except BrokerError as failure:
-            self._in_flight = max(0, self._in_flight - 1)
             delivery.dispose(rejected(failure))
         self._renew_credit()
         self.peer.wake()
 
     def _reply(self, replies: ReplyNode, message_id: Any, reply: Message) -> None:
-        self._in_flight = max(0, self._in_flight - 1)
+        self._in_flight -= 1
         reply.properties = Properties(correlation_id=message_id)
         if replies.link.attached:
             replies.reply(reply)

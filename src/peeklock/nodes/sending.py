@@ -67,11 +67,13 @@ class SendingNode(Node):
         link.grant(CREDIT)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
+        if delivery.state is not None:
+            self.turn_ended()
+            self._enlist(delivery)  # at once: the transaction's discharge may be right behind it
+            return
         if not self._arrived:
             self.peer.busy.append(self)
         self._arrived.append(delivery)
-        if delivery.state is not None:
-            self.turn_ended()  # a transaction's work must be noted before its discharge, which may be right behind it
 
     def turn_ended(self) -> None:
         """What arrived in one turn is one piece of work, unless there is something wrong with it."""
@@ -80,29 +82,20 @@ class SendingNode(Node):
             return
         try:
             self._send(deliveries)
-        except BrokerError as failure:
-            if len(deliveries) == 1:
-                state = deliveries[0].state
-                if isinstance(state, TransactionalState):
-                    self.peer.transactions.spoil(state.txn_id, failure)
-                self._answer(deliveries, rejected(failure))
-                return
+        except BrokerError:
             for delivery in deliveries:
-                self._arrived = [delivery]
-                self.turn_ended()
+                try:
+                    self._send([delivery])
+                except BrokerError as failure:
+                    self._answer([delivery], rejected(failure))
 
     def _send(self, deliveries: list[IncomingDelivery]) -> None:
         wants_session = self._container.definition.requires_session
         messages: list[Incoming] = []
         cost = 0
         for delivery in deliveries:
-            if delivery.oversize or delivery.message_format or delivery.state is not None:
+            if delivery.oversize or delivery.message_format:
                 messages += self._read_unusual(delivery)
-                if delivery.state is not None:
-                    if len(deliveries) > 1:
-                        raise NotSupported("A transaction's messages are sent one by one.")
-                    self._enlist(delivery, messages)
-                    return
             else:
                 messages.append(read_incoming(delivery.payload, wants_session))
             cost += len(delivery.payload)
@@ -114,14 +107,21 @@ class SendingNode(Node):
         self.peer.unsaved_bytes += cost
         self._journal.unsaved_bytes += cost
 
-    def _enlist(self, delivery: IncomingDelivery, messages: list[Incoming]) -> None:
+    def _enlist(self, delivery: IncomingDelivery) -> None:
         """Send with a transaction: the client hears at once that the message is noted."""
         state = delivery.state
-        if not isinstance(state, TransactionalState):
-            raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
-        transaction = self.peer.transactions.get(state.txn_id)
-        transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
-        self._answer([delivery], TransactionalState(state.txn_id, Accepted()).encode())
+        try:
+            if not isinstance(state, TransactionalState):
+                raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
+            transaction = self.peer.transactions.get(state.txn_id)
+            messages = self._read_unusual(delivery)
+            transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
+        except BrokerError as failure:
+            if isinstance(state, TransactionalState):
+                self.peer.transactions.spoil(state.txn_id, failure)
+            self._answer([delivery], rejected(failure))
+        else:
+            self._answer([delivery], TransactionalState(state.txn_id, Accepted()).encode())
 
     def _read_unusual(self, delivery: IncomingDelivery) -> list[Incoming]:
         if delivery.message_format == BATCH_FORMAT:
