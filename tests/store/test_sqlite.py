@@ -337,3 +337,19 @@ def test_a_commit_that_clears_session_states_looks_them_up() -> None:
         steps = [step for *_, step in plan]
     assert any("INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)" in step for step in steps), steps
     assert not [step for step in steps if step.startswith("SCAN session")]
+
+
+def test_every_folder_that_was_made_is_synced_into_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    sync = sqlite_file.sync_folder
+
+    def note(folder: Path) -> None:
+        synced.append(folder)
+        sync(folder)
+
+    monkeypatch.setattr(sqlite_file, "sync_folder", note)
+    sqlite_file.make_folder(tmp_path / "a" / "b")
+    assert set(synced) == {tmp_path, tmp_path / "a"}
+    synced.clear()
+    sqlite_file.make_folder(tmp_path / "a" / "b")
+    assert synced == []

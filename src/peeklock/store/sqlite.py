@@ -33,7 +33,7 @@ from .base import (
     TimedRead,
 )
 from .sqlite_batch import Batch
-from .sqlite_file import FolderLock, Synchronous, connect_writer, make_folder, store_error
+from .sqlite_file import FolderLock, Synchronous, connect_writer, make_folder, store_error, sync_folder
 from .sqlite_reader import Reader
 from .sqlite_schema import migrate
 from .sqlite_writer import Writer
@@ -77,6 +77,7 @@ class SqliteStore:
                 connection = connect_writer(self._file, self._synchronous)
                 held.callback(connection.close)
                 migrate(connection)
+                sync_folder(self._folder)
                 entities = _load_entities(connection)
                 writer = Writer(connection, self._file, self._synchronous)
                 held.callback(writer.close)

@@ -49,12 +49,24 @@ class FolderLock:
 
 
 def make_folder(folder: Path) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in missing:
+            sync_folder(made.parent)
     except FileExistsError:
         raise StoreError(f"The data folder {folder} is not a folder.") from None
     except OSError as error:
         raise StoreError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """What was made in the folder is found there after a power cut: syncing a file does not promise its name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def connect_writer(file: Path, synchronous: Synchronous) -> sqlite3.Connection:
