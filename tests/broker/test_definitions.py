@@ -289,7 +289,7 @@ def test_every_profile_has_a_range_for_every_number_that_lies_within_the_unlimit
     [
         ({"lock_duration_ms": 5 * MINUTE}, set()),
         ({"lock_duration_ms": 5 * MINUTE + 1}, {"standard", "premium", "emulator"}),
-        ({"lock_duration_ms": 5 * SECOND}, {"emulator"}),
+        ({"lock_duration_ms": 5 * SECOND - 1}, {"standard", "premium", "emulator"}),
         ({"max_size_in_megabytes": 81_920}, {"standard", "emulator"}),
         ({"max_message_size_in_kilobytes": 2048}, {"standard", "emulator"}),
         ({"max_message_size_in_kilobytes": 256}, {"premium"}),

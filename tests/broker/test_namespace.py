@@ -103,13 +103,13 @@ def test_a_queue_that_the_definition_names_takes_its_settings() -> None:
     World(QueueDefinition(name="Q", lock_duration_ms=10 * SECOND), store=store)
     third = World(QueueDefinition(name="other"), store=store)
     assert third.queue("q").definition.lock_duration_ms == 10 * SECOND
-    assert third.queue("q").path == "Q"
+    assert third.queue("Q").path == "q", "the spelling it was created with"
 
 
 def test_settings_that_are_fixed_cannot_be_changed() -> None:
     store = FlakyStore()
     World(QueueDefinition(name="q"), store=store)
-    with pytest.raises(DefinitionError, match="RequiresSession of the queue 'q' true: cannot be changed"):
+    with pytest.raises(DefinitionError, match="RequiresSession of 'q' true: cannot be changed"):
         World(QueueDefinition(name="q", requires_session=True), store=store)
 
 

@@ -25,7 +25,8 @@ from peeklock.broker.definitions import (
 )
 from peeklock.broker.durations import HOUR, MINUTE, SECOND, format_duration
 from peeklock.broker.settings import PROFILES, settings_of
-from peeklock.server.config import MAX_FILE_BYTES, ConfigError, default_namespace, load_config
+from peeklock.server.config import ConfigError, default_namespace, load_config
+from peeklock.server.config_shape import MAX_FILE_BYTES
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -382,7 +383,7 @@ def test_a_file_that_is_not_utf_8_is_refused_with_the_line(tmp_path: Path) -> No
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(b" " * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ConfigError, match="is larger than 1048576 bytes"):
+    with pytest.raises(ConfigError, match="is larger than 33554432 bytes"):
         load_config(path, STANDARD)
 
 

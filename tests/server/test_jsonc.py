@@ -105,7 +105,7 @@ def test_depth_is_limited() -> None:
 
 def test_size_is_limited() -> None:
     load(" " * (MAX_CHARACTERS - 1) + "1")
-    with pytest.raises(JsonError, match="more than the 1048576 allowed"):
+    with pytest.raises(JsonError, match=f"more than the {MAX_CHARACTERS} allowed"):
         load(" " * MAX_CHARACTERS + "1")
 
 

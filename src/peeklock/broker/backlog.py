@@ -30,6 +30,11 @@ OBJECT_BYTES = 300
 _number_of = attrgetter("sequence_number")
 
 
+def _cost(message: StoredMessage) -> int:
+    """Of a message whose body is shared: a share of that."""
+    return len(message.payload) + OBJECT_BYTES + (0 if message.body is None else message.body.cost)
+
+
 class Budget:
     """The memory that all windows of a namespace share."""
 
@@ -111,7 +116,7 @@ class Backlog:
                 self._returned_numbers.discard(message.sequence_number)
             else:
                 message = ready.popleft()
-            size = len(message.payload) + OBJECT_BYTES
+            size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
             self._bytes -= size
             self._budget.used -= size
             if self._gone and message.sequence_number in self._gone:
@@ -157,7 +162,7 @@ class Backlog:
         return ready[bisect_left(ready, number, key=_number_of)].sequence_number == number
 
     def _took_memory(self, message: StoredMessage) -> None:
-        size = len(message.payload) + OBJECT_BYTES
+        size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
         self._bytes += size
         self._budget.used += size
 
@@ -189,7 +194,7 @@ class Backlog:
             log.error("messages of entity %d could not be read: %s", self._entity, page)
             self._on_failed()
             return
-        whole = len(page) < PAGE_MESSAGES and sum(len(message.payload) for message in page) < PAGE_BYTES
+        whole = len(page) < PAGE_MESSAGES and sum(message.size for message in page) < PAGE_BYTES
         self._through = asked_through if whole else page[-1].sequence_number
         for message in page:
             self._ready.append(message)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from peeklock.broker import envelope
 from peeklock.broker.entity import Done, Entity, Lock
 from peeklock.broker.envelope import Annex
-from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost
+from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost
 from peeklock.broker.journal import Lane
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
@@ -88,7 +88,7 @@ class Container(Entity):
             counters = self.counters
             counters.count(lock.message.state, -1)
             counters.deferred += 1
-            counters.size_in_bytes += len(changed.payload) - len(lock.message.payload)
+            counters.size_in_bytes += changed.size - lock.message.size
             if lock.message.state == ACTIVE:
                 self._left(lock.message)
         self._settled(lock, error)
@@ -156,7 +156,7 @@ class Container(Entity):
         lock, changed, done = argument
         self._settled(lock, error)
         if error is None:
-            self.counters.size_in_bytes += len(changed.payload) - len(lock.message.payload)
+            self.counters.size_in_bytes += changed.size - lock.message.size
             if changed.state == ACTIVE:
                 self._returned(changed)
         done(error)
@@ -181,6 +181,7 @@ class Container(Entity):
             message.session_id,
             message.due_at,
             message.annex,
+            message.body,
         )
 
     def _stage_change(self, lane: Lane, message: StoredMessage, changed: StoredMessage) -> None:
@@ -188,7 +189,7 @@ class Container(Entity):
         if changed.payload is message.payload:
             changes.updates.append((self.entity, changed, message.state))
         else:
-            changes.rewrites.append((self.entity, changed, message.state, len(message.payload)))
+            changes.rewrites.append((self.entity, changed, message.state, message.size))
 
     # --- dead letters ---
 
@@ -198,10 +199,13 @@ class Container(Entity):
         properties: dict[Any, Any],
         outcome: Callable[..., None],
         argument: Any,
+        target: Entity | None = None,
     ) -> None:
-        """Stage the way to the dead-letter queue; `outcome(message, argument, error)` follows."""
-        target = self.dead_letters
+        """Stage the way to the dead-letter queue, or another sub-queue; `outcome(message, argument, error)` follows."""
+        target = target or self.dead_letters
         assert target is not None
+        if self.doomed:
+            raise EntityNotFound(self.path)
         annex = Annex.decode(message.annex)._replace(dead_letter_source=self.path)
         letter = StoredMessage(
             message.sequence_number,
@@ -213,20 +217,27 @@ class Container(Entity):
             message.session_id,
             None,
             annex.encode(),
+            message.body,
         )
         lane = self._journal.moves
         lane.changes.appends.append((target.entity, letter))
         lane.changes.removals.append((self.entity, message))
-        lane.waiting.append((self._moved, (message, letter, outcome, argument)))
+        lane.waiting.append((self._moved, (target, message, letter, outcome, argument)))
         self._journal.wake()
 
     def _moved(self, argument: tuple[Any, ...], error: BrokerError | None) -> None:
-        message, letter, outcome, rest = argument
+        target, message, letter, outcome, rest = argument
         if error is None:
-            assert self.dead_letters is not None
             self._gone(message)
-            self.dead_letters._enter(letter)
+            target._enter(letter)
         outcome(message, rest, error)
+
+    def set_aside(self, lock: Lock, reason: str, description: str, target: Container, done: Done) -> None:
+        """Move a message that cannot go where it should to a sub-queue for such."""
+        self._settle(lock)
+        properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        self._move(lock.message, properties, self._locked_one_moved, (lock, done), target)
+        lock.settling = True
 
     def _locked_one_moved(self, message: StoredMessage, argument: tuple[Lock, Done], error: BrokerError | None) -> None:
         lock, done = argument

@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast, get_args
 
 from peeklock.broker.names import (
     DefinitionError,
@@ -30,6 +31,9 @@ from peeklock.broker.settings import (
     DEAD_LETTER_FILTER_ERRORS,
     DEFAULT_TTL,
     DUPLICATE_WINDOW,
+    ENABLE_EXPRESS,
+    ENABLE_PARTITIONING,
+    FILTERING_BEFORE_PUBLISHING,
     FORWARD_DEAD_LETTERS,
     FORWARD_TO,
     LAXEST,
@@ -42,6 +46,8 @@ from peeklock.broker.settings import (
     REQUIRES_DUPLICATE_DETECTION,
     REQUIRES_SESSION,
     STATUS,
+    SUBSCRIPTION_PARTITIONING,
+    SUPPORT_ORDERING,
     USER_METADATA,
     Kind,
     Profile,
@@ -58,7 +64,8 @@ DEFAULT_RULE_NAME = "$Default"
 
 MAX_AUTHORIZATION_RULES = 12
 
-PropertyValue = str | int | float | bool
+PropertyValue = str | int | float | bool | datetime | timedelta
+"""What a filter compares with and an action sets; moments are aware."""
 
 
 # --- keys
@@ -153,11 +160,45 @@ class CorrelationFilter:
             tested = tested or value is not None
             if value is not None and not isinstance(value, str):
                 raise DefinitionError(name, value, "must be text")
-        for key, value in self.properties.items():
-            if not isinstance(key, str) or not isinstance(value, str | int | float | bool):
-                raise DefinitionError(f"Properties.{key}", value, "must be text, a number, true or false")
+        _check_values("Properties", self.properties)
         if not tested:
             raise DefinitionError("CorrelationFilter", "{}", "must test at least one property")
+
+
+def _check_values(setting: str, values: Mapping[str, PropertyValue]) -> None:
+    for key, value in values.items():
+        if not isinstance(key, str) or not isinstance(value, _VALUES):
+            raise DefinitionError(f"{setting}.{key}", value, "must be text, a number, true, false, a moment or a time")
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise DefinitionError(f"{setting}.{key}", value, "must say its time zone")
+
+
+_VALUES = get_args(PropertyValue)
+
+
+def _values_to_json(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
+    """What JSON has no type for is an object that names it."""
+    shown: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, datetime):
+            shown[key] = {"moment": value.isoformat()}
+        elif isinstance(value, timedelta):
+            shown[key] = {"microseconds": value // timedelta(microseconds=1)}
+        else:
+            shown[key] = value
+    return shown
+
+
+def _values_from_json(data: Mapping[str, Any]) -> dict[str, PropertyValue]:
+    values: dict[str, PropertyValue] = {}
+    for key, value in data.items():
+        if isinstance(value, dict) and "moment" in value:
+            values[key] = datetime.fromisoformat(value["moment"])
+        elif isinstance(value, dict):
+            values[key] = timedelta(microseconds=value["microseconds"])
+        else:
+            values[key] = value
+    return values
 
 
 CORRELATION_FIELDS = {
@@ -182,6 +223,11 @@ class RuleDefinition:
     sql_expression: str | None = None
     correlation: CorrelationFilter | None = None
     action: str | None = None
+    parameters: Mapping[str, PropertyValue] = field(default_factory=dict, hash=False)
+    """Values for the `@names` in the filter's SQL, without the `@`."""
+    action_parameters: Mapping[str, PropertyValue] = field(default_factory=dict, hash=False)
+    created_at: int | None = field(default=None, compare=False)
+    """Unix milliseconds; None until the rule is added to a live subscription."""
 
     def __post_init__(self) -> None:
         check_rule_name(self.name)
@@ -197,20 +243,28 @@ class RuleDefinition:
         for setting, text in (("SqlFilter", self.sql_expression), ("Action", self.action)):
             if text is not None and not (isinstance(text, str) and 1 <= len(text) <= MAX_TEXT):
                 raise DefinitionError(setting, text, f"must be 1 to {MAX_TEXT} characters long")
+        _check_values("Parameters", self.parameters)
+        _check_values("Parameters", self.action_parameters)
 
     def to_json(self) -> dict[str, Any]:
         data: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         data["filter_kind"] = self.filter_kind.value
         if self.correlation is not None:
             tested = {name: getattr(self.correlation, name) for name in CORRELATION_FIELDS.values()}
-            data["correlation"] = tested | {"properties": dict(self.correlation.properties)}
+            data["correlation"] = tested | {"properties": _values_to_json(self.correlation.properties)}
+        for name in ("parameters", "action_parameters"):
+            data[name] = _values_to_json(data[name])
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         known = _known(cls, data)
         if known.get("correlation") is not None:
-            known["correlation"] = CorrelationFilter(**_known(CorrelationFilter, known["correlation"]))
+            tested = _known(CorrelationFilter, known["correlation"])
+            tested["properties"] = _values_from_json(tested.get("properties", {}))
+            known["correlation"] = CorrelationFilter(**tested)
+        for name in ("parameters", "action_parameters"):
+            known[name] = _values_from_json(known.get(name, {}))
         return cls(**known)
 
 
@@ -288,6 +342,9 @@ class QueueDefinition(EntityDefinition):
     auto_delete_on_idle_ms: Annotated[int | None, AUTO_DELETE_ON_IDLE] = AUTO_DELETE_ON_IDLE.default
     user_metadata: Annotated[str | None, USER_METADATA] = USER_METADATA.default
     max_message_size_in_kilobytes: Annotated[int | None, MAX_MESSAGE_SIZE] = MAX_MESSAGE_SIZE.default
+    enable_partitioning: Annotated[bool, ENABLE_PARTITIONING] = ENABLE_PARTITIONING.default
+    enable_express: Annotated[bool, ENABLE_EXPRESS] = ENABLE_EXPRESS.default
+    support_ordering: Annotated[bool, SUPPORT_ORDERING] = SUPPORT_ORDERING.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
 
 
@@ -310,6 +367,14 @@ class SubscriptionDefinition(EntityDefinition):
     rules: tuple[RuleDefinition, ...] = (RuleDefinition(),)
     """A subscription begins with `$Default`, which lets everything pass; one without rules gets nothing."""
 
+    # What a queue has of its own, a subscription has of its topic, which has looked before anything gets here.
+    max_size_in_megabytes: ClassVar[int] = 1 << 31
+    max_message_size_in_kilobytes: ClassVar[int | None] = None
+    requires_duplicate_detection: ClassVar[bool] = False
+    duplicate_detection_window_ms: ClassVar[int] = 0
+    enable_partitioning: ClassVar[bool] = False
+    authorization_rules: ClassVar[tuple[AuthorizationRule, ...]] = ()
+
     def _check_name(self) -> None:
         check_subscription_name(self.name)
 
@@ -325,8 +390,24 @@ class TopicDefinition(EntityDefinition):
     auto_delete_on_idle_ms: Annotated[int | None, AUTO_DELETE_ON_IDLE] = AUTO_DELETE_ON_IDLE.default
     user_metadata: Annotated[str | None, USER_METADATA] = USER_METADATA.default
     max_message_size_in_kilobytes: Annotated[int | None, MAX_MESSAGE_SIZE] = MAX_MESSAGE_SIZE.default
+    enable_partitioning: Annotated[bool, ENABLE_PARTITIONING] = ENABLE_PARTITIONING.default
+    enable_express: Annotated[bool, ENABLE_EXPRESS] = ENABLE_EXPRESS.default
+    support_ordering: Annotated[bool, SUPPORT_ORDERING] = SUPPORT_ORDERING.default
+    filtering_messages_before_publishing: Annotated[bool, FILTERING_BEFORE_PUBLISHING] = (
+        FILTERING_BEFORE_PUBLISHING.default
+    )
+    enable_subscription_partitioning: Annotated[bool, SUBSCRIPTION_PARTITIONING] = SUBSCRIPTION_PARTITIONING.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     subscriptions: tuple[SubscriptionDefinition, ...] = ()
+
+    # A topic keeps only messages for later; what concerns receivers is for its subscriptions.
+    lock_duration_ms: ClassVar[int] = 0
+    requires_session: ClassVar[bool] = False
+    dead_lettering_on_message_expiration: ClassVar[bool] = False
+    max_delivery_count: ClassVar[int] = 1
+
+
+AnyDefinition = QueueDefinition | SubscriptionDefinition | TopicDefinition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +415,8 @@ class NamespaceDefinition:
     """Everything a broker starts with."""
 
     name: str = DEFAULT_NAMESPACE
+    only_if_empty: bool = False
+    """The entities are a start for a store that has none: what people changed since is not changed back."""
     queues: tuple[QueueDefinition, ...] = ()
     topics: tuple[TopicDefinition, ...] = ()
     authorization_rules: tuple[AuthorizationRule, ...] = field(default_factory=lambda: (default_authorization_rule(),))

@@ -13,23 +13,26 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.definitions import AnyDefinition
+from peeklock.broker.duplicates import History
 from peeklock.broker.envelope import Annex, Incoming
 from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,
+    EntityNotFound,
     MessageLockLost,
     OperationNotAllowed,
     QuotaExceeded,
+    SessionIdMissing,
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.settings import Status
-from peeklock.store.base import ACTIVE, SCHEDULED, Changes, Counters, Store, StoredMessage
+from peeklock.store.base import ACTIVE, SCHEDULED, Changes, Counters, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class Machinery:
     agenda: Agenda
     budget: Budget
     call_soon: Callable[[Callable[[], None]], object]
+    find: Callable[[str], Entity]
+    """The entity that messages for a name go to; EntityNotFound."""
 
 
 class Lock:
@@ -69,6 +74,18 @@ class Lock:
         """A settlement of it is on its way to the store."""
 
 
+class Watcher(Protocol):
+    """Somebody who stands at an entity: a link."""
+
+    def entity_gone(self, failure: BrokerError) -> None:
+        """It is deleted."""
+        ...
+
+    def entity_changed(self) -> None:
+        """Its definition is another one."""
+        ...
+
+
 class Entity:
     """One entity with messages. Subclasses say where active messages wait and who gets them."""
 
@@ -76,16 +93,23 @@ class Entity:
         self,
         entity: int,
         path: str,
-        definition: QueueDefinition,
+        definition: AnyDefinition,
         machinery: Machinery,
         counters: Counters,
         dead_letters: Entity | None,
+        transfer_dead_letters: Entity | None = None,
     ) -> None:
         self.entity = entity
         self.path = path
         self.definition = definition
         self.dead_letters = dead_letters
         """Where dead letters go; None for a queue that is a dead-letter queue itself."""
+        self.transfer_dead_letters = transfer_dead_letters
+        """Where messages go that could not be forwarded; None as above."""
+        self.created_at = self.updated_at = self.accessed_at = machinery.agenda.now()
+        self.watchers: set[Watcher] = set()
+        self.doomed = False
+        """It is deleted, or about to be: nothing is added to it any more."""
         self.counters = counters
         """As the store has them; what is staged is not counted yet."""
         self._machinery = machinery
@@ -96,6 +120,16 @@ class Entity:
         self._staged_bytes = 0
         self._max_bytes = definition.max_size_in_megabytes << 20
         self._refuses_sends = self._why_no_sends()
+        self.history: History | None = None
+        """Where duplicates are detected."""
+        if definition.requires_duplicate_detection and not self.is_dead_letter_queue:
+            self.history = History(
+                entity,
+                definition.duplicate_detection_window_ms,
+                definition.enable_partitioning,
+                machinery.journal,
+                machinery.agenda,
+            )
         self._locks: dict[int, Lock] = {}
         """By sequence number, in the order in which they were made or renewed."""
         self._watches: dict[int, set[int]] = {}
@@ -110,8 +144,40 @@ class Entity:
         return self.dead_letters is None
 
     @property
+    def size_in_bytes(self) -> int:
+        """Of its messages, those in its sub-queues too."""
+        parts = (self.dead_letters, self.transfer_dead_letters)
+        return self.counters.size_in_bytes + sum(part.counters.size_in_bytes for part in parts if part is not None)
+
+    @property
+    def reads_session_ids(self) -> bool:
+        """Whether what is sent to it must be looked through for a session id."""
+        return self.definition.requires_session
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it is more than idle at the moment: somebody stands at it, or messages wait."""
+        parts = (self, self.dead_letters, self.transfer_dead_letters)
+        return bool(self.counters.active or self.counters.scheduled) or any(
+            part.watchers for part in parts if part is not None
+        )
+
+    @property
     def has_sessions(self) -> bool:
         return self.definition.requires_session and not self.is_dead_letter_queue
+
+    @property
+    def last_used_at(self) -> int:
+        return self.accessed_at
+
+    def watch(self, watcher: Watcher) -> None:
+        """Somebody comes to stand at it."""
+        self.watchers.add(watcher)
+        self.accessed_at = self._agenda.now()
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self.watchers.discard(watcher)
+        self.accessed_at = self._agenda.now()
 
     # --- for subclasses ---
 
@@ -133,6 +199,57 @@ class Entity:
         """Raise why the lock is not good any more."""
         raise NotImplementedError  # abstract
 
+    # --- its life ---
+
+    def load_history(self, done: Callable[[StoreError | None], None]) -> None:
+        """At start: which messages were taken within the window."""
+        history = self.history
+        assert history is not None
+
+        def found(rows: list[tuple[bytes, int]] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                done(rows)
+            else:
+                history.load(rows)
+                done(None)
+
+        self._store.read_seen(self.entity, history.since, found)
+
+    def reconfigure(self, definition: AnyDefinition) -> None:
+        """Go on under another definition, one with the same unchangeable settings."""
+        self.definition = definition
+        self._max_bytes = definition.max_size_in_megabytes << 20
+        self._refuses_sends = self._why_no_sends()
+        if self.history is not None:
+            self.history.window_ms = definition.duplicate_detection_window_ms
+        for part in (self.dead_letters, self.transfer_dead_letters):
+            if part is not None:
+                part.reconfigure(definition)
+        for watcher in list(self.watchers):
+            watcher.entity_changed()
+
+    def doom(self, doomed: bool) -> None:
+        """It is about to be deleted; or not, after all."""
+        for part in (self, self.dead_letters, self.transfer_dead_letters):
+            if part is not None:
+                part.doomed = doomed
+                part._refuses_sends = part._why_no_sends()
+
+    def vanish(self) -> None:
+        """It is deleted: let go of everything."""
+        for part in (self.dead_letters, self.transfer_dead_letters):
+            if part is not None:
+                part.vanish()
+        failure = EntityNotFound(self.path)
+        for watcher in list(self.watchers):
+            watcher.entity_gone(failure)
+        self.watchers.clear()
+        if self.history is not None:
+            self.history.close()
+        for number, lock in list(self._locks.items()):
+            if not lock.settling:
+                del self._locks[number]
+
     # --- sending ---
 
     def send(self, messages: Sequence[Incoming], done: Done) -> None:
@@ -143,19 +260,29 @@ class Entity:
         """The messages as they will be stored, but for their numbers. Raises why they are not taken."""
         if self._refuses_sends is not None:
             self.check_sending()
-        if self.counters.size_in_bytes + self._staged_bytes >= self._max_bytes:
-            raise QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
-        now = self._agenda.now()
+        self._check_room()
+        self.accessed_at = now = self._agenda.now()
         return [self._admit(message, now) for message in messages]
+
+    def _check_room(self) -> None:
+        if self.size_in_bytes + self._staged_bytes >= self._max_bytes:
+            raise QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
 
     def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
         """Number the admitted messages and send them on their way."""
+        if self.doomed:
+            raise EntityNotFound(self.path)
+        if self.history is not None:
+            messages, done = self.history.sift(lane, messages, done)
+        self._stage(lane, messages, done)
+
+    def _stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
         appends = lane.changes.appends
         for message in messages:
             if not message.sequence_number:
                 self._last_number += 1
                 message.sequence_number = self._last_number
-            self._staged_bytes += len(message.payload)
+            self._staged_bytes += len(message.payload) if message.body is None else message.size
             appends.append((self.entity, message))
         lane.waiting.append((self._sent, (messages, done)))
         self._journal.wake()
@@ -176,7 +303,7 @@ class Entity:
     def _admit(self, incoming: Incoming, now: int) -> StoredMessage:
         bare, annex, ttl, session_id, scheduled_at = incoming
         if session_id is None and self.definition.requires_session:
-            raise OperationNotAllowed(f"The entity '{self.path}' requires sessions: a message needs a session id.")
+            raise SessionIdMissing(f"The entity '{self.path}' requires sessions: a message needs a session id.")
         if scheduled_at is not None and scheduled_at > now:
             if ttl is not None:
                 annex = Annex.decode(annex)._replace(ttl_ms=ttl).encode()
@@ -197,6 +324,8 @@ class Entity:
         return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
 
     def _why_no_sends(self) -> BrokerError | None:
+        if self.doomed:
+            return EntityNotFound(self.path)
         if self.is_dead_letter_queue:
             return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
         status = self.definition.status
@@ -207,7 +336,7 @@ class Entity:
     def _sent(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
         messages, done = argument
         for message in messages:
-            self._staged_bytes -= len(message.payload)
+            self._staged_bytes -= len(message.payload) if message.body is None else message.size
             if error is None:
                 self._enter(message)
         done(error)
@@ -215,7 +344,7 @@ class Entity:
     def _enter(self, message: StoredMessage) -> None:
         """A message is in the store now."""
         counters = self.counters
-        counters.size_in_bytes += len(message.payload)
+        counters.size_in_bytes += len(message.payload) if message.body is None else message.size
         if message.sequence_number > counters.last_sequence_number:
             counters.last_sequence_number = message.sequence_number
         if message.state == ACTIVE:
@@ -270,7 +399,7 @@ class Entity:
         if self._watches:
             self._note_change(message.sequence_number)
         counters = self.counters
-        counters.size_in_bytes -= len(message.payload)
+        counters.size_in_bytes -= len(message.payload) if message.body is None else message.size
         if message.state == ACTIVE:
             counters.active -= 1
             self._left(message)

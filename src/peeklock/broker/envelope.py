@@ -82,13 +82,23 @@ class Annex(NamedTuple):
     dead_letter_source: str | None = None
     ttl_ms: int | None = None
     """Of a scheduled message, whose time to live starts when it is enqueued."""
+    enqueued_number: int | None = None
+    """The number it was first given, in the entity it was sent to, where that is another one."""
+    hops: int = 0
+    """How often it was forwarded."""
 
     def encode(self) -> bytes:
         return encode_value(list(self))
 
+    def encode_if_any(self) -> bytes | None:
+        return None if self == _EMPTY_ANNEX else self.encode()
+
     @classmethod
     def decode(cls, data: bytes | None) -> Annex:
         return cls() if data is None else cls(*decode_value(data)[0])
+
+
+_EMPTY_ANNEX = Annex()
 
 
 class Incoming(NamedTuple):
@@ -210,6 +220,35 @@ def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
         behind = found.properties.stop
         return b"".join((bare[:behind], section, bare[behind:]))
     return replace_section(bare, part, section)
+
+
+def split(bare: bytes) -> tuple[bytes, bytes]:
+    """A message in two: what may differ from copy to copy, and its body."""
+    found = scan(bare)
+    ends = [part.stop for part in (found.properties, found.application_properties) if part is not None]
+    end = max(ends, default=0)
+    return bare[:end], bare[end:]
+
+
+def session_id_of(bare: bytes) -> str | None:
+    return _text(_property(scan(bare), _GROUP_ID), "session id")
+
+
+def identity_of(bare: bytes) -> bytes:
+    """What makes two messages the same one for duplicate detection: the message id, whatever its type, as text."""
+    return str(_property(scan(bare), _MESSAGE_ID)).encode()
+
+
+def partition_key_of(annex: bytes | None) -> bytes:
+    """The partition key that came with the message; nothing if none did."""
+    encoded = Annex.decode(annex).annotations
+    at = 0
+    while at < len(encoded):
+        name, at = decode_value(encoded, at)
+        value, at = decode_value(encoded, at)
+        if name == PARTITION_KEY and value is not None:
+            return str(value).encode()
+    return b""
 
 
 def _with_message_id(found: Scanned) -> bytes:
@@ -383,7 +422,8 @@ def _full_head(message: StoredMessage, locked_until: int | None, state: int | No
     priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
     header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
     number = _pack_long(message.sequence_number)
-    fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, number]
+    first = number if annex.enqueued_number is None else _pack_long(annex.enqueued_number)
+    fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, first]
     count = 6 + annex.annotation_fields
     if locked_until is not None:
         fields += (_TO_LOCKED, _pack_long(locked_until))

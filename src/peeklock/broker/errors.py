@@ -25,6 +25,18 @@ class EntityNotFound(BrokerError):
         super().__init__(f"The messaging entity 'sb://peeklock/{path}' could not be found.")
 
 
+class EntityExists(BrokerError):
+    condition = Condition.ENTITY_ALREADY_EXISTS
+    status = HTTPStatus.CONFLICT
+
+
+class EntityChanging(BrokerError):
+    """Another change of the same entity is on its way to the store."""
+
+    condition = Condition.SERVER_BUSY
+    status = HTTPStatus.CONFLICT
+
+
 class Unauthorized(BrokerError):
     condition = Condition.UNAUTHORIZED_ACCESS
     status = HTTPStatus.UNAUTHORIZED
@@ -40,6 +52,10 @@ class InvalidToken(BrokerError):
 class OperationNotAllowed(BrokerError):
     condition = Condition.NOT_ALLOWED
     status = HTTPStatus.BAD_REQUEST
+
+
+class SessionIdMissing(OperationNotAllowed):
+    """A message without a session id, where there are sessions."""
 
 
 class NotSupported(BrokerError):
@@ -140,3 +156,7 @@ class StorageFailed(BrokerError):
 
     condition = Condition.INTERNAL_ERROR
     status = HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+class TooManyHops(OperationNotAllowed):
+    """A message that was forwarded as often as is allowed."""

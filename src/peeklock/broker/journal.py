@@ -150,6 +150,10 @@ def _extend(changes: Changes, more: Changes) -> None:
     changes.rewrites += more.rewrites
     changes.removals += more.removals
     changes.session_states += more.session_states
+    changes.seen += more.seen
+    changes.forgotten += more.forgotten
+    for entity, number in more.advances.items():
+        changes.advances[entity] = max(number, changes.advances.get(entity, 0))
     changes.dropped_entities += more.dropped_entities
 
 

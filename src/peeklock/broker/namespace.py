@@ -1,44 +1,44 @@
-"""A namespace: its entities by name, its keys, and the machinery they share.
-
-Names are found whatever their case; the spelling they were created with is the one that is shown.
-"""
+"""A namespace: its entities, its keys, and the machinery they share; how it starts from a store and a definition."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from peeklock.broker.access import Keys
+from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
+from peeklock.broker.catalogue import (
+    KINDS,
+    SUBSCRIPTION,
+    AnyContainer,
+    AnyQueue,
+    Catalogue,
+    Rows,
+    subscription_path,
+)
+from peeklock.broker.changes import check_change
 from peeklock.broker.definitions import (
+    AnyDefinition,
     NamespaceDefinition,
-    QueueDefinition,
-    TopicDefinition,
+    RuleDefinition,
+    SubscriptionDefinition,
 )
 from peeklock.broker.entity import Machinery
-from peeklock.broker.errors import EntityNotFound, NotSupported
+from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.names import DefinitionError, fold
-from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
-from peeklock.broker.settings import (
-    DEFAULT_PROFILE,
-    Profile,
-    settings_of,
-)
+from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.store.base import Changes, Store, StoredEntity, StoreError
-
-log = logging.getLogger(__name__)
-
-QUEUE, DEAD_LETTER_QUEUE = "queue", "dead-letter-queue"
-DEAD_LETTER_SUFFIX = "$DeadLetterQueue"
 
 PROBE_INTERVAL_MS = 1000
 """How often a store that failed is tried again."""
 
 CallSoon = Callable[[Callable[[], None]], object]
-AnyQueue = Queue | SessionQueue
+Ready = Callable[[StoreError | None], None]
 
 
 class Namespace:
@@ -60,10 +60,12 @@ class Namespace:
         self.journal.on_failed = self._expect_recovery
         self.keys = Keys()
         self._store = store
-        self._machinery = Machinery(store, self.journal, self.agenda, Budget(), call_soon)
-        self._queues: dict[str, AnyQueue] = {}
-        self._topics: dict[str, TopicDefinition] = {fold(topic.name): topic for topic in definition.topics}
-        self._last_entity = 0
+        self._machinery = Machinery(
+            store, self.journal, self.agenda, Budget(), call_soon, lambda name: self._catalogue.destination(name)
+        )
+        idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
+        self._catalogue = Catalogue(self._machinery, self.keys, idleness)
+        self.administration = Administration(self._catalogue, self.journal, profile)
         self._recovery_expected = False
 
     @property
@@ -71,53 +73,114 @@ class Namespace:
         return self.agenda.now
 
     @property
+    def created_at(self) -> int:
+        return self._catalogue.created_at
+
+    @property
     def queues(self) -> list[AnyQueue]:
         """All queues, without their sub-queues."""
-        return [queue for queue in self._queues.values() if not queue.is_dead_letter_queue]
+        return self._catalogue.queues
 
-    def start(self, ready: Callable[[StoreError | None], None]) -> None:
+    @property
+    def containers(self) -> list[AnyContainer]:
+        """All queues, topics, subscriptions and sub-queues."""
+        return self._catalogue.containers
+
+    def container(self, path: str) -> AnyContainer:
+        """What is at that path: a queue, a topic, a subscription or a sub-queue."""
+        return self._catalogue.find(path)
+
+    def queue(self, path: str) -> AnyQueue:
+        """As `container`, for what can be received from."""
+        return self._catalogue.queue(path)
+
+    # --- the start ---
+
+    def start(self, ready: Ready) -> None:
         """Open the store and take up its entities, with what the definition adds or changes; then call `ready`.
 
         DefinitionError when it changes what cannot be changed.
         """
-        stored = {fold(entity.path): entity for entity in self._store.open()}
-        self._last_entity = max((entity.id for entity in stored.values()), default=0)
+        stored = self._store.open()
+        self._catalogue.remember(stored)
+        known = {fold(entity.path): entity for entity in stored}
         changes = Changes()
-        wanted = {fold(queue.name): queue for queue in self.definition.queues}
-        for path, entity in stored.items():
-            if entity.kind == QUEUE and path not in wanted:
-                wanted[path] = QueueDefinition.from_json(entity.definition)
-        for path, definition in wanted.items():
-            if path in stored:
-                _check_change(QueueDefinition.from_json(stored[path].definition), definition)
-            self._take_up(definition, stored, changes)
+        made: list[tuple[Rows, AnyDefinition]] = []
+        for path, definition in self._wanted(stored).items():
+            row = known.get(fold(path))
+            rows = self._catalogue.new_rows(path, definition, known)
+            if row is not None:
+                rows, definition = self._brought_up_to_date(rows, definition)
+            made.append((rows, definition))
+            for each in rows.all():
+                if known.get(fold(each.path)) is not each:
+                    changes.entities[each.id] = each
+        row = self._catalogue.namespace_row()
+        if changes or known.get("") is None:
+            changes.entities[row.id] = row
         self.keys.set("", self.definition.authorization_rules)
+
+        def begin(error: StoreError | None) -> None:
+            if error is None:
+                for rows, definition in made:
+                    self._catalogue.add(rows, definition)
+                self._load(ready)
+            else:
+                ready(error)
+
         if changes:
-            self._store.commit(changes, lambda error: ready(error) if error is not None else self._load(ready))
+            self._store.commit(changes, begin)
         else:
-            self._load(ready)
+            begin(None)
 
-    def _load(self, ready: Callable[[StoreError | None], None]) -> None:
+    def _wanted(self, stored: list[StoredEntity]) -> dict[str, AnyDefinition]:
+        """Every entity there is to be, by path: topics before their subscriptions."""
+        wanted: dict[str, AnyDefinition] = {}
+        for entity in sorted(stored, key=lambda entity: entity.kind == SUBSCRIPTION):
+            if entity.kind in KINDS:
+                wanted[entity.path] = KINDS[entity.kind].from_json(entity.definition)
+        if self.definition.only_if_empty and wanted:
+            return wanted
+        spelt = {fold(path): path for path in wanted}
+        topics = self.definition.topics
+        given: list[tuple[str, AnyDefinition]] = [(queue.name, queue) for queue in self.definition.queues]
+        given += [(topic.name, replace(topic, subscriptions=())) for topic in topics]
+        given += [(subscription_path(topic.name, each.name), each) for topic in topics for each in topic.subscriptions]
+        for path, definition in given:
+            path = spelt.get(fold(path), path)
+            before = wanted.get(path)
+            if before is not None:
+                definition = _updated(before, definition)
+            wanted[path] = definition
+        return wanted
+
+    def _brought_up_to_date(self, rows: Rows, definition: AnyDefinition) -> tuple[Rows, AnyDefinition]:
+        """Of an entity that is there: its row with the definition that is wanted now, if that is another one."""
+        before = KINDS[rows.main.kind].from_json(rows.main.definition)
+        if definition == before:
+            return rows, definition
+        now = self.now()
+        created_at = rows.main.definition.get("created_at", now)
+        data: dict[str, Any] = definition.to_json() | {"created_at": created_at, "updated_at": now}
+        return Rows(replace(rows.main, definition=data), rows.parts), definition
+
+    def _load(self, ready: Ready) -> None:
         """What must be known of the messages before anybody is served."""
-        loading = [queue for queue in self._queues.values() if isinstance(queue, SessionQueue)]
+        containers = self._catalogue.containers
+        steps: list[Callable[[Ready], None]] = []
+        for container in containers:
+            if isinstance(container, SessionQueue):
+                steps.append(container.load)
+            if container.history is not None:
+                steps.append(container.load_history)
 
-        def load_next(error: StoreError | None) -> None:
-            if error is not None or not loading:
+        def next_step(error: StoreError | None) -> None:
+            if error is not None or not steps:
                 ready(error)
             else:
-                loading.pop().load(load_next)
+                steps.pop()(next_step)
 
-        load_next(None)
-
-    def queue(self, path: str) -> AnyQueue:
-        """The queue or sub-queue at that path."""
-        folded = fold(path)
-        queue = self._queues.get(folded)
-        if queue is not None:
-            return queue
-        if folded.split("/subscriptions/")[0] in self._topics:
-            raise NotSupported(f"'{path}' belongs to a topic; topics do not carry messages yet.")
-        raise EntityNotFound(path)
+        next_step(None)
 
     def _expect_recovery(self) -> None:
         """The store failed: try it again in a while, because senders may wait to hear that it works."""
@@ -132,63 +195,24 @@ class Namespace:
         if self.journal.failure is not None and queue is not None:
             self.journal.probe(queue.passing_message())
 
-    def _take_up(self, definition: QueueDefinition, stored: dict[str, StoredEntity], changes: Changes) -> None:
-        path = definition.name
-        _warn_of_unsupported(definition)
-        dead_letter_path = f"{path}/{DEAD_LETTER_SUFFIX}"
-        dead_letters = self._make(
-            self._entity(dead_letter_path, DEAD_LETTER_QUEUE, {}, stored, changes), definition, None
-        )
-        self._make(self._entity(path, QUEUE, definition.to_json(), stored, changes), definition, dead_letters)
-        self.keys.set(path, definition.authorization_rules)
 
-    def _entity(
-        self,
-        path: str,
-        kind: str,
-        definition: dict[str, object],
-        stored: dict[str, StoredEntity],
-        changes: Changes,
-    ) -> StoredEntity:
-        known = stored.get(fold(path))
-        if known is None:
-            self._last_entity += 1
-            known = StoredEntity(self._last_entity, path, kind, definition)
-        elif (known.path, known.definition) == (path, definition):
-            return known
-        else:
-            known.path, known.definition = path, definition
-        changes.entities[known.id] = known
-        return known
-
-    def _make(self, entity: StoredEntity, definition: QueueDefinition, dead_letters: AnyQueue | None) -> AnyQueue:
-        kind = SessionQueue if definition.requires_session and dead_letters is not None else Queue
-        queue = kind(entity.id, entity.path, definition, self._machinery, entity.counters, dead_letters)
-        self._queues[fold(entity.path)] = queue
-        return queue
+def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:
+    """The definition of an entity that the file names and that is there; DefinitionError when it cannot become so."""
+    if type(before) is not type(wanted):
+        kind = type(before).__name__.removesuffix("Definition").lower()
+        raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that is there already")
+    check_change(before, wanted)
+    if isinstance(before, SubscriptionDefinition) and isinstance(wanted, SubscriptionDefinition):
+        return replace(wanted, name=before.name, rules=_merged_rules(before.rules, wanted.rules))
+    return replace(wanted, name=before.name)
 
 
-def _check_change(before: QueueDefinition, after: QueueDefinition) -> None:
-    """Some settings are fixed when the queue is made: the messages in it are laid out by them."""
-    for name, setting in settings_of(QueueDefinition).items():
-        was, wanted = getattr(before, name), getattr(after, name)
-        if not setting.changeable and was != wanted:
-            shown = str(wanted).lower()
-            raise DefinitionError(
-                f"{setting.name} of the queue '{before.name}'", shown, "cannot be changed once the queue exists"
-            )
-
-
-def _warn_of_unsupported(definition: QueueDefinition) -> None:
-    """What is configured and not done yet is at least said."""
-    asked = {
-        "RequiresDuplicateDetection": definition.requires_duplicate_detection,
-        "ForwardTo": definition.forward_to is not None,
-        "ForwardDeadLetteredMessagesTo": definition.forward_dead_lettered_messages_to is not None,
-        "AutoDeleteOnIdle": definition.auto_delete_on_idle_ms is not None,
-    }
-    for setting, is_asked in asked.items():
-        if is_asked:
-            log.warning(
-                "a setting has no effect yet", extra={"fields": {"entity": definition.name, "setting": setting}}
-            )
+def _merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
+    """Rules are added and changed, never removed; and a subscription of which no rules are said keeps its own."""
+    if wanted == (RuleDefinition(),):
+        return before
+    named = {fold(rule.name): rule for rule in before}
+    for rule in wanted:
+        known = named.get(fold(rule.name))
+        named[fold(rule.name)] = rule if known is None else replace(rule, created_at=known.created_at)
+    return tuple(named.values())

@@ -9,9 +9,10 @@ from typing import Final, Protocol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Lock, Machinery
-from peeklock.broker.errors import BrokerError, MessageLockLost
+from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
+from peeklock.broker.forwarding import Forwarder
 from peeklock.broker.numbers import Numbered
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import Counters, StoredMessage
@@ -53,12 +54,13 @@ class Queue(Numbered):
         self,
         entity: int,
         path: str,
-        definition: QueueDefinition,
+        definition: AnyDefinition,
         machinery: Machinery,
         counters: Counters,
         dead_letters: Container | None,
+        transfer_dead_letters: Container | None = None,
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, dead_letters)
+        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._backlog = Backlog(
             entity, machinery.store, machinery.budget, self.wake, self._wake_later, is_out=self._is_out
         )
@@ -69,7 +71,27 @@ class Queue(Numbered):
         self._queued: set[Consumer] = set()
         """The same consumers."""
         self._awake = False
+        self._forwarder: Forwarder | None = None
         self._look_ahead()
+
+    # --- forwarding ---
+
+    def forward(self, destination: str | None, unforwardable: Container | None) -> None:
+        """From now on forward what is here, and what comes, or no longer; what cannot be goes to that sub-queue."""
+        if self._forwarder is not None:
+            self._forwarder.stop()
+            self._forwarder = None
+        if destination is not None and unforwardable is not None:
+            self._forwarder = Forwarder(self, destination, unforwardable, self._machinery)
+            self.want(self._forwarder)
+
+    def check_receiving(self) -> None:
+        super().check_receiving()
+        if self._forwarder is not None:
+            raise OperationNotAllowed(
+                f"The entity '{self.path}' forwards its messages to '{self._forwarder.destination}' "
+                "and cannot be received from."
+            )
 
     # --- receiving ---
 
@@ -95,6 +117,9 @@ class Queue(Numbered):
     def pump(self) -> None:
         """Hand out what can be handed out, one message a consumer in turn."""
         self._awake = False
+        if self.doomed:
+            self._wake_later()
+            return
         consumers = self._consumers
         take = self._backlog.take
         now = self._agenda.now()
@@ -144,6 +169,16 @@ class Queue(Numbered):
         else:
             consumer.unreserve()
             self._stayed(message)
+
+    def vanish(self) -> None:
+        super().vanish()
+        if self._forwarder is not None:
+            self._forwarder.stop()
+        self._consumers.clear()
+        self._queued.clear()
+        self._backlog.forget()
+        if self._lock_timer is not None:
+            self._lock_timer.cancel()
 
     # --- where messages wait ---
 
@@ -209,6 +244,9 @@ class Queue(Numbered):
 
     def _unlock_expired(self) -> None:
         """Give back what was held too long, and look again when the next lock runs out."""
+        if self.doomed:
+            self._lock_timer = self._agenda.at(self._agenda.now() + AGAIN_MS, self._unlock_expired)
+            return
         if self._lock_timer is not None:
             self._lock_timer.cancel()
             self._lock_timer = None

@@ -49,6 +49,11 @@ class Scheduling(Container):
         """What changed while it was read is left out: it is gone, or announced again when it comes back."""
         self._watch(read, lambda answer, changed: done(_unchanged(answer, changed)))
 
+    def vanish(self) -> None:
+        self._expiries.stop()
+        self._due.stop()
+        super().vanish()
+
     # --- for subclasses ---
 
     def _may_sweep(self) -> bool:
@@ -73,6 +78,9 @@ class Scheduling(Container):
     # --- expiry ---
 
     def _expire_found(self, messages: list[StoredMessage], finished: Finished) -> None:
+        if self.doomed:
+            finished(False)
+            return
         staged = False
         for message in messages:
             number = message.sequence_number
@@ -125,6 +133,9 @@ class Scheduling(Container):
 
     def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
         """Scheduled messages become active: with new numbers, at the time they were meant for."""
+        if self.doomed:
+            finished(False)
+            return
         lane = self._journal.moves
         staged = False
         for message in messages:
@@ -141,26 +152,21 @@ class Scheduling(Container):
     def _enqueue(self, lane: Lane, message: StoredMessage) -> None:
         assert message.due_at is not None
         annex = Annex.decode(message.annex)
-        kept = annex._replace(ttl_ms=None)
         enqueued = self._active(
             message.payload,
-            None if kept == Annex() else kept.encode(),
+            annex._replace(ttl_ms=None).encode_if_any(),
             annex.ttl_ms,
             message.session_id,
             message.due_at,
         )
-        self._last_number += 1
-        enqueued.sequence_number = self._last_number
-        lane.changes.appends.append((self.entity, enqueued))
+        enqueued.body = message.body
         lane.changes.removals.append((self.entity, message))
-        lane.waiting.append((self._enqueued, (message, enqueued)))
+        self._stage(lane, [enqueued], lambda error: self._enqueued(message, error))
 
-    def _enqueued(self, argument: tuple[StoredMessage, StoredMessage], error: BrokerError | None) -> None:
-        message, enqueued = argument
+    def _enqueued(self, message: StoredMessage, error: BrokerError | None) -> None:
         self._leaving.discard(message.sequence_number)
         if error is None:
             self._gone(message)
-            self._enter(enqueued)
 
     def cancel_scheduled(self, numbers: list[int], done: Done) -> None:
         """Take scheduled messages back before they are due: all of them, or none when one is not there."""

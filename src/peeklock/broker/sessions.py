@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import (
     BrokerError,
@@ -44,12 +44,13 @@ class SessionQueue(Numbered):
         self,
         entity: int,
         path: str,
-        definition: QueueDefinition,
+        definition: AnyDefinition,
         machinery: Machinery,
         counters: Counters,
         dead_letters: Container | None,
+        transfer_dead_letters: Container | None = None,
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, dead_letters)
+        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._sessions: dict[str, Session] = {}
         self._free: OrderedDict[str, Session] = OrderedDict()
         """Sessions with messages that nobody holds, the one that waits longest first."""
@@ -195,6 +196,9 @@ class SessionQueue(Numbered):
         holder = session.holder
         if holder is None:
             return
+        if self.doomed:
+            session.timer = self._agenda.at(self._agenda.now() + AGAIN_MS, partial(self._session_expired, session))
+            return
         self._end_hold(session)
         for lock in list(session.locks.values()):
             if not lock.settling:
@@ -228,6 +232,15 @@ class SessionQueue(Numbered):
             self._waiting.remove(waiter)
             outcome(OperationTimedOut(f"No session of '{self.path}' became free within the time to wait."))
 
+    def vanish(self) -> None:
+        super().vanish()
+        for waiter in list(self._waiting):
+            self.stop_waiting(waiter)
+        for session in list(self._held):
+            self._end_hold(session)
+        self._sessions.clear()
+        self._free.clear()
+
     # --- handing out ---
 
     def want(self, session: Session) -> None:
@@ -242,7 +255,7 @@ class SessionQueue(Numbered):
     def _pump(self, session: Session) -> None:
         session.awake = False
         holder, backlog = session.holder, session.backlog
-        if holder is None or backlog is None:
+        if holder is None or backlog is None or self.doomed:
             return
         now = self._agenda.now()
         if session.expires_at <= now:

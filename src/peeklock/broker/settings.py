@@ -1,7 +1,8 @@
 """Settings of entities, each declared once, and the profiles that say which values are allowed.
 
 A setting has the name that the ATOM API and the emulator's config file give it. Which entity has which settings is
-for `definitions` to say.
+for `definitions` to say. The tables of docs/configuration.md and the schema of the config file are made from what is
+declared here.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ class Setting(Generic[T]):
     changeable: bool = True
     optional: bool = False
     """None is a value: no limit for a duration, the profile's for a size, absent for text."""
+    note: str = ""
+    """What it is for, in the words of the documentation."""
 
     def parse(self, value: object) -> object:
         """The value of the field from that of a JSON file; types and ranges are left to `check`."""
@@ -101,22 +104,77 @@ class Setting(Generic[T]):
             raise DefinitionError(self.name, found, f"must be {bounds}{where}")
 
 
-LOCK_DURATION = Setting("LockDuration", Kind.DURATION, MINUTE)
-MAX_SIZE = Setting("MaxSizeInMegabytes", Kind.COUNT, 1024)
-MAX_MESSAGE_SIZE: Setting[int | None] = Setting("MaxMessageSizeInKilobytes", Kind.COUNT, None, optional=True)
-REQUIRES_DUPLICATE_DETECTION = Setting("RequiresDuplicateDetection", Kind.FLAG, False, changeable=False)
-DUPLICATE_WINDOW = Setting("DuplicateDetectionHistoryTimeWindow", Kind.DURATION, 10 * MINUTE)
-REQUIRES_SESSION = Setting("RequiresSession", Kind.FLAG, False, changeable=False)
-DEFAULT_TTL: Setting[int | None] = Setting("DefaultMessageTimeToLive", Kind.DURATION, None, optional=True)
-DEAD_LETTER_EXPIRED = Setting("DeadLetteringOnMessageExpiration", Kind.FLAG, False)
-DEAD_LETTER_FILTER_ERRORS = Setting("DeadLetteringOnFilterEvaluationExceptions", Kind.FLAG, True)
-MAX_DELIVERY_COUNT = Setting("MaxDeliveryCount", Kind.COUNT, 10)
-BATCHED_OPERATIONS = Setting("EnableBatchedOperations", Kind.FLAG, True)
-STATUS = Setting("Status", Kind.STATUS, Status.ACTIVE)
-FORWARD_TO: Setting[str | None] = Setting("ForwardTo", Kind.ENTITY, None, optional=True)
-FORWARD_DEAD_LETTERS: Setting[str | None] = Setting("ForwardDeadLetteredMessagesTo", Kind.ENTITY, None, optional=True)
-AUTO_DELETE_ON_IDLE: Setting[int | None] = Setting("AutoDeleteOnIdle", Kind.DURATION, None, optional=True)
-USER_METADATA: Setting[str | None] = Setting("UserMetadata", Kind.TEXT, None, optional=True)
+LOCK_DURATION = Setting(
+    "LockDuration", Kind.DURATION, MINUTE, note="how long a message or a session stays with its receiver"
+)
+MAX_SIZE = Setting("MaxSizeInMegabytes", Kind.COUNT, 1024, note="how much it holds before it takes no more")
+MAX_MESSAGE_SIZE: Setting[int | None] = Setting(
+    "MaxMessageSizeInKilobytes", Kind.COUNT, None, optional=True, note="the largest message it takes"
+)
+REQUIRES_DUPLICATE_DETECTION = Setting(
+    "RequiresDuplicateDetection",
+    Kind.FLAG,
+    False,
+    changeable=False,
+    note="a message is dropped when another with its id came within the window",
+)
+DUPLICATE_WINDOW = Setting(
+    "DuplicateDetectionHistoryTimeWindow", Kind.DURATION, 10 * MINUTE, note="how long the ids of messages are kept"
+)
+REQUIRES_SESSION = Setting(
+    "RequiresSession", Kind.FLAG, False, changeable=False, note="messages are received session by session"
+)
+DEFAULT_TTL: Setting[int | None] = Setting(
+    "DefaultMessageTimeToLive",
+    Kind.DURATION,
+    None,
+    optional=True,
+    note="how long a message lives that does not ask for less",
+)
+DEAD_LETTER_EXPIRED = Setting(
+    "DeadLetteringOnMessageExpiration", Kind.FLAG, False, note="expired messages become dead letters"
+)
+DEAD_LETTER_FILTER_ERRORS = Setting(
+    "DeadLetteringOnFilterEvaluationExceptions",
+    Kind.FLAG,
+    True,
+    note="messages on which a rule fails become dead letters",
+)
+MAX_DELIVERY_COUNT = Setting(
+    "MaxDeliveryCount", Kind.COUNT, 10, note="deliveries after which a message becomes a dead letter"
+)
+BATCHED_OPERATIONS = Setting(
+    "EnableBatchedOperations", Kind.FLAG, True, note="kept and told; operations share their commits anyway"
+)
+STATUS = Setting("Status", Kind.STATUS, Status.ACTIVE, note="whether it takes and gives messages")
+FORWARD_TO: Setting[str | None] = Setting(
+    "ForwardTo", Kind.ENTITY, None, optional=True, note="where its messages go; not with `RequiresSession`"
+)
+FORWARD_DEAD_LETTERS: Setting[str | None] = Setting(
+    "ForwardDeadLetteredMessagesTo", Kind.ENTITY, None, optional=True, note="where its dead letters go"
+)
+AUTO_DELETE_ON_IDLE: Setting[int | None] = Setting(
+    "AutoDeleteOnIdle", Kind.DURATION, None, optional=True, note="it is deleted when unused for so long"
+)
+USER_METADATA: Setting[str | None] = Setting(
+    "UserMetadata", Kind.TEXT, None, optional=True, note="words of your own, kept and told"
+)
+ENABLE_PARTITIONING = Setting(
+    "EnablePartitioning",
+    Kind.FLAG,
+    False,
+    changeable=False,
+    note="duplicates are told apart by partition key too",
+)
+# Kept and told, because clients ask for them; a broker of one process has nothing to do for them.
+ENABLE_EXPRESS = Setting("EnableExpress", Kind.FLAG, False, note="kept and told; accepted is durable anyway")
+SUPPORT_ORDERING = Setting("SupportOrdering", Kind.FLAG, True, note="kept and told; messages are in order anyway")
+FILTERING_BEFORE_PUBLISHING = Setting(
+    "FilteringMessagesBeforePublishing", Kind.FLAG, False, note="kept and told; has no effect"
+)
+SUBSCRIPTION_PARTITIONING = Setting(
+    "EnableSubscriptionPartitioning", Kind.FLAG, False, note="kept and told; has no effect"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +189,10 @@ class Profile:
     """Queues and topics together."""
     max_subscriptions: int
     """Of one topic."""
+    max_sql_filters: int
+    """Of one topic, over all its subscriptions."""
+    max_correlation_filters: int
+    """As above."""
     ranges: Mapping[str, tuple[int, int]]
     """The smallest and the largest value by setting; durations in milliseconds."""
     defaults: Mapping[str, int] = field(default_factory=dict)
@@ -159,9 +221,9 @@ _STANDARD = {
     AUTO_DELETE_ON_IDLE.name: (5 * MINUTE, _FOREVER),
 }
 _PREMIUM = _STANDARD | {MAX_SIZE.name: (1024, 81920), MAX_MESSAGE_SIZE.name: (1024, 102400)}
-# The official emulator's. An entity holds 100 MB there, but clients that create one ask for the service's 1024.
+# The official emulator's. An entity holds 100 MB there, but clients that create one ask for the service's 1024. Its
+# schema has locks of 5 seconds for queues and of a minute for subscriptions; files with shorter ones are in use.
 _EMULATOR = _STANDARD | {
-    LOCK_DURATION.name: (MINUTE, 5 * MINUTE),
     MAX_SIZE.name: (1, 5120),
     DUPLICATE_WINDOW.name: (5 * SECOND, 5 * MINUTE),
     DEFAULT_TTL.name: (5 * MINUTE, HOUR),
@@ -192,6 +254,8 @@ PROFILES: dict[str, Profile] = {
             max_deleted_messages=500,
             max_entities=10_000,
             max_subscriptions=2_000,
+            max_sql_filters=2_000,
+            max_correlation_filters=100_000,
             ranges=_STANDARD,
         ),
         Profile(
@@ -200,6 +264,8 @@ PROFILES: dict[str, Profile] = {
             max_deleted_messages=4000,
             max_entities=1_000,
             max_subscriptions=2_000,
+            max_sql_filters=2_000,
+            max_correlation_filters=100_000,
             ranges=_PREMIUM,
         ),
         Profile(
@@ -208,6 +274,8 @@ PROFILES: dict[str, Profile] = {
             max_deleted_messages=500,
             max_entities=50,
             max_subscriptions=50,
+            max_sql_filters=20,
+            max_correlation_filters=1_000,
             ranges=_EMULATOR,
             defaults=_EMULATOR_DEFAULTS,
         ),
@@ -217,6 +285,8 @@ PROFILES: dict[str, Profile] = {
             max_deleted_messages=4000,
             max_entities=2**31 - 1,
             max_subscriptions=2**31 - 1,
+            max_sql_filters=2**31 - 1,
+            max_correlation_filters=2**31 - 1,
             ranges=_UNLIMITED,
         ),
     )

@@ -55,6 +55,11 @@ class Timetable:
             self._appointment.cancel()
         self._appointment = self._agenda.at(at, self.look)
 
+    def stop(self) -> None:
+        """Nothing is expected any more."""
+        if self._appointment is not None:
+            self._appointment.cancel()
+
     def look(self) -> None:
         """Deal with all that is due, and find out when the next is."""
         self._appointment = None

@@ -1,139 +1,52 @@
-"""`peeklock`: the command line."""
+"""`peeklock`: the command line.
+
+Composes the commands; each module has an `app` with its own. Only the module of the command that was asked for is
+imported, so that sending a message does not load a broker.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, NoReturn
+from importlib import import_module
 
 import typer
-import uvloop
 
-from peeklock import __version__
-from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
-from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
-from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
-from peeklock.server.config import ConfigError, default_namespace, load_config
-from peeklock.server.logs import configure_logging
+from peeklock.cli.failing import Exit, complain
 
-DEFAULT_DATA = Path("peeklock-data")
-
-app = typer.Typer(
-    name="peeklock",
-    help="A Service Bus that you run yourself.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+# The commands and groups in the order of the help, and the module each is in.
+COMMANDS = {
+    "serve": "serve",
+    "certificate": "serve",
+    "version": "serve",
+}
 
 
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+def compose(command: str | None) -> typer.Typer:
+    """The program with the one command, or with all of them when it is no command that there is."""
+    app = typer.Typer(name="peeklock", add_completion=False, pretty_exceptions_enable=False)
 
+    @app.callback()
+    def peeklock() -> None:
+        """A Service Bus that you run yourself."""
 
-ProfileName = StrEnum("ProfileName", {name.upper(): name for name in PROFILES})  # type: ignore[misc]
-DEFAULT_PROFILE_NAME = ProfileName(DEFAULT_PROFILE.name)
-
-
-def fail(reason: str) -> NoReturn:
-    """One clear sentence and exit code 2."""
-    print(f"peeklock: {reason}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
-@app.command()
-def serve(
-    config: Annotated[Path | None, typer.Option(help="The namespace, as the official emulator's JSON.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The data folder.", show_default=str(DEFAULT_DATA))] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory; nothing survives.")] = False,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 5672,
-    tls_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5671.")] = None,
-    admin_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5300.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
-    profile: Annotated[ProfileName, typer.Option(help="Whose limits hold.")] = DEFAULT_PROFILE_NAME,
-    insecure_default_key: Annotated[
-        bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
-    ] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
-) -> None:
-    """Start the broker. Prints its connection string when it is ready."""
-    if memory and data is not None:
-        fail("--memory and --data exclude each other")
-    if (tls_cert is None) != (tls_key is None):
-        fail("--tls-cert and --tls-key go together")
-    configure_logging(log_level)
-    limits = PROFILES[profile]
-    try:
-        namespace = default_namespace(limits) if config is None else load_config(config, limits)
-    except ConfigError as error:
-        fail(str(error))
-    options = Options(
-        namespace=namespace,
-        profile=limits,
-        data=None if memory else (data or DEFAULT_DATA),
-        host=host,
-        port=port,
-        further_ports=tuple(number for number in (tls_port, admin_port) if number is not None),
-        tls_certificate=tls_cert,
-        tls_key=tls_key,
-        tls_folder=default_tls_folder() if memory else None,
-        make_certificates=ensure_certificates_apart,
-        insecure_default_key=insecure_default_key,
-    )
-    try:
-        uvloop.run(_serve(options))
-    except StartError as error:
-        fail(str(error))
-
-
-async def _serve(options: Options) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    broker = Broker(options)
-    await broker.start()
-    print(broker.connection_string, flush=True)
-    await stop.wait()
-    await broker.stop()
-
-
-@app.command()
-def certificate(
-    data: Annotated[Path | None, typer.Option(help="The data folder.", show_default=str(DEFAULT_DATA))] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="The one of brokers started with --memory.")] = False,
-) -> None:
-    """Print where the certificate of the local authority is, for clients to trust. Makes it if it is not there yet."""
-    folder = default_tls_folder() if memory else (data or DEFAULT_DATA)
-    try:
-        print(ensure_certificates(folder, []).authority.absolute())
-    except (CertificateError, OSError) as error:
-        fail(str(error))
-
-
-@app.command()
-def version() -> None:
-    """Print the version."""
-    print(__version__)
+    for module in dict.fromkeys(COMMANDS.values() if command not in COMMANDS else [COMMANDS[command]]):
+        part: typer.Typer = import_module(f"peeklock.cli.{module}").app
+        app.registered_commands += part.registered_commands
+        app.registered_groups += part.registered_groups
+    return app
 
 
 def main() -> None:
     """Run the command; a mistake in its arguments is one clear sentence too."""
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        code = app(args=sys.argv[1:] or ["--help"], prog_name="peeklock", standalone_mode=False)
+        code = compose(arguments[0])(args=arguments, prog_name="peeklock", standalone_mode=False)
     except Exception as error:
         format_message = getattr(error, "format_message", None)
         if format_message is None:
             raise
-        print(f"peeklock: {' '.join(format_message().split())}", file=sys.stderr)
-        code = 2
+        complain(" ".join(format_message().split()))
+        code = Exit.USAGE
     sys.exit(code)
 
 

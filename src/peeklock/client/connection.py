@@ -15,13 +15,16 @@ from typing import Any, Final, Literal
 from uuid import uuid4
 
 from peeklock.amqp.performatives import Coordinator, Target
+from peeklock.amqp.types import Symbol, UInt
 from peeklock.client.errors import ClientError, ConnectionLost, Timeout, from_error
 from peeklock.client.link import ClientLink
+from peeklock.client.management import Management
 from peeklock.client.receiver import ReceiveMode, Receiver
 from peeklock.client.requests import Requester
 from peeklock.client.sender import Sender
 from peeklock.client.strings import Endpoint, parse_endpoint
 from peeklock.client.tokens import Tokens
+from peeklock.client.transactions import Transactions
 from peeklock.client.wire import Wire
 from peeklock.engine import connection as engine
 from peeklock.engine.deliveries import IncomingDelivery
@@ -39,6 +42,7 @@ from peeklock.engine.states import SessionState
 
 TIMEOUT_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
+SESSION_FILTER: Final = Symbol("com.microsoft:session-filter")
 
 Sasl = Literal["auto", "anonymous", "plain", "none"]
 
@@ -194,6 +198,29 @@ class Connection:
             timeout=self._seconds(timeout),
         )
 
+    def session_receiver(
+        self,
+        address: str | None = None,
+        session_id: str | None = None,
+        *,
+        credit: int = 100,
+        mode: ReceiveMode | str = ReceiveMode.PEEK_LOCK,
+        wait: float | None = None,
+    ) -> Receiver:
+        """A link that holds one session: the named one, or the next that has messages and is free.
+
+        LinkClosed when the named one is held by another, or none is there within `wait` seconds.
+        """
+        seconds = self._seconds(wait)
+        return self.receiver(
+            address,
+            credit=credit,
+            mode=mode,
+            filter={SESSION_FILTER: session_id},
+            properties={Symbol("com.microsoft:timeout"): UInt(int(seconds * 1000))},
+            timeout=seconds + self.timeout,  # the peer is the one to say that there is none
+        )
+
     def requester(self, address: str, *, dynamic: bool = False, timeout: float | None = None) -> Requester:
         """Links to send requests to `address` and to get its responses.
 
@@ -203,6 +230,14 @@ class Connection:
         if not address.startswith("$"):
             self._terminus(address.removesuffix("/$management"), timeout)
         return Requester(self, address, dynamic=dynamic, timeout=self._seconds(timeout))
+
+    def management(self, entity: str, timeout: float | None = None) -> Management:
+        """What an entity's `$management` node does: peeking, scheduling, deleting many."""
+        return Management(self, entity, timeout)
+
+    def transactions(self, timeout: float | None = None) -> Transactions:
+        """A link on which transactions are begun and ended."""
+        return Transactions(self, timeout)
 
     def _terminus(self, address: str | None, timeout: float | None) -> str:
         address = address or self.endpoint.entity_path

@@ -46,6 +46,16 @@ class SettlementFailed(ClientError):
         """The delivery tags of those messages."""
 
 
+class RequestRefused(ClientError):
+    """A management or administration request was answered with a failure."""
+
+    def __init__(self, status: int, condition: str, description: str) -> None:
+        super().__init__(condition, description)
+        self.args = (status, condition, description)
+        self.status = status
+        """As HTTP counts them."""
+
+
 class Timeout(ClientError):
     """Nothing came in time."""
 

@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
+HTTPS_PORT: Final = 443
 
 _KEYS: Final = {
     "endpoint": "Endpoint",
@@ -34,6 +35,8 @@ class Endpoint:
     token: str | None = field(default=None, repr=False)
     """A ready shared access signature."""
     entity_path: str | None = None
+    http_port: int = field(default=0, compare=False)
+    """Where the administration is: the port that was given, else that of HTTPS, or that of everything without TLS."""
 
     @property
     def has_token(self) -> bool:
@@ -58,6 +61,7 @@ def _parse_url(text: str) -> Endpoint:
     return Endpoint(
         host=host,
         port=port or (AMQPS_PORT if tls else AMQP_PORT),
+        http_port=port or (HTTPS_PORT if tls else AMQP_PORT),
         tls=tls,
         user=None if url.username is None else unquote(url.username),
         password=None if url.password is None else unquote(url.password),
@@ -90,6 +94,7 @@ def _parse_connection_string(text: str) -> Endpoint:
     return Endpoint(
         host=host,
         port=port or (AMQPS_PORT if tls else AMQP_PORT),
+        http_port=port or (HTTPS_PORT if tls else AMQP_PORT),
         tls=tls,
         key_name=key_name,
         key=key,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
-from peeklock.broker.definitions import Right
+from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.definitions import Right, SubscriptionDefinition
 from peeklock.broker.errors import InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Link, Receiver, Sender
@@ -36,7 +37,7 @@ def make_node(peer: Peer, link: Link) -> Node:
     if address.is_cbs or address.is_management:
         if address.is_management:
             _check_any_right(peer, address)
-            container = peer.namespace.queue(address.container)
+            container = peer.namespace.container(address.container)
         if isinstance(link, Sender):
             return ReplyNode(peer, address, link)
         assert isinstance(link, Receiver)
@@ -75,14 +76,21 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     assert link.remote is not None
     destination = (link.remote.properties or {}).get(TRANSFER_DESTINATION)
     if destination is None:
-        return SendingNode(peer, address, link, peer.namespace.queue(address.container))
+        return SendingNode(peer, address, link, _taker(peer, address))
     if not isinstance(destination, str):
         raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
     # Send through one entity to another: both must allow it, and a transaction sees only the first.
-    peer.namespace.queue(address.container)
+    peer.namespace.container(address.container)
     final = parse_address(destination)
     peer.claims.check(final.container, final.entity, Right.SEND, peer.namespace.now())
-    return SendingNode(peer, address, link, peer.namespace.queue(final.container))
+    return SendingNode(peer, address, link, _taker(peer, final))
+
+
+def _taker(peer: Peer, address: Address) -> AnyContainer:
+    container = peer.namespace.container(address.container)
+    if isinstance(container.definition, SubscriptionDefinition) and not container.is_dead_letter_queue:
+        raise OperationNotAllowed(f"Messages cannot be sent to '{container.path}': send to its topic.")
+    return container
 
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, terminus: object) -> Node:

@@ -14,8 +14,8 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.agenda import Appointment
+from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, OperationTimedOut
-from peeklock.broker.namespace import AnyQueue
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.operation import Call, Operation
@@ -39,9 +39,10 @@ class ManagementNode(RequestNode):
 
     max_request_bytes = 16 * 1024 * 1024  # many messages are scheduled, many locks settled in one request
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyQueue) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyContainer) -> None:
         super().__init__(peer, address, link)
         self._container = container
+        self.stand_at(container, link)
 
     def answer(self, request: Request) -> None:
         reply = _Reply(self.peer, request)
@@ -62,7 +63,7 @@ class ManagementNode(RequestNode):
             time_out = _time_out(properties)
             link_name = properties.get(ASSOCIATED_LINK)
             call = Call(
-                container=self._container,
+                entity=self._container,
                 arguments=arguments,
                 transaction=transaction,
                 scope=self.peer.scope(self.address.entity, self.link),

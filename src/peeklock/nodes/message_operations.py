@@ -47,7 +47,7 @@ def peek_message(call: Call) -> None:
         elif not messages:
             call.answer({}, 204)
         else:
-            found = [{"message": head(message, None, with_state=True) + message.payload} for message in messages]
+            found = [{"message": head(message, None, with_state=True) + message.content} for message in messages]
             call.answer({"messages": found})
 
     session_id = arguments["session-id"]
@@ -79,9 +79,9 @@ def receive_by_sequence_number(call: Call) -> None:
 
 def _fetched(message: StoredMessage, lock: Lock | None) -> dict[str, Any]:
     if lock is None:
-        return {"message": head(message, None, with_state=True) + message.payload}
+        return {"message": head(message, None, with_state=True) + message.content}
     token = UUID(bytes_le=lock.tag)
-    encoded = head(message, lock.expires_at, with_state=True) + message.payload
+    encoded = head(message, lock.expires_at, with_state=True) + message.content
     return {"lock-token": token, "message": with_lock_token(encoded, token)}
 
 
@@ -133,7 +133,7 @@ def _gather(count: int, done: Done) -> Done:
 
 
 def schedule_message(call: Call) -> None:
-    container = call.container
+    container = call.entity
     messages = [_scheduled(call, item) for item in call.arguments["messages"]]
     if call.transaction is not None:
         numbers = call.transaction.schedule(container, messages, call.scope)
@@ -155,13 +155,13 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
     values = {field.name: field.check(item.get(field.name)) for field in _SCHEDULED_ITEM}
     encoded = values["message"]
     limit = call.peer.namespace.profile.max_message_bytes
-    kilobytes = call.container.definition.max_message_size_in_kilobytes
+    kilobytes = call.entity.definition.max_message_size_in_kilobytes
     if kilobytes is not None:
         limit = min(limit, kilobytes * 1024)
     if len(encoded) > limit:
         raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
-    incoming = read_incoming(encoded, call.container.definition.requires_session)
-    if incoming.session_id is None and values["session-id"] is not None and call.container.has_sessions:
+    incoming = read_incoming(encoded, call.entity.reads_session_ids)
+    if incoming.session_id is None and values["session-id"] is not None and call.entity.reads_session_ids:
         bare = with_session_id(incoming.bare, values["session-id"])
         incoming = incoming._replace(bare=bare, session_id=values["session-id"])
     return incoming
@@ -169,7 +169,7 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
 
 def cancel_scheduled_message(call: Call) -> None:
     numbers = [int(number) for number in call.arguments["sequence-numbers"]]
-    call.container.cancel_scheduled(numbers, call.done)
+    call.entity.cancel_scheduled(numbers, call.done)
 
 
 def batch_delete_messages(call: Call) -> None:

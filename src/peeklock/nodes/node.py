@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from peeklock.amqp.outcomes import Error, Rejected
 from peeklock.broker.definitions import Right
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
+from peeklock.engine.links import Link
 from peeklock.nodes.addresses import Address
 
 if TYPE_CHECKING:
@@ -38,6 +40,32 @@ class Node:
 
     def closed(self) -> None:
         """The link is gone, for whatever reason."""
+
+    # --- at an entity ---
+
+    _place: tuple[Entity, Link] | None = None
+
+    def stand_at(self, entity: Entity, link: Link) -> None:
+        """The node belongs to that entity: attached, it hears when the entity goes, and keeps it from being idle."""
+        self._place = entity, link
+
+    def attached(self) -> None:
+        if self._place is not None:
+            self._place[0].watch(self)
+
+    def left(self) -> None:
+        """The link is gone: nobody stands there any more."""
+        if self._place is not None:
+            self._place[0].unwatch(self)
+            self._place = None
+
+    def entity_changed(self) -> None:
+        """The entity has another definition; what that refuses is refused when it is tried."""
+
+    def entity_gone(self, failure: BrokerError) -> None:
+        """The link cannot stay."""
+        if self._place is not None:
+            self.peer.expel(self._place[1], failure)
 
 
 def error_of(failure: BrokerError) -> Error:

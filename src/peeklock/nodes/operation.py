@@ -9,9 +9,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array
+from peeklock.broker.catalogue import AnyContainer, AnyQueue
 from peeklock.broker.definitions import Right
-from peeklock.broker.errors import BrokerError, InvalidProperty
-from peeklock.broker.namespace import AnyQueue
+from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
+from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction
 
 MAX_ITEMS: Final = 65536
@@ -96,7 +97,8 @@ def _article(words: str) -> str:
 class Call:
     """A checked request on its way through an operation, which answers or fails it, now or later."""
 
-    container: AnyQueue
+    entity: AnyContainer
+    """What is asked about."""
     arguments: dict[str, Any]
     transaction: Transaction | None
     scope: Scope
@@ -106,6 +108,13 @@ class Call:
     answer: Callable[..., None]
     """(body, status=200)"""
     fail: Callable[[BrokerError], None]
+
+    @property
+    def container(self) -> AnyQueue:
+        """The same, for what is asked of messages that can be received."""
+        if isinstance(self.entity, Topic):
+            raise OperationNotAllowed(f"'{self.entity.path}' is a topic: ask one of its subscriptions.")
+        return self.entity
 
     def done(self, error: BrokerError | None) -> None:
         """For what has no more to say than that it is done."""

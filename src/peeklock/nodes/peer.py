@@ -116,6 +116,13 @@ class Peer:
         """A node let go of its link."""
         self._drop(link)
 
+    def expel(self, link: Link, failure: BrokerError) -> None:
+        """A link cannot stay: detach it and say why."""
+        self._drop(link)
+        link.detach(error_of(failure))
+        self._log("link detached", error_of(failure), link=link.name)
+        self.wake()
+
     def writable(self) -> None:
         """There is room to write again."""
         for node in self.nodes:
@@ -166,6 +173,7 @@ class Peer:
         else:
             link.node = node
             self._nodes[link] = node
+            node.attached()
             self._log("link attached", None, link=link.name, address=node.address.path, node=type(node).__name__)
             node.on_credit()
         self.wake()
@@ -187,10 +195,7 @@ class Peer:
             try:
                 self.claims.check(node.address.container, node.address.entity, node.needs, self.namespace.now())
             except Unauthorized as failure:
-                self._drop(link)
-                link.detach(error_of(failure))
-                self._log("link detached", error_of(failure), link=link.name)
-                self.wake()
+                self.expel(link, failure)
         self.claims.forget(self.namespace.now() - EXPIRY_GRACE_MS)
         self._expect_expiry()
 
@@ -198,6 +203,7 @@ class Peer:
         node = self._nodes.pop(link, None)
         link.node = None
         if node is not None:
+            node.left()
             node.closed()
 
     def _drop_session(self, session: Session) -> None:

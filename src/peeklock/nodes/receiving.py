@@ -51,6 +51,13 @@ class Receiving(Node):
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
         container.check_receiving()
+        self.stand_at(container, link)
+
+    def entity_changed(self) -> None:
+        try:
+            self._container.check_receiving()
+        except BrokerError as failure:
+            self.entity_gone(failure)
 
     # --- as a consumer ---
 
@@ -60,12 +67,12 @@ class Receiving(Node):
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         link = self._link
         if lock is not None:
-            link.send(lock.tag, (head(message, lock.expires_at), message.payload), context=lock)
+            link.send(lock.tag, _parts(message, lock.expires_at), context=lock)
         else:
             self._reserved -= 1
             if link.attached:
                 tag = message.sequence_number.to_bytes(16)
-                link.send(tag, (head(message, None), message.payload), settled=True)
+                link.send(tag, _parts(message, None), settled=True)
         self.peer.wake()
 
     def reserve(self) -> None:
@@ -172,6 +179,13 @@ class ReceivingNode(Receiving):
 
     def closed(self) -> None:
         self._queue.leave(self)
+
+
+def _parts(message: StoredMessage, locked_until: int | None) -> tuple[bytes, ...]:
+    """A message for the wire; where its bytes are cut means nothing."""
+    if message.body is None:
+        return head(message, locked_until), message.payload
+    return head(message, locked_until), message.payload, message.body.data
 
 
 def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:

@@ -50,6 +50,7 @@ class SendingNode(Node):
         self._link = link
         self._container = container
         container.check_sending()
+        self.stand_at(container, link)
         self._in_flight = 0
         self._arrived: list[IncomingDelivery] = []
         """In this turn."""
@@ -90,7 +91,7 @@ class SendingNode(Node):
                     self._answer([delivery], rejected(failure))
 
     def _send(self, deliveries: list[IncomingDelivery]) -> None:
-        wants_session = self._container.definition.requires_session
+        wants_session = self._container.reads_session_ids
         messages: list[Incoming] = []
         cost = 0
         for delivery in deliveries:
@@ -130,7 +131,7 @@ class SendingNode(Node):
             raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of this entity.")
         if delivery.message_format:
             raise NotSupported(f"Message format 0x{delivery.message_format:x} is not known.")
-        return [read_incoming(delivery.payload, self._container.definition.requires_session)]
+        return [read_incoming(delivery.payload, self._container.reads_session_ids)]
 
     def _read_batch(self, delivery: IncomingDelivery) -> list[Incoming]:
         if delivery.oversize:
@@ -143,7 +144,7 @@ class SendingNode(Node):
             raise InvalidMessage("The batch holds no message.")
         if len(encoded) > MAX_BATCH_MESSAGES:
             raise MessageSizeExceeded(f"The batch holds more than {MAX_BATCH_MESSAGES} messages.")
-        wants_session = self._container.definition.requires_session
+        wants_session = self._container.reads_session_ids
         return [read_incoming(message, wants_session) for message in encoded]
 
     def _sent(self, deliveries: list[IncomingDelivery], cost: int, error: BrokerError | None) -> None:

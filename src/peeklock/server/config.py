@@ -1,14 +1,12 @@
 """The configuration file: the official emulator's JSON, read into a namespace definition.
 
-Knows the shape of the file (the official emulator's, and `AuthorizationRules`, which is ours) and where each thing
-stands in it; what a setting may be is declared with the definitions. Every mistake becomes a `ConfigError`
-of one sentence that names the file, the line and the key.
+Which keys there are is declared with the keys, what a setting may be with the definitions; what SQL may say, the rules
+know. Every mistake becomes a `ConfigError` that names the file, the line and the key.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +18,7 @@ from peeklock.broker.definitions import (
     EntityDefinition,
     FilterKind,
     NamespaceDefinition,
+    PropertyValue,
     QueueDefinition,
     Right,
     RuleDefinition,
@@ -28,19 +27,17 @@ from peeklock.broker.definitions import (
     destinations,
 )
 from peeklock.broker.names import DefinitionError, duplicate, fold
+from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile, settings_of
+from peeklock.server.config_keys import LOG_TARGETS, Thing
+from peeklock.server.config_shape import ConfigError, Shape, read_document
+from peeklock.server.config_values import parse_value
+from peeklock.server.jsonc import Node
 
-from .jsonc import JsonError, Node, load
+__all__ = ["ConfigError", "default_namespace", "load_config"]
 
-MAX_FILE_BYTES = 1 << 20
-
-T = TypeVar("T")
 D = TypeVar("D", bound=EntityDefinition)
 Named = TypeVar("Named", bound=EntityDefinition | AuthorizationRule | RuleDefinition)
-
-
-class ConfigError(ValueError):
-    """The configuration cannot be used. `str()` is one clear sentence."""
 
 
 def default_namespace(profile: Profile = DEFAULT_PROFILE) -> NamespaceDefinition:
@@ -48,6 +45,7 @@ def default_namespace(profile: Profile = DEFAULT_PROFILE) -> NamespaceDefinition
     queue, topic = profile.defaults_for(QueueDefinition), profile.defaults_for(TopicDefinition)
     subscription = profile.defaults_for(SubscriptionDefinition)
     return NamespaceDefinition(
+        only_if_empty=True,
         queues=(
             QueueDefinition(name="queue", **queue),
             QueueDefinition(name="session-queue", **queue | {"requires_session": True}),
@@ -67,60 +65,50 @@ def default_namespace(profile: Profile = DEFAULT_PROFILE) -> NamespaceDefinition
 
 def load_config(path: Path, profile: Profile) -> NamespaceDefinition:
     """Read the file and check it against the profile; ConfigError for whatever is wrong."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: the configuration file does not exist") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: the configuration file is larger than {MAX_FILE_BYTES} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path}:{line}: the configuration file is not UTF-8 here") from None
-    try:
-        document = load(text)
-    except JsonError as error:
-        raise ConfigError(f"{path}:{error.line}:{error.column}: {error.problem}") from None
-    return _Reader(path, profile).namespace(document)
+    return _Reader(path, profile).namespace(read_document(path))
 
 
-class _Reader:
+class _Reader(Shape):
     def __init__(self, file: Path, profile: Profile) -> None:
-        self.file = file
+        super().__init__(file)
         self.profile = profile
         self.forwarding: list[tuple[QueueDefinition | SubscriptionDefinition, dict[str, Node]]] = []
         """The entities that may forward, with their properties: the destinations are checked last."""
+        self.problems: list[str] = []
+        """What is wrong with elements of lists: one with a mistake is left out, so that the others are looked at."""
 
     def namespace(self, document: Node) -> NamespaceDefinition:
-        top = self._members(document, ["UserConfig"])
-        config = self._members(self._required(document, top, "UserConfig"), ["Namespaces", "Logging"])
+        config = self.thing(self.thing(document, Thing.FILE)["UserConfig"], Thing.USER_CONFIG)
         if "Logging" in config:
-            # Where the emulator logs. Ours go to standard error; the key is read so that files are portable.
-            self._members(config["Logging"], ["Type"])
-        listed = self._required(top["UserConfig"], config, "Namespaces")
-        namespaces = self._elements(listed)
+            self._check_logging(config["Logging"])
+        listed = config["Namespaces"]
+        namespaces = self.elements(listed)
         if len(namespaces) != 1:
-            raise self._error(listed, f"must hold exactly one namespace, not {len(namespaces)}")
+            raise self.error(listed, f"must hold exactly one namespace, not {len(namespaces)}: a broker serves one")
         node = namespaces[0]
-        found = self._members(node, ["Name", "Queues", "Topics", "AuthorizationRules"])
+        found = self.thing(node, Thing.NAMESPACE)
         arguments: dict[str, Any] = {
-            "name": self._text(found["Name"]) if "Name" in found else DEFAULT_NAMESPACE,
+            "name": self.text(found["Name"]) if "Name" in found else DEFAULT_NAMESPACE,
             "queues": self._each(found, "Queues", self._queue),
             "topics": self._each(found, "Topics", self._topic),
         }
         if "AuthorizationRules" in found:
             arguments["authorization_rules"] = self._each(found, "AuthorizationRules", self._authorization_rule)
-            if not arguments["authorization_rules"]:
-                raise self._error(
+            if not self.elements(found["AuthorizationRules"]):
+                raise self.error(
                     found["AuthorizationRules"], "must hold a rule; leave the key out to use the default one"
                 )
+        if self.problems:
+            raise ConfigError(*self.problems)
         self._check_entities(node, found, arguments["queues"], arguments["topics"])
-        return self._make(NamespaceDefinition, arguments, node, found)
+        return self.make(NamespaceDefinition, arguments, node, found)
+
+    def _check_logging(self, node: Node) -> None:
+        kind = self.thing(node, Thing.LOGGING)["Type"]
+        named = [part.strip() for part in self.text(kind).split(",")]
+        if not set(named) <= set(LOG_TARGETS) or len(set(named)) < len(named):
+            both = ",".join(LOG_TARGETS)
+            raise self.error(kind, f'{kind.value} must be {" or ".join(LOG_TARGETS)}, or both as in "{both}"')
 
     def _check_entities(
         self,
@@ -133,44 +121,54 @@ class _Reader:
         profile = self.profile
         if len(queues) + len(topics) > profile.max_entities:
             problem = f"must hold at most {profile.max_entities} queues and topics in the {profile.name} profile"
-            raise self._error(namespace, f"{problem}, not {len(queues) + len(topics)}")
+            raise self.error(namespace, f"{problem}, not {len(queues) + len(topics)}")
         repeated = duplicate(entity.name for entity in (*queues, *topics))
         if repeated is not None:
             # Among themselves neither has a name twice, so it is a topic's.
-            node = self._elements(found["Topics"])[repeated - len(queues)]
+            node = self.elements(found["Topics"])[repeated - len(queues)]
             name = topics[repeated - len(queues)].name
-            raise self._error(self._child(node, "Name"), f"there is a queue with the name {name} already")
+            raise self.error(self.child(node, "Name"), f"there is a queue with the name {name} already")
         names = {fold(entity.name) for entity in (*queues, *topics)}
         for entity, properties in self.forwarding:
             for setting, destination in destinations(entity):
                 if fold(destination) not in names:
                     problem = f"{destination} must be a queue or topic of the namespace"
-                    raise self._error(properties[setting.name], problem)
+                    raise self.error(properties[setting.name], problem)
 
     def _queue(self, node: Node) -> QueueDefinition:
-        return self._entity(QueueDefinition, node, {"AuthorizationRules": self._authorization_rule})
+        return self._entity(Thing.QUEUE, QueueDefinition, node, {"AuthorizationRules": self._authorization_rule})
 
     def _topic(self, node: Node) -> TopicDefinition:
         parts: dict[str, Callable[[Node], Any]] = {
             "AuthorizationRules": self._authorization_rule,
             "Subscriptions": self._subscription,
         }
-        topic = self._entity(TopicDefinition, node, parts)
-        limit = self.profile.max_subscriptions
-        if len(topic.subscriptions) > limit:
-            problem = f"must hold at most {limit} in the {self.profile.name} profile"
-            subscriptions = self._child(node, "Subscriptions")
-            raise self._error(subscriptions, f"{problem}, not {len(topic.subscriptions)}")
+        topic = self._entity(Thing.TOPIC, TopicDefinition, node, parts)
+        if topic.subscriptions:
+            self._check_numbers(topic, self.child(node, "Subscriptions"))
         return topic
 
-    def _subscription(self, node: Node) -> SubscriptionDefinition:
-        return self._entity(SubscriptionDefinition, node, {"Rules": self._rule})
+    def _check_numbers(self, topic: TopicDefinition, subscriptions: Node) -> None:
+        """What a topic may have of each, over all its subscriptions."""
+        kinds = [rule.filter_kind for subscription in topic.subscriptions for rule in subscription.rules]
+        profile = self.profile
+        for what, number, most in (
+            ("", len(topic.subscriptions), profile.max_subscriptions),
+            (" SQL filters", kinds.count(FilterKind.SQL), profile.max_sql_filters),
+            (" correlation filters", kinds.count(FilterKind.CORRELATION), profile.max_correlation_filters),
+        ):
+            if number > most:
+                problem = f"must hold at most {most}{what} in the {profile.name} profile, not {number}"
+                raise self.error(subscriptions, problem)
 
-    def _entity(self, kind: type[D], node: Node, parts: Mapping[str, Callable[[Node], Any]]) -> D:
-        found = self._members(node, ["Name", "Properties", *parts])
+    def _subscription(self, node: Node) -> SubscriptionDefinition:
+        return self._entity(Thing.SUBSCRIPTION, SubscriptionDefinition, node, {"Rules": self._rule})
+
+    def _entity(self, thing: Thing, kind: type[D], node: Node, parts: Mapping[str, Callable[[Node], Any]]) -> D:
+        found = self.thing(node, thing)
         by_key = {setting.name: (name, setting) for name, setting in settings_of(kind).items()}
-        properties = self._members(found["Properties"], by_key) if "Properties" in found else {}
-        arguments: dict[str, Any] = {"name": self._text(self._required(node, found, "Name"))}
+        properties = self.members(found["Properties"], by_key) if "Properties" in found else {}
+        arguments: dict[str, Any] = {"name": self.text(found["Name"])}
         arguments |= self.profile.defaults_for(kind)
         for key, value in properties.items():
             field, setting = by_key[key]
@@ -178,130 +176,97 @@ class _Reader:
                 arguments[field] = setting.parse(value.plain())
                 setting.check(arguments[field], self.profile)
             except DefinitionError as error:
-                raise self._error(value, f"{error.shown} {error.rule}") from None
+                raise self.error(value, f"{error.shown} {error.rule}") from None
         for key, part in parts.items():
             loaded = self._each(found, key, part)
             if loaded:  # a subscription without rules has the default one, as in the emulator
                 arguments[_PART_FIELDS[key]] = loaded
-        definition = self._make(kind, arguments, node, found | properties)
+        definition = self.make(kind, arguments, node, found | properties)
         if isinstance(definition, QueueDefinition | SubscriptionDefinition):
             self.forwarding.append((definition, properties))
         return definition
 
     def _rule(self, node: Node) -> RuleDefinition:
-        found = self._members(node, ["Name", "Properties"])
-        properties = self._members(
-            self._required(node, found, "Properties"),
-            ["FilterType", "SqlFilter", "CorrelationFilter", "Action"],
-        )
+        found = self.thing(node, Thing.RULE)
+        properties = self.thing(found["Properties"], Thing.RULE_PROPERTIES)
         given = {key: value for key, value in properties.items() if value.value is not None}
-        arguments: dict[str, Any] = {"name": self._text(self._required(node, found, "Name"))}
+        arguments: dict[str, Any] = {"name": self.text(found["Name"])}
         if "FilterType" in given:
-            arguments["filter_kind"] = self._text(given["FilterType"])
+            arguments["filter_kind"] = self.text(given["FilterType"])
         elif ("SqlFilter" in given) == ("CorrelationFilter" in given):
-            raise self._error(found["Properties"], "must have FilterType, which is Sql or Correlation")
+            raise self.error(found["Properties"], "must have FilterType, which is Sql or Correlation")
         else:
             arguments["filter_kind"] = FilterKind.SQL if "SqlFilter" in given else FilterKind.CORRELATION
         if "SqlFilter" in given:
-            arguments["sql_expression"] = self._sql(given["SqlFilter"])
+            arguments["sql_expression"], arguments["parameters"] = self._sql(given["SqlFilter"])
         if "CorrelationFilter" in given:
             arguments["correlation"] = self._correlation(given["CorrelationFilter"])
         if "Action" in given:
-            arguments["action"] = self._sql(given["Action"])
-        return self._make(RuleDefinition, arguments, node, found | properties)
+            arguments["action"], arguments["action_parameters"] = self._sql(given["Action"])
+        rule = self.make(RuleDefinition, arguments, node, found | properties)
+        try:
+            check_rule(rule)
+        except DefinitionError as error:
+            raise self.error(self.child(given[error.setting], "SqlExpression"), error.rule) from None
+        return rule
 
-    def _sql(self, node: Node) -> str:
-        found = self._members(node, ["SqlExpression"])
-        return self._text(self._required(node, found, "SqlExpression"))
+    def _sql(self, node: Node) -> tuple[str, dict[str, PropertyValue]]:
+        found = self.thing(node, Thing.SQL)
+        return self.text(found["SqlExpression"]), self._values(found, "Parameters")
 
     def _correlation(self, node: Node) -> CorrelationFilter:
-        found = self._members(node, [*CORRELATION_FIELDS, "Properties"])
+        found = self.thing(node, Thing.CORRELATION)
         arguments: dict[str, Any] = {
-            field: self._text(found[key])
+            field: self.text(found[key])
             for key, field in CORRELATION_FIELDS.items()
             if key in found and found[key].value is not None
         }
-        if "Properties" in found:
-            properties = self._members(found["Properties"], None)
-            for value in properties.values():
-                if not isinstance(value.value, str | int | float | bool):
-                    raise self._error(value, "must be text, a number, true or false")
-            arguments["properties"] = {key: value.plain() for key, value in properties.items()}
-        return self._make(CorrelationFilter, arguments, node, found)
+        arguments["properties"] = self._values(found, "Properties")
+        return self.make(CorrelationFilter, arguments, node, found)
+
+    def _values(self, found: Mapping[str, Node], key: str) -> dict[str, PropertyValue]:
+        if key not in found or found[key].value is None:
+            return {}
+        values: dict[str, PropertyValue] = {}
+        for name, node in self.members(found[key], None).items():
+            try:
+                values[name] = parse_value(node)
+            except ValueError as error:
+                raise self.error(node, str(error)) from None
+        return values
 
     def _authorization_rule(self, node: Node) -> AuthorizationRule:
-        found = self._members(node, ["Name", "Rights", "PrimaryKey", "SecondaryKey"])
-        rights = self._elements(self._required(node, found, "Rights"))
+        found = self.thing(node, Thing.AUTHORIZATION_RULE)
+        rights = self.elements(found["Rights"])
         for right in rights:
-            if self._text(right) not in list(Right):
+            if self.text(right) not in list(Right):
                 problem = f"{right.value} must be one of {', '.join(Right)}"
-                raise self._error(right, problem)
+                raise self.error(right, problem)
         arguments: dict[str, Any] = {
-            "name": self._text(self._required(node, found, "Name")),
-            "primary_key": self._text(self._required(node, found, "PrimaryKey")),
-            "rights": frozenset(self._text(right) for right in rights),
+            "name": self.text(found["Name"]),
+            "primary_key": self.text(found["PrimaryKey"]),
+            "rights": frozenset(self.text(right) for right in rights),
         }
         if "SecondaryKey" in found:
-            arguments["secondary_key"] = self._text(found["SecondaryKey"])
-        return self._make(AuthorizationRule, arguments, node, found)
-
-    # --- the shape of the file
-
-    def _make(self, kind: type[T], arguments: Mapping[str, Any], node: Node, keys: Mapping[str, Node]) -> T:
-        """Construct, and turn a refusal into one that points at the key it is about."""
-        try:
-            return kind(**arguments)
-        except DefinitionError as error:
-            problem = f"{error.shown} {error.rule}"
-            where = keys.get(error.setting)
-            if where is None and error.setting not in node.path:
-                problem = f"{error.setting} {problem}"
-            raise self._error(where or node, problem) from None
-
-    def _members(self, node: Node, known: Collection[str] | None) -> dict[str, Node]:
-        if not isinstance(node.value, dict):
-            raise self._error(node, "must be an object, in braces")
-        for key, member in node.value.items():
-            if known is not None and key not in known:
-                raise self._error(member, f"is not a key that is known here; {_suggestion(key, known)}")
-        return node.value
-
-    def _elements(self, node: Node) -> list[Node]:
-        if not isinstance(node.value, list):
-            raise self._error(node, "must be a list, in brackets")
-        return node.value
+            arguments["secondary_key"] = self.text(found["SecondaryKey"])
+        return self.make(AuthorizationRule, arguments, node, found)
 
     def _each(self, found: Mapping[str, Node], key: str, part: Callable[[Node], Named]) -> tuple[Named, ...]:
         """The parts in the list under a key, which may be missing; no two with one name."""
         if key not in found:
             return ()
-        nodes = self._elements(found[key])
-        parts = tuple(part(node) for node in nodes)
+        nodes, parts = [], []
+        for node in self.elements(found[key]):
+            try:
+                parts.append(part(node))
+                nodes.append(node)
+            except ConfigError as error:
+                self.problems += error.problems
         repeated = duplicate(each.name for each in parts)
         if repeated is not None:
-            name = parts[repeated].name
-            problem = f"{name} is the name of another in the list already (case aside)"
-            raise self._error(self._child(nodes[repeated], "Name"), problem)
-        return parts
-
-    def _required(self, node: Node, found: Mapping[str, Node], key: str) -> Node:
-        if key not in found:
-            raise self._error(node, f"must have the key {key}")
-        return found[key]
-
-    def _child(self, node: Node, key: str) -> Node:
-        return self._members(node, None).get(key, node)
-
-    def _text(self, node: Node) -> str:
-        if not isinstance(node.value, str):
-            raise self._error(node, "must be text, in double quotes")
-        return node.value
-
-    def _error(self, node: Node, problem: str) -> ConfigError:
-        # Everything stands under UserConfig, so a path begins below it.
-        steps = node.path[1:] if len(node.path) > 1 else node.path
-        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
-        return ConfigError(f"{self.file}:{node.line}: {path or 'the file'}: {problem}")
+            problem = f"{parts[repeated].name} is the name of another in the list already (case aside)"
+            raise self.error(self.child(nodes[repeated], "Name"), problem)
+        return tuple(parts)
 
 
 _PART_FIELDS = {
@@ -309,11 +274,3 @@ _PART_FIELDS = {
     "Subscriptions": "subscriptions",
     "Rules": "rules",
 }
-
-
-def _suggestion(key: str, known: Collection[str]) -> str:
-    by_folded = {name.casefold(): name for name in known}
-    near = difflib.get_close_matches(key.casefold(), by_folded, n=1)
-    if near:
-        return f"did you mean {by_folded[near[0]]}?"
-    return f"known are {', '.join(known)}"

@@ -13,7 +13,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-MAX_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 32 << 20
+"""Enough for as many entities as the service allows in a namespace."""
 MAX_DEPTH = 32
 _MAX_DIGITS = 32
 

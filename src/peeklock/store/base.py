@@ -1,9 +1,9 @@
 """The store protocol: what the broker asks of durability, and nothing else.
 
-A store keeps entities, their messages, and the state of their sessions. Message bytes are opaque to it; the
-few other columns are those the broker asks for by. The broker collects what changed into `Changes` and
-commits them as one: all of it becomes durable, or none. Commits become durable in the order in which they
-were handed over.
+A store keeps entities, their messages, the state of their sessions, and what they have seen, by which a duplicate
+is known. Message bytes are opaque to it, and several messages may have some in common; the few other columns
+are those the broker asks for by. The broker collects what changed into `Changes` and commits them as one: all of
+it becomes durable, or none. Commits become durable in the order in which they were handed over.
 
 `commit` and the reads do not block: the answer arrives by callback, on the thread that called, at once or
 later. A read sees every commit whose callback has run, and may see later ones.
@@ -11,12 +11,16 @@ later. A read sees every commit whose callback has run, and may see later ones.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 """The state of a stored message, with the numbers of `x-opt-message-state`."""
+
+
+SEEN_KEY_BYTES = 16
 
 
 class StoreError(Exception):
@@ -31,11 +35,25 @@ class StoreHeld(StoreError):
     """Another running broker holds this store."""
 
 
+class Body:
+    """Bytes that several messages have in common: stored once, as long as one of them is."""
+
+    __slots__ = ("__weakref__", "cost", "data", "key")
+
+    def __init__(self, key: int, data: bytes, cost: int | None = None) -> None:
+        self.key = key
+        """Never used again for other bytes."""
+        self.data = data
+        self.cost = len(data) if cost is None else cost
+        """What one message that has it is charged in memory. The store does not keep it."""
+
+
 class StoredMessage:
     """One message of one entity. Times are Unix milliseconds."""
 
     __slots__ = (
         "annex",
+        "body",
         "delivery_count",
         "due_at",
         "enqueued_at",
@@ -57,6 +75,7 @@ class StoredMessage:
         session_id: str | None = None,
         due_at: int | None = None,
         annex: bytes | None = None,
+        body: Body | None = None,
     ) -> None:
         self.sequence_number = sequence_number
         self.payload = payload
@@ -68,6 +87,17 @@ class StoredMessage:
         self.due_at = due_at
         self.annex = annex
         """Small extras that only the broker understands; opaque like the payload."""
+        self.body = body
+        """What follows the payload, where that is only the front; a message has it from its append to its end."""
+
+    @property
+    def content(self) -> bytes:
+        """All its bytes: the payload, and the body's where there is one."""
+        return self.payload if self.body is None else self.payload + self.body.data
+
+    @property
+    def size(self) -> int:
+        return len(self.payload) if self.body is None else len(self.payload) + len(self.body.data)
 
 
 @dataclass(slots=True)
@@ -111,19 +141,27 @@ class Changes:
 
     entities: dict[int, StoredEntity] = field(default_factory=dict)
     """Created, or with a new path, kind or definition (the counters of an existing one stay)."""
+    advances: dict[int, int] = field(default_factory=dict)
+    """By entity: the highest sequence number that it has given out without a message of its own."""
     appends: list[tuple[int, StoredMessage]] = field(default_factory=list)
+    """A body is stored with the first message that has its key, in any commit, and goes with the last."""
     updates: list[tuple[int, StoredMessage, int]] = field(default_factory=list)
-    """State, delivery count and times of existing messages, not the payload; and the state before."""
+    """State, delivery count and times of existing messages, not payload and body; and the state before."""
     rewrites: list[tuple[int, StoredMessage, int, int]] = field(default_factory=list)
-    """As updates, and payload and annex too; the state and the payload size before."""
+    """As updates, and payload and annex too; the state and the size before, that of the body included."""
     removals: list[tuple[int, StoredMessage]] = field(default_factory=list)
     """As the messages were when removed. Those already gone are no error, but are counted off a second time: the
     counters would drift, so no message is ever removed twice."""
     session_states: list[tuple[int, str, bytes | None, int]] = field(default_factory=list)
     """Entity, session id, state or None to clear it, when; the last for a session wins. An empty state is one.
     Of an entity that does not exist they are no error, and nothing is kept."""
+    seen: list[tuple[int, bytes, int]] = field(default_factory=list)
+    """Entity, key of `SEEN_KEY_BYTES`, when: what a duplicate would be known by. Of an entity that does not exist they
+    are no error, and nothing is kept."""
+    forgotten: list[tuple[int, int]] = field(default_factory=list)
+    """Entity, time: what it saw before that time is not asked for again, even if a later commit should add some."""
     dropped_entities: list[int] = field(default_factory=list)
-    """Deleted, with all their messages and session states."""
+    """Deleted, with all their messages, session states and what they have seen."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -131,36 +169,56 @@ class Changes:
             or self.removals
             or self.updates
             or self.rewrites
+            or self.advances
             or self.entities
             or self.session_states
+            or self.seen
+            or self.forgotten
             or self.dropped_entities
         )
 
+    def check_seen(self) -> None:
+        """StoreError for a key that is of another length, or a time that is not of 44 bits."""
+        for _, key, at in self.seen:
+            if len(key) != SEEN_KEY_BYTES:
+                raise StoreError(f"A key of {len(key)} bytes was given as seen; every one has {SEEN_KEY_BYTES}.")
+            if not 0 <= at < 1 << 44:
+                raise StoreError(f"The time {at} at which a key was seen is not between 0 and {(1 << 44) - 1}.")
+
     def deltas(self) -> dict[int, Counters]:
-        """By entity: what to add to its counters; `last_sequence_number` is the highest appended, or 0.
+        """By entity: what to add to its counters; `last_sequence_number` is the highest given out, or 0.
 
         Nothing is looked up: what the changes say of the time before them must be so, see `removals`.
         """
-        found: dict[int, Counters] = {}
+        found: defaultdict[int, Counters] = defaultdict(Counters)
+        for entity, number in self.advances.items():
+            found[entity].last_sequence_number = number
         for entity, message in self.appends:
-            delta = found.get(entity) or found.setdefault(entity, Counters())
-            delta.count(message.state, 1)
-            delta.size_in_bytes += len(message.payload)
+            delta = found[entity]
+            # Nearly all are active and without a body; this is run for every message, and calls cost.
+            if message.state == ACTIVE:
+                delta.active += 1
+            else:
+                delta.count(message.state, 1)
+            delta.size_in_bytes += len(message.payload) if message.body is None else message.size
             if message.sequence_number > delta.last_sequence_number:
                 delta.last_sequence_number = message.sequence_number
         for entity, message, before in self.updates:
-            delta = found.get(entity) or found.setdefault(entity, Counters())
+            delta = found[entity]
             delta.count(before, -1)
             delta.count(message.state, 1)
         for entity, message, before, size_before in self.rewrites:
-            delta = found.get(entity) or found.setdefault(entity, Counters())
+            delta = found[entity]
             delta.count(before, -1)
             delta.count(message.state, 1)
-            delta.size_in_bytes += len(message.payload) - size_before
+            delta.size_in_bytes += message.size - size_before
         for entity, message in self.removals:
-            delta = found.get(entity) or found.setdefault(entity, Counters())
-            delta.count(message.state, -1)
-            delta.size_in_bytes -= len(message.payload)
+            delta = found[entity]
+            if message.state == ACTIVE:
+                delta.active -= 1
+            else:
+                delta.count(message.state, -1)
+            delta.size_in_bytes -= len(message.payload) if message.body is None else message.size
         return found
 
 
@@ -173,7 +231,7 @@ class Range:
     through: int
     limit: int
     max_bytes: int
-    """The answer ends with the message that reaches this many payload bytes; it always has one if any fits."""
+    """The answer ends with the message that reaches this many bytes, bodies included; it always has one if any fits."""
     state: int | None = ACTIVE
     """None: in any state."""
     session_id: str | None = None
@@ -186,6 +244,7 @@ TimedRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None
 SessionCountsRead = Callable[[dict[str, int] | StoreError], None]
 SessionStateRead = Callable[[bytes | StoreError | None], None]
 SessionsRead = Callable[[list[str] | StoreError], None]
+SeenRead = Callable[[list[tuple[bytes, int]] | StoreError], None]
 
 
 class Store(Protocol):
@@ -231,6 +290,10 @@ class Store(Protocol):
     def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
         """Up to `top` session ids after the first `skip`, in the order of their code points: of the sessions
         that have active messages or a state, or, with a time, of those whose state was set after it."""
+        ...
+
+    def read_seen(self, entity: int, since: int, done: SeenRead) -> None:
+        """Keys and when they were seen, of all that were at that time or later, in any order."""
         ...
 
     def close(self) -> None:

@@ -14,16 +14,19 @@ from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from .base import (
     ACTIVE,
     DEFERRED,
     SCHEDULED,
+    Body,
     Changes,
     Committed,
     Counters,
     MessagesRead,
     Range,
+    SeenRead,
     SessionCountsRead,
     SessionsRead,
     SessionStateRead,
@@ -46,6 +49,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._entities: dict[int, _Entity] = {}
+        self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
+        """Those of the messages, by key: each is here once, and as long as a message has it."""
         self._is_open = False
 
     def open(self) -> list[StoredEntity]:
@@ -83,6 +88,9 @@ class MemoryStore:
     def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
         self._ask(entity, lambda entity: entity.read_sessions(updated_after, skip, top), done)
 
+    def read_seen(self, entity: int, since: int, done: SeenRead) -> None:
+        self._ask(entity, lambda entity: entity.read_seen(since), done)
+
     def close(self) -> None:
         self._is_open = False
 
@@ -107,6 +115,7 @@ class MemoryStore:
             entities = {id: _copy_entity(entity) for id, entity in changes.entities.items()}
         except (TypeError, ValueError) as error:
             raise StoreError(f"An entity's definition cannot be kept as JSON: {error}.") from error
+        changes.check_seen()
         fresh = set()
         for id, message in changes.appends:
             number = message.sequence_number
@@ -131,7 +140,10 @@ class MemoryStore:
             else:
                 self._entities[id] = _Entity(entity)
         for id, message in changes.appends:
-            self._entities[id].add(_copy(message))
+            kept = _copy(message)
+            if kept.body is not None:
+                kept.body = self._bodies.setdefault(kept.body.key, kept.body)
+            self._entities[id].add(kept)
         for id, message, _ in changes.updates:
             if owner := self._entities.get(id):
                 owner.update(message, with_payload=False)
@@ -144,6 +156,12 @@ class MemoryStore:
         for id, session_id, state, updated_at in changes.session_states:
             if owner := self._entities.get(id):
                 owner.set_session_state(session_id, state, updated_at)
+        for id, key, at in changes.seen:
+            if owner := self._entities.get(id):
+                owner.see(key, at)
+        for id, before in changes.forgotten:
+            if owner := self._entities.get(id):
+                owner.forget(before)
         for id, delta in changes.deltas().items():
             if owner := self._entities.get(id):
                 _add(owner.stored.counters, delta)
@@ -166,6 +184,9 @@ class _Entity:
         """Of scheduled messages, likewise."""
         self._session_states: dict[str, tuple[bytes, int]] = {}
         """With the time when they were set."""
+        self._seen: dict[int, list[bytes]] = {}
+        """By the time when it was seen."""
+        self._seen_times = _SortedNumbers()
 
     def add(self, message: StoredMessage) -> None:
         number = message.sequence_number
@@ -217,7 +238,7 @@ class _Entity:
                 break
             message = self.messages[number]
             found.append(_copy(message))
-            size += len(message.payload)
+            size += message.size
             if size >= wanted.max_bytes:
                 break
         return found
@@ -271,6 +292,20 @@ class _Entity:
         else:
             names = {id for id, (_, at) in self._session_states.items() if at > updated_after}
         return sorted(names)[skip : skip + top]
+
+    def see(self, key: bytes, at: int) -> None:
+        if at not in self._seen:
+            self._seen[at] = []
+            self._seen_times.add(at)
+        self._seen[at].append(key)
+
+    def forget(self, before: int) -> None:
+        for at in list(self._seen_times.between(_BEFORE_ALL, before - 1)):
+            self._seen_times.remove(at)
+            del self._seen[at]
+
+    def read_seen(self, since: int) -> list[tuple[bytes, int]]:
+        return [(key, at) for at in self._seen_times.between(since - 1, None) for key in self._seen[at]]
 
 
 class _SortedNumbers:
@@ -353,6 +388,7 @@ def _copy(of: StoredMessage) -> StoredMessage:
         of.session_id,
         of.due_at,
         of.annex,
+        of.body,
     )
 
 

@@ -25,6 +25,7 @@ from .base import (
     Counters,
     MessagesRead,
     Range,
+    SeenRead,
     SessionCountsRead,
     SessionsRead,
     SessionStateRead,
@@ -129,6 +130,9 @@ class SqliteStore:
 
     def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
         self._ask(lambda: self._reader.read_sessions(entity, updated_after, skip, top), done)
+
+    def read_seen(self, entity: int, since: int, done: SeenRead) -> None:
+        self._ask(lambda: self._reader.read_seen(entity, since), done)
 
     def close(self) -> None:
         if self._is_open:

@@ -31,18 +31,29 @@ class Batch:
 
     def __init__(self, changes: Changes) -> None:
         self.entities = [_entity_row(entity) for entity in changes.entities.values()]
-        self.owners: set[int] = set()
+        self.owners = {id for id, _ in changes.appends}
         """Entities that are appended to, which must exist."""
         self.appends: list[tuple[int, bytes, _Kind]] = []
+        """Those without a body."""
+        self.copies: list[tuple[int, bytes, _Kind, int]] = []
+        """Those with one: its key comes last."""
+        self.bodies: dict[int, bytes] = {}
+        """Of the copies, by key; the store may have them already."""
         self.updates: dict[int, _Changed] = {}
         self.rewrites: dict[int, tuple[_Changed, bytes, bytes | None]] = {}
         self.removals = [id << NUMBER_BITS | message.sequence_number for id, message in changes.removals]
+        self.freed = {message.body.key for _, message in changes.removals if message.body is not None}
+        """Bodies of removed messages, which go unless another message has them."""
         self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
         """By entity and session id: the state, or None, and when."""
+        self.seen: dict[int, list[bytes]] = {}
+        """By the rowid of their history."""
+        self.forgotten: dict[int, int] = {}
+        """By entity: the rowid before which its history is dropped."""
         self.deltas = changes.deltas()
         self.dropped = list(changes.dropped_entities)
         self.size = 0
-        """Bytes of payloads and annexes, and of session ids and states."""
+        """Bytes of payloads, bodies and annexes, of session ids and states, and of what was seen."""
         self._append(changes.appends)
         for id, message, _ in changes.updates:
             self._update(id << NUMBER_BITS | message.sequence_number, _changed(message))
@@ -54,20 +65,26 @@ class Batch:
             name = session_id.encode()
             self.session_states[id, name] = (state, updated_at)
             self.size += len(name) + len(state or b"")
+        changes.check_seen()
+        for id, seen, at in changes.seen:
+            self.seen.setdefault(id << NUMBER_BITS | at, []).append(seen)
+            self.size += len(seen)
+        for id, before in changes.forgotten:
+            self._forget(id, id << NUMBER_BITS | min(max(before, 0), MAX_NUMBER))
 
     def _append(self, appends: list[tuple[int, StoredMessage]]) -> None:
+        size = 0
         for id, message in appends:
             number = message.sequence_number
             if not 0 < number <= MAX_NUMBER:
                 raise StoreError(f"The sequence number {number} is not between 1 and {MAX_NUMBER}.")
             key = id << NUMBER_BITS | number
-            self.owners.add(id)
-            self.size += len(message.payload)
+            payload, annex, body = message.payload, message.annex, message.body
+            size += len(payload)
             # As bytes: in SQLite's JSON a string ends at its first NUL.
             session_id = None if message.session_id is None else message.session_id.encode()
-            annex = message.annex
             if annex is not None or session_id is not None:
-                self.size += len(session_id or b"") + len(annex or b"")
+                size += len(session_id or b"") + len(annex or b"")
             kind = (
                 message.state,
                 message.delivery_count,
@@ -77,7 +94,14 @@ class Batch:
                 session_id,
                 annex,
             )
-            self.appends.append((key, message.payload, kind))
+            if body is None:
+                self.appends.append((key, payload, kind))
+            else:
+                self.copies.append((key, payload, kind, body.key))
+                if body.key not in self.bodies:
+                    self.bodies[body.key] = body.data
+                    size += len(body.data)
+        self.size += size
 
     def _update(self, key: int, changed: _Changed) -> None:
         if key in self.rewrites:
@@ -89,10 +113,14 @@ class Batch:
         self.updates.pop(key, None)
         self.rewrites[key] = rewrite
 
+    def _forget(self, id: int, before: int) -> None:
+        self.forgotten[id] = max(before, self.forgotten.get(id, 0))
+
     @property
     def rows(self) -> int:
-        messages = len(self.appends) + len(self.updates) + len(self.rewrites) + len(self.removals)
-        return messages + len(self.session_states)
+        appends = len(self.appends) + len(self.copies) + len(self.bodies)
+        messages = appends + len(self.updates) + len(self.rewrites) + len(self.removals)
+        return messages + len(self.session_states) + len(self.seen)
 
     @property
     def is_long(self) -> bool:
@@ -102,7 +130,7 @@ class Batch:
     @property
     def makes_longer(self) -> bool:
         """Something is added that needs room of its own."""
-        return bool(self.appends or self.rewrites or self.entities)
+        return bool(self.appends or self.copies or self.rewrites or self.entities or self.seen)
 
     @property
     def stands_alone(self) -> bool:
@@ -117,13 +145,20 @@ class Batch:
             joined.entities += batch.entities
             joined.owners |= batch.owners
             joined.appends += batch.appends
+            joined.copies += batch.copies
+            joined.bodies |= batch.bodies
             for key, changed in batch.updates.items():
                 joined._update(key, changed)
             for key, rewrite in batch.rewrites.items():
                 joined._rewrite(key, rewrite)
             # A removed number never comes back, so nothing of a later batch is meant for it.
             joined.removals += batch.removals
+            joined.freed |= batch.freed
             joined.session_states |= batch.session_states
+            for key, seen in batch.seen.items():
+                joined.seen.setdefault(key, []).extend(seen)
+            for id, before in batch.forgotten.items():
+                joined._forget(id, before)
             for id, delta in batch.deltas.items():
                 joined.deltas[id] = _sum(joined.deltas[id], delta) if id in joined.deltas else delta
             joined.dropped += batch.dropped
@@ -134,8 +169,8 @@ class Batch:
         """Rows for the writer's `batch` view, to be inserted in this order; nearly always one.
 
         `bytes` holds the payloads one after the other, `first_key` and `last_key` the longest run of removals; each of
-        the others is a JSON array of arrays, or None.
-        rows say at which byte, from 1, their payload begins, and how long it is.
+        the others is a JSON array, mostly of arrays, or None. What is bytes is told by at which byte of `bytes`, from
+        1, it begins, and how long it is.
         """
         slice_ = _Slice()
         slice_.put("entities", self.entities)
@@ -145,6 +180,16 @@ class Batch:
             yield slice_.parameters()
             slice_ = _Slice()
             taken = slice_.take_appends(self.appends, taken)
+        for body, data in self.bodies.items():
+            slice_.add("bodies", body, *slice_.place(data))
+            if slice_.size >= _SLICE_BYTES:
+                yield slice_.parameters()
+                slice_ = _Slice()
+        taken = slice_.take_copies(self.copies, 0)
+        while taken < len(self.copies):
+            yield slice_.parameters()
+            slice_ = _Slice()
+            taken = slice_.take_copies(self.copies, taken)
         slice_.put("updates", [(key, *changed) for key, changed in self.updates.items()])
         for key, (changed, payload, annex) in self.rewrites.items():
             slice_.add("rewrites", key, *slice_.place(payload), *slice_.place(annex), *changed)
@@ -156,6 +201,11 @@ class Batch:
             if slice_.size >= _SLICE_BYTES:
                 yield slice_.parameters()
                 slice_ = _Slice()
+        for key, seen in self.seen.items():
+            slice_.add("seen", key, *slice_.place(b"".join(seen)))
+            if slice_.size >= _SLICE_BYTES:
+                yield slice_.parameters()
+                slice_ = _Slice()
         runs = list(_runs(self.removals))
         if runs:
             # Mostly there is one run, and SQLite deletes that straight away.
@@ -163,6 +213,8 @@ class Batch:
             runs.remove(longest)
             slice_.first_key, slice_.last_key = longest
         slice_.put("runs", runs)
+        slice_.put("freed", sorted(self.freed))
+        slice_.put("forgotten", [(id << NUMBER_BITS, before) for id, before in self.forgotten.items()])
         slice_.put("deltas", [(id, *_counter_row(delta)) for id, delta in self.deltas.items()])
         slice_.put("dropped", self.dropped)
         yield slice_.parameters()
@@ -215,6 +267,33 @@ class _Slice:
         self.put("appends", runs)
         return taken
 
+    def take_copies(self, messages: list[tuple[int, bytes, _Kind, int]], begin: int) -> int:
+        """As `take_appends`. Copies of one message go to many entities, so they share a row whatever their keys are:
+        each is its key, the place of its payload, and the key of its body. Those of one message follow each other,
+        mostly with one payload, which has then one place.
+        """
+        runs: list[Any] = []
+        copies: list[tuple[int, int, int]] = []
+        kind_of_run = placed = None
+        place = 0
+        taken = begin
+        for key, payload, kind, body in islice(messages, begin, None):
+            if self.size >= _SLICE_BYTES:
+                break
+            if kind != kind_of_run:
+                kind_of_run = kind
+                *columns, session_id, annex = kind
+                copies = []
+                runs.append((*columns, *self.place(session_id), *self.place(annex), copies))
+            if payload is not placed:
+                placed = payload
+                place = (self.size + 1) << 32 | len(payload)
+                self.place(payload)
+            copies.append((key, place, body))
+            taken += 1
+        self.put("copies", runs)
+        return taken
+
     def add(self, section: str, *row: object) -> None:
         rows = self._sections.get(section)
         if rows is None:
@@ -240,12 +319,17 @@ SECTIONS = (
     "entities",
     "owners",
     "appends",
+    "bodies",
+    "copies",
     "updates",
     "rewrites",
     "first_key",
     "last_key",
     "runs",
+    "freed",
     "session_states",
+    "seen",
+    "forgotten",
     "deltas",
     "dropped",
 )

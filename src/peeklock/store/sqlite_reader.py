@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
-from .base import ACTIVE, SCHEDULED, Range, StoredMessage
+from .base import ACTIVE, SCHEDULED, SEEN_KEY_BYTES, Body, Range, StoredMessage, StoreError
 from .sqlite_file import connect_reader, store_error
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS, first_key
 
@@ -39,8 +40,22 @@ _IS_RICH = " OR ".join(
 )
 
 
+_SIZE = """iif(
+    message.body IS NULL,
+    length(payload),
+    length(payload) + coalesce((SELECT length(data) FROM body WHERE body.key = message.body), 0) || ':' || message.body
+)"""
+"""Of a message with a body, all of it, and the body's key."""
+
+
+def _joined(blobs: str) -> str:
+    """A text keeps any bytes; the aggregate that joins texts has no sibling for blobs."""
+    return f"CAST(group_concat(CAST({blobs} AS TEXT), '') AS BLOB)"
+
+
 class _Query(NamedTuple):
-    """A question in two steps: how long the next payloads are, and then as many messages as there is room for."""
+    """A question in two steps: how long the next messages are, and which bodies they have, and then as many of them as
+    there is room for."""
 
     sizes: str
     messages: str
@@ -54,7 +69,6 @@ def _make_query(place: str, index: str, condition: str) -> _Query:
             ORDER BY {place}, key LIMIT :rows OFFSET :offset
         )"""
 
-    # A text keeps any bytes; the aggregate that joins texts has no sibling for blobs.
     messages = f"""
         SELECT
             group_concat(key & {MAX_NUMBER}),
@@ -64,10 +78,10 @@ def _make_query(place: str, index: str, condition: str) -> _Query:
                 key & {MAX_NUMBER}, expires_at, delivery_count, state, session_id, due_at,
                 iif(annex IS NULL, NULL, hex(annex))
             )) FILTER (WHERE {_IS_RICH}),
-            CAST(group_concat(CAST(payload AS TEXT), '') AS BLOB)
+            {_joined("payload")}
         FROM {chosen("*")}
     """
-    return _Query(f"SELECT group_concat(size) FROM {chosen('length(payload) AS size')}", messages)
+    return _Query(f"SELECT group_concat(size) FROM {chosen(f'{_SIZE} AS size')}", messages)
 
 
 def _range_query(condition: str, index: str) -> _Query:
@@ -138,12 +152,28 @@ _UPDATED_SESSIONS = f"""
 """
 
 
+_BODIES = f"""
+    SELECT group_concat(key), group_concat(length(data)), {_joined("data")}
+    FROM body WHERE key IN (SELECT value FROM json_each(:keys))
+"""
+_SEEN = f"""
+    SELECT group_concat(key & {MAX_NUMBER}), group_concat(length(seen)), {_joined("seen")}
+    FROM (
+        SELECT key, seen FROM history
+        WHERE key >= :since AND key <= :through AND {_ENTITY_EXISTS}
+        ORDER BY key LIMIT {_CHUNK_ROWS}
+    )
+"""
+
+
 class Reader:
     """Answers reads over a connection of its own; after a failure the next one may work again."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._connection: sqlite3.Connection | None = None
+        self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
+        """What was read and is still in use, so that the readers of several entities have it in memory once."""
 
     def open(self) -> None:
         """Beforehand, though reading would do it: while someone is connected, a writer that reconnects after
@@ -202,6 +232,26 @@ class Reader:
         found: list[str] = json.loads(names)
         return found
 
+    def read_seen(self, entity: int, since: int) -> list[tuple[bytes, int]]:
+        before = first_key(entity)
+        through = before + MAX_NUMBER
+
+        def seen(connection: sqlite3.Connection) -> list[tuple[bytes, int]]:
+            found: list[tuple[bytes, int]] = []
+            first = before + max(since, 0)
+            while first <= through:
+                place = {"entity": entity, "since": first, "through": through}
+                times, lengths, keys = connection.execute(_SEEN, place).fetchone()
+                rows = list(zip(_numbers(times), _parts(lengths, keys), strict=True))
+                for at, joined in rows:
+                    found += [(joined[n : n + SEEN_KEY_BYTES], at) for n in range(0, len(joined), SEEN_KEY_BYTES)]
+                if len(rows) < _CHUNK_ROWS:
+                    break
+                first = before + rows[-1][0] + 1
+            return found
+
+        return self._in_snapshot(seen)
+
     def close(self) -> None:
         if self._connection is not None:
             with suppress(sqlite3.Error):
@@ -249,12 +299,15 @@ class Reader:
             rows = min(limit - len(found), _CHUNK_ROWS)
             room = _CHUNK_BYTES if max_bytes is None else min(max_bytes - size, _CHUNK_BYTES)
             place = {"entity": entity, "rows": rows, "offset": offset}
-            sizes = _numbers(connection.execute(query.sizes, parameters | place).fetchone()[0])
+            sizes, bodies = _sizes(connection.execute(query.sizes, parameters | place).fetchone()[0])
             fitting, chunk_size = _fitting(sizes, room)
             if not fitting:
                 break
             place["rows"] = fitting
-            found += _fetch(connection, query.messages, parameters | place)
+            messages = _fetch(connection, query.messages, parameters | place)
+            if bodies:
+                self._add_bodies(connection, messages, bodies[:fitting])
+            found += messages
             size += chunk_size
             if fitting == len(sizes) < rows:
                 break  # there are no more
@@ -262,6 +315,25 @@ class Reader:
                 parameters = parameters | {"after": first_key(entity) + found[-1].sequence_number}
             else:
                 offset = len(found)
+        return found
+
+    def _add_bodies(
+        self, connection: sqlite3.Connection, messages: list[StoredMessage], keys: list[int | None]
+    ) -> None:
+        found = self._fetch_bodies(connection, {key for key in keys if key is not None})
+        for message, key in zip(messages, keys, strict=True):
+            if key is not None:
+                message.body = found[key]
+
+    def _fetch_bodies(self, connection: sqlite3.Connection, wanted: set[int]) -> dict[int, Body]:
+        found = {key: body for key in wanted if (body := self._bodies.get(key)) is not None}
+        missing = wanted - found.keys()
+        if missing:
+            keys, lengths, data = connection.execute(_BODIES, {"keys": json.dumps(sorted(missing))}).fetchone()
+            for key, content in zip(_numbers(keys), _parts(lengths, data), strict=True):
+                found[key] = self._bodies[key] = Body(key, content)
+            if lost := missing - found.keys():
+                raise StoreError(f"{self._file} is damaged: it has a message, but not its body {min(lost)}.")
         return found
 
 
@@ -277,6 +349,19 @@ def _numbers(joined: str | None) -> list[int]:
     return [int(digits) for digits in joined.split(",")] if joined else []
 
 
+def _sizes(joined: str | None) -> tuple[list[int], list[int | None]]:
+    """The sizes, and the keys of the bodies if any message has one."""
+    if joined is None or ":" not in joined:
+        return _numbers(joined), []
+    sizes: list[int] = []
+    keys: list[int | None] = []
+    for size_and_key in joined.split(","):
+        size, _, key = size_and_key.partition(":")
+        sizes.append(int(size))
+        keys.append(int(key) if key else None)
+    return sizes, keys
+
+
 def _fitting(sizes: list[int], room: int) -> tuple[int, int]:
     """How many from the first on, up to the one that reaches the room, and how large they are."""
     total = 0
@@ -285,6 +370,13 @@ def _fitting(sizes: list[int], room: int) -> tuple[int, int]:
         if total >= room:
             return count, total
     return len(sizes), total
+
+
+def _parts(lengths: str | None, joined: bytes | None) -> Iterator[bytes]:
+    begin = 0
+    for length in _numbers(lengths):
+        yield (joined or b"")[begin : begin + length]
+        begin += length
 
 
 def _fetch(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[StoredMessage]:

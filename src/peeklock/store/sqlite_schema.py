@@ -88,6 +88,17 @@ MIGRATIONS: list[list[str]] = [
         ) STRICT
         """,
     ],
+    [
+        # The last column: where it is NULL, SQLite sees that before the payload, however long that is.
+        "ALTER TABLE message ADD COLUMN body INTEGER",
+        # What says whether a body is still needed. A count beside the data would be written again with all of the
+        # data whenever it changes, and a count can be wrong.
+        "CREATE INDEX message_body ON message (body) WHERE body IS NOT NULL",
+        "CREATE TABLE body (key INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT",
+        # The rowid is the entity's number and the time, in bits as for messages, and a row has all keys of that
+        # millisecond one after the other: a row a key is written seven times slower where there are many.
+        "CREATE TABLE history (key INTEGER PRIMARY KEY, seen BLOB NOT NULL) STRICT",
+    ],
 ]
 """The statements that lead from each version to the next; what was released here is never changed."""
 

@@ -9,6 +9,7 @@ statement. Against a busy loop that writes three to seven times what a statement
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from .sqlite_file import Synchronous, connect_writer, store_error
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 
 _PURGE_ROWS = 1000
-"""Messages or session states of a dropped entity deleted at a time, so that no commit waits for a million."""
+"""Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""
 
 
 def _fields(*names: str) -> str:
@@ -36,50 +37,76 @@ _ADD_COUNTERS = ", ".join(f"{name} = entity.{name} + row.{name}" for name in _CO
 _PAYLOAD = "substr(NEW.bytes, payload_at, payload_length)"
 _ANNEX = "substr(NEW.bytes, annex_at, annex_length)"
 _SESSION_ID = "CAST(substr(NEW.bytes, session_at, session_length) AS TEXT)"
+_OF_RUN = f"{', '.join(_CHANGED)}, {_SESSION_ID} AS session_id, {_ANNEX} AS annex"
+_FREE_BODIES = """
+    DELETE FROM body WHERE key IN (SELECT value FROM json_each({freed}))
+    AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.key)
+"""
 _SESSION_STATES = f"""(
     SELECT {_fields("entity", "session_at", "session_length", "state_at", "state_length", "updated_at")}
     FROM json_each(NEW.session_states)
 ) AS row"""
 
-_SET_UP = [
-    f"CREATE TEMP VIEW batch AS SELECT {', '.join(f'NULL AS {name}' for name in SECTIONS)}",
-    f"""
-    CREATE TEMP TRIGGER apply INSTEAD OF INSERT ON batch BEGIN
+_STEPS = {
+    "entities": f"""
         INSERT INTO entity (id, path, kind, definition, {", ".join(_COUNTERS)})
         SELECT {_fields("id", "path", "kind", "definition", *_COUNTERS)}
         FROM json_each(NEW.entities) WHERE true
         ON CONFLICT (id) DO UPDATE
         SET path = excluded.path, kind = excluded.kind, definition = excluded.definition;
-
+    """,
+    "owners": """
         SELECT RAISE(ABORT, 'a message was appended to an entity that does not exist')
         FROM json_each(NEW.owners) WHERE value NOT IN (SELECT id FROM entity);
-
+    """,
+    "appends": f"""
         INSERT INTO message (key, payload, {", ".join(_CHANGED)}, session_id, annex)
         SELECT first_key + place.key, substr(NEW.bytes, place.value >> 32, place.value & 0xFFFFFFFF),
             {", ".join(_CHANGED)}, session_id, annex
-        FROM (SELECT first_key, {", ".join(_CHANGED)}, {_SESSION_ID} AS session_id, {_ANNEX} AS annex, places
+        FROM (SELECT first_key, {_OF_RUN}, places
               FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "places")}
                     FROM json_each(NEW.appends))
               LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
         CROSS JOIN json_each(places) AS place;
-
+    """,
+    "bodies": f"""
+        INSERT INTO body (key, data)
+        SELECT key, substr(NEW.bytes, data_at, data_length)
+        FROM (SELECT {_fields("key", "data_at", "data_length")} FROM json_each(NEW.bodies)) WHERE true
+        ON CONFLICT (key) DO NOTHING;
+    """,
+    "copies": f"""
+        INSERT INTO message (key, payload, body, {", ".join(_CHANGED)}, session_id, annex)
+        SELECT key, substr(NEW.bytes, place >> 32, place & 0xFFFFFFFF), body,
+            {", ".join(_CHANGED)}, session_id, annex
+        FROM (SELECT {_fields("key", "place", "body")}, {", ".join(_CHANGED)}, session_id, annex
+              FROM (SELECT {_OF_RUN}, copies
+                    FROM (SELECT {_fields(*_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "copies")}
+                          FROM json_each(NEW.copies))
+                    LIMIT -1 OFFSET 0)
+              CROSS JOIN json_each(copies));
+    """,
+    "updates": f"""
         UPDATE message SET {_SET_CHANGED}
         FROM (SELECT {_fields("key", *_CHANGED)} FROM json_each(NEW.updates)) AS row
         WHERE message.key = row.key;
-
+    """,
+    "rewrites": f"""
         UPDATE message SET {_SET_CHANGED}, payload = {_PAYLOAD}, annex = {_ANNEX}
         FROM (SELECT {_fields("key", *_PLACES, *_CHANGED)} FROM json_each(NEW.rewrites)) AS row
         WHERE message.key = row.key;
-
-        DELETE FROM message WHERE key BETWEEN NEW.first_key AND NEW.last_key;
-
+    """,
+    "first_key": "DELETE FROM message WHERE key BETWEEN NEW.first_key AND NEW.last_key;",
+    "runs": f"""
         DELETE FROM message WHERE key IN (
             SELECT run_message.key
             FROM (SELECT {_fields("first_key", "last_key")} FROM json_each(NEW.runs))
             CROSS JOIN message AS run_message
             WHERE run_message.key BETWEEN first_key AND last_key
         );
-
+    """,
+    "freed": f"{_FREE_BODIES.format(freed='NEW.freed')};",
+    "session_states": f"""
         INSERT INTO session (entity, session_id, updated_at, state)
         SELECT entity, {_SESSION_ID}, updated_at, substr(NEW.bytes, state_at, state_length)
         FROM {_SESSION_STATES}
@@ -90,31 +117,65 @@ _SET_UP = [
             SELECT cleared.id FROM {_SESSION_STATES} CROSS JOIN session AS cleared
             WHERE state_at IS NULL AND cleared.entity = row.entity AND cleared.session_id = {_SESSION_ID}
         );
-
+    """,
+    "seen": f"""
+        INSERT INTO history (key, seen)
+        SELECT key, substr(NEW.bytes, seen_at, seen_length)
+        FROM (SELECT {_fields("key", "seen_at", "seen_length")} FROM json_each(NEW.seen))
+        WHERE key >> {NUMBER_BITS} IN (SELECT id FROM entity)
+        ON CONFLICT (key) DO UPDATE SET seen = seen || excluded.seen;
+    """,
+    "forgotten": f"""
+        DELETE FROM history WHERE key IN (
+            SELECT old.key
+            FROM (SELECT {_fields("first_key", "end_key")} FROM json_each(NEW.forgotten))
+            CROSS JOIN history AS old
+            WHERE old.key >= first_key AND old.key < end_key
+        );
+    """,
+    "deltas": f"""
         UPDATE entity SET
             last_sequence_number = max(entity.last_sequence_number, row.last_sequence_number), {_ADD_COUNTERS}
         FROM (SELECT {_fields("id", *_COUNTERS)} FROM json_each(NEW.deltas)) AS row
         WHERE entity.id = row.id;
-
+    """,
+    "dropped": """
         INSERT INTO dropped_entity (id)
         SELECT id FROM entity WHERE id IN (SELECT value FROM json_each(NEW.dropped));
         DELETE FROM entity WHERE id IN (SELECT value FROM json_each(NEW.dropped));
-    END
     """,
+}
+"""What is done for each section, in this order."""
+
+_SELDOM = ("entities", "bodies", "copies", "freed", "session_states", "seen", "forgotten", "dropped")
+"""A step costs a little where there is nothing to do: batches without these sections go without their steps."""
+
+
+def _create(view: str, steps: Iterable[str]) -> list[str]:
+    return [
+        f"CREATE TEMP VIEW {view} AS SELECT {', '.join(f'NULL AS {name}' for name in SECTIONS)}",
+        f"CREATE TEMP TRIGGER apply_{view} INSTEAD OF INSERT ON {view} BEGIN {''.join(steps)} END",
+    ]
+
+
+_SET_UP = [
+    *_create("batch", _STEPS.values()),
+    *_create("usual_batch", (step for section, step in _STEPS.items() if section not in _SELDOM)),
 ]
 
 _APPLY = f"INSERT INTO batch VALUES ({', '.join(f':{name}' for name in SECTIONS)})"
+_APPLY_USUAL = _APPLY.replace("batch", "usual_batch")
 
-_PURGE_MESSAGES = f"""
-    DELETE FROM message WHERE key IN (
-        SELECT key FROM message
-        WHERE key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}
-        LIMIT {_PURGE_ROWS}
-    )
-"""
-_PURGE_SESSIONS = f"""
-    DELETE FROM session WHERE id IN (SELECT id FROM session WHERE entity = :entity LIMIT {_PURGE_ROWS})
-"""
+_OF_ENTITY = f"key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}"
+_FIRST_MESSAGES = f"FROM message WHERE {_OF_ENTITY} ORDER BY key LIMIT {_PURGE_ROWS}"
+_PURGED_BODIES = (
+    f"SELECT json_group_array(DISTINCT body) FILTER (WHERE body IS NOT NULL) FROM (SELECT body {_FIRST_MESSAGES})"
+)
+_PURGES = (
+    f"DELETE FROM message WHERE key IN (SELECT key {_FIRST_MESSAGES})",
+    f"DELETE FROM session WHERE id IN (SELECT id FROM session WHERE entity = :entity LIMIT {_PURGE_ROWS})",
+    f"DELETE FROM history WHERE key IN (SELECT key FROM history WHERE {_OF_ENTITY} LIMIT {_PURGE_ROWS})",
+)
 
 
 class Writer:
@@ -151,7 +212,8 @@ class Writer:
             if batch.is_long:
                 connection.execute("BEGIN IMMEDIATE")
             for parameters in batch.parameters():
-                connection.execute(_APPLY, parameters)
+                is_usual = all(parameters[section] is None for section in _SELDOM)
+                connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
             if batch.is_long:
                 connection.execute("COMMIT")
         except Exception as error:
@@ -163,7 +225,7 @@ class Writer:
 
     @property
     def has_leftovers(self) -> bool:
-        """Messages and session states of dropped entities wait to be deleted."""
+        """Messages, session states and history of dropped entities wait to be deleted."""
         return bool(self._dropped) and self._may_purge
 
     def purge(self) -> None:
@@ -171,11 +233,15 @@ class Writer:
         entity = self._dropped[0]
         try:
             connection = self._connected()
-            for purge in _PURGE_MESSAGES, _PURGE_SESSIONS:
-                if connection.execute(purge, {"entity": entity}).rowcount:
-                    return
-            connection.execute("DELETE FROM dropped_entity WHERE id = ?", (entity,))
-            del self._dropped[0]
+            connection.execute("BEGIN IMMEDIATE")
+            (bodies,) = connection.execute(_PURGED_BODIES, {"entity": entity}).fetchone()
+            deleted = any(connection.execute(purge, {"entity": entity}).rowcount for purge in _PURGES)
+            connection.execute(_FREE_BODIES.format(freed=":freed"), {"freed": bodies})
+            if not deleted:
+                connection.execute("DELETE FROM dropped_entity WHERE id = ?", (entity,))
+            connection.execute("COMMIT")
+            if not deleted:
+                del self._dropped[0]
         except Exception as error:
             self._recover(error)
             self._may_purge = False

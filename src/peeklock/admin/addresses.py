@@ -1,0 +1,113 @@
+"""Which resource a request's path speaks of.
+
+Names are found whatever their case, and so are the fixed words. A slash in the name of a queue or topic may come
+as it is or as `%2F`: whoever calls decodes first, which is safe because `subscriptions` is no segment of such a name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peeklock.broker.errors import EntityNotFound
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceAddress:
+    """`/$namespaceinfo`"""
+
+
+@dataclass(frozen=True, slots=True)
+class EntitiesAddress:
+    """`/$Resources/queues`, `/$Resources/topics`"""
+
+    topics: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntityAddress:
+    """`/{entity}`"""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionsAddress:
+    """`/{topic}/subscriptions`"""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionAddress:
+    """`/{topic}/subscriptions/{subscription}`"""
+
+    topic: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RulesAddress:
+    """`/{topic}/subscriptions/{subscription}/rules`"""
+
+    topic: str
+    subscription: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleAddress:
+    """`/{topic}/subscriptions/{subscription}/rules/{rule}`"""
+
+    topic: str
+    subscription: str
+    name: str
+
+
+Address = (
+    NamespaceAddress
+    | EntitiesAddress
+    | EntityAddress
+    | SubscriptionsAddress
+    | SubscriptionAddress
+    | RulesAddress
+    | RuleAddress
+)
+
+
+def parse_address(path: str) -> Address:
+    """The address in a decoded path; EntityNotFound when nothing could ever be there."""
+    path = path.strip("/")
+    segments = path.split("/")
+    match [segment.casefold() for segment in segments]:
+        case ["$namespaceinfo"]:
+            return NamespaceAddress()
+        case ["$resources", "queues" | "topics" as kind]:
+            return EntitiesAddress(kind == "topics")
+        case [first, *rest] if not first.startswith("$") and "subscriptions" in rest:
+            at = rest.index("subscriptions") + 1
+            return _below_topic(path, "/".join(segments[:at]), segments[at + 1 :])
+        case [first, *_] if first and not first.startswith("$"):
+            return EntityAddress(path)
+    raise EntityNotFound(path)
+
+
+def _below_topic(path: str, topic: str, segments: list[str]) -> Address:
+    match segments:
+        case []:
+            return SubscriptionsAddress(topic)
+        case [subscription]:
+            return SubscriptionAddress(topic, subscription)
+        case [subscription, word] if word.casefold() == "rules":
+            return RulesAddress(topic, subscription)
+        case [subscription, word, rule] if word.casefold() == "rules":
+            return RuleAddress(topic, subscription, rule)
+    raise EntityNotFound(path)
+
+
+def owner_of(address: Address) -> str | None:
+    """The queue or topic that the address belongs to; None when it belongs to the namespace."""
+    match address:
+        case EntityAddress(name):
+            return name
+        case SubscriptionsAddress(topic) | SubscriptionAddress(topic) | RulesAddress(topic) | RuleAddress(topic):
+            return topic
+    return None

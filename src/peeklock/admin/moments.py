@@ -1,0 +1,18 @@
+"""Moments as the ATOM documents write them: RFC 3339, UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+UNSET: Final = "0001-01-01T00:00:00Z"
+"""How .NET, and so every client, writes a moment that has not been."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def format_moment(ms: int | None) -> str:
+    """Unix milliseconds as text."""
+    if not ms:
+        return UNSET
+    moment = _EPOCH + timedelta(milliseconds=ms)
+    return moment.isoformat(timespec="milliseconds" if ms % 1000 else "seconds").replace("+00:00", "Z")

@@ -1,0 +1,292 @@
+"""What can be administered, each kind with the same few operations: look, read a description, create, update, delete.
+
+Knows which operation of the broker belongs to which resource; HTTP is for the service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+from xml.etree.ElementTree import Element
+
+from peeklock.admin.addresses import (
+    Address,
+    EntitiesAddress,
+    EntityAddress,
+    NamespaceAddress,
+    RuleAddress,
+    RulesAddress,
+    SubscriptionAddress,
+    SubscriptionsAddress,
+)
+from peeklock.admin.descriptions import (
+    ENTITY_DESCRIPTIONS,
+    NAMES,
+    SUBSCRIPTION_DESCRIPTION,
+    Shown,
+    read_settings,
+    write_description,
+    write_namespace,
+)
+from peeklock.admin.documents import Entry, Place
+from peeklock.admin.markup import SERVICE_BUS, MarkupError, child
+from peeklock.admin.rule_descriptions import read_rule, write_rule
+from peeklock.broker.administration import Administration
+from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.definitions import (
+    AnyDefinition,
+    QueueDefinition,
+    RuleDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.broker.entity import Done
+from peeklock.broker.errors import BrokerError, EntityNotFound
+from peeklock.broker.namespace import Namespace
+
+RULE_DESCRIPTION = "RuleDescription"
+
+Definition = AnyDefinition | RuleDefinition
+
+
+class Resource(Protocol):
+    """Something with a description that can be put and deleted."""
+
+    kind: str
+    """For people."""
+    path: str
+
+    def look(self) -> Definition:
+        """As it is; EntityNotFound when it is not."""
+        ...
+
+    def entry(self) -> Entry: ...
+
+    def read(self, description: Element, former: Definition | None) -> Definition:
+        """What a client wants it to be. MarkupError or DefinitionError when that cannot be."""
+        ...
+
+    async def create(self, wanted: Any) -> None: ...
+
+    async def update(self, wanted: Any) -> None: ...
+
+    async def delete(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Several resources, of which a client wants some."""
+
+    path: str
+    title: str
+    items: Sequence[Any]
+    entry: Callable[[Any], Entry]
+
+
+class Resources:
+    """The resources of a namespace, by address, for one request."""
+
+    def __init__(self, namespace: Namespace, place: Place) -> None:
+        self.namespace = namespace
+        self.administration: Administration = namespace.administration
+        self.place = place
+
+    def listing(self, address: Address) -> Listing | None:
+        """The list at that address; None when there is no list."""
+        administration = self.administration
+        match address:
+            case EntitiesAddress(topics):
+                items: Sequence[Any] = administration.topics if topics else administration.queues
+                title = "Topics" if topics else "Queues"
+                return Listing(f"$Resources/{title}", title, items, self.container_entry)
+            case SubscriptionsAddress(topic):
+                path = f"{administration.topic(topic).path}/Subscriptions"
+                return Listing(path, "Subscriptions", administration.subscriptions(topic), self.container_entry)
+            case RulesAddress(topic, subscription):
+                path = f"{administration.subscription(topic, subscription).path}/Rules"
+                rules = administration.rules(topic, subscription)
+                return Listing(path, "Rules", rules, lambda rule: rule_entry(path, rule))
+        return None
+
+    def resource(self, address: Address) -> Resource | None:
+        """The resource at that address, there or not; None when none can be put there."""
+        match address:
+            case EntityAddress(name):
+                return EntityResource(self, name)
+            case SubscriptionAddress(topic, name):
+                return SubscriptionResource(self, topic, name)
+            case RuleAddress(topic, subscription, name):
+                return RuleResource(self, topic, subscription, name)
+        return None
+
+    def namespace_entry(self) -> Entry:
+        name, created_at = self.namespace.definition.name, self.namespace.created_at
+        parts = write_namespace(name, self.namespace.profile, created_at)
+        return Entry("$namespaceinfo", name, "NamespaceInfo", parts, _etag(parts), created_at, created_at)
+
+    def container_entry(self, container: AnyContainer) -> Entry:
+        """A queue, a topic or a subscription."""
+        definition, runtime = container.definition, self.administration.runtime(container)
+        shown = Shown(definition, runtime, self.namespace.profile, self.place.origin, self.place.api_version)
+        return Entry(
+            container.path,
+            definition.name,
+            NAMES[type(definition)],
+            write_description(shown),
+            etag_of(definition),
+            runtime.created_at,
+            runtime.updated_at,
+        )
+
+
+class EntityResource:
+    """A queue or a topic: which of them, the description says."""
+
+    def __init__(self, resources: Resources, name: str) -> None:
+        self.kind = "entity"
+        self.path = name
+        self._resources = resources
+        self._administration = resources.administration
+
+    def look(self) -> AnyDefinition:
+        return self._administration.entity(self.path).definition
+
+    def entry(self) -> Entry:
+        return self._resources.container_entry(self._administration.entity(self.path))
+
+    def read(self, description: Element, former: Definition | None) -> QueueDefinition | TopicDefinition:
+        kind = next((of for name, of in ENTITY_DESCRIPTIONS.items() if _is(description, name)), None)
+        if kind is None:
+            raise MarkupError(f"The entry must have a {' or a '.join(ENTITY_DESCRIPTIONS)} as its content.")
+        if former is not None and type(former) is not kind:
+            raise MarkupError(f"'{former.name}' is described by a {NAMES[type(former)]}: it cannot become another kind.")
+        return _read(kind, self.path, description, former, self._resources)
+
+    async def create(self, wanted: QueueDefinition | TopicDefinition) -> None:
+        if isinstance(wanted, TopicDefinition):
+            await _durable(lambda done: self._administration.create_topic(wanted, done))
+        else:
+            await _durable(lambda done: self._administration.create_queue(wanted, done))
+
+    async def update(self, wanted: QueueDefinition | TopicDefinition) -> None:
+        if isinstance(wanted, TopicDefinition):
+            await _durable(lambda done: self._administration.update_topic(wanted, done))
+        else:
+            await _durable(lambda done: self._administration.update_queue(wanted, done))
+
+    async def delete(self) -> None:
+        if isinstance(self.look(), TopicDefinition):
+            await _durable(lambda done: self._administration.delete_topic(self.path, done))
+        else:
+            await _durable(lambda done: self._administration.delete_queue(self.path, done))
+
+
+class SubscriptionResource:
+    def __init__(self, resources: Resources, topic: str, name: str) -> None:
+        self.kind = "subscription"
+        self.path = f"{topic}/Subscriptions/{name}"
+        self._topic, self._name = topic, name
+        self._resources = resources
+        self._administration = resources.administration
+
+    def look(self) -> AnyDefinition:
+        return self._administration.subscription(self._topic, self._name).definition
+
+    def entry(self) -> Entry:
+        return self._resources.container_entry(self._administration.subscription(self._topic, self._name))
+
+    def read(self, description: Element, former: Definition | None) -> SubscriptionDefinition:
+        if not _is(description, SUBSCRIPTION_DESCRIPTION):
+            raise MarkupError(f"The entry must have a {SUBSCRIPTION_DESCRIPTION} as its content.")
+        wanted = _read(SubscriptionDefinition, self._name, description, former, self._resources)
+        first = child(description, "DefaultRuleDescription")
+        if former is None and first is not None:
+            wanted = replace(wanted, rules=(read_rule(first),))
+        return wanted
+
+    async def create(self, wanted: SubscriptionDefinition) -> None:
+        await _durable(lambda done: self._administration.create_subscription(self._topic, wanted, done))
+
+    async def update(self, wanted: SubscriptionDefinition) -> None:
+        await _durable(lambda done: self._administration.update_subscription(self._topic, wanted, done))
+
+    async def delete(self) -> None:
+        await _durable(lambda done: self._administration.delete_subscription(self._topic, self._name, done))
+
+
+class RuleResource:
+    def __init__(self, resources: Resources, topic: str, subscription: str, name: str) -> None:
+        self.kind = "rule"
+        self.path = f"{topic}/Subscriptions/{subscription}/Rules/{name}"
+        self._topic, self._subscription, self._name = topic, subscription, name
+        self._administration = resources.administration
+
+    def look(self) -> RuleDefinition:
+        return self._administration.rule(self._topic, self._subscription, self._name)
+
+    def entry(self) -> Entry:
+        path = self._administration.subscription(self._topic, self._subscription).path
+        return rule_entry(f"{path}/Rules", self.look())
+
+    def read(self, description: Element, former: Definition | None) -> RuleDefinition:
+        if not _is(description, RULE_DESCRIPTION):
+            raise MarkupError(f"The entry must have a {RULE_DESCRIPTION} as its content.")
+        return read_rule(description, self._name)
+
+    async def create(self, wanted: RuleDefinition) -> None:
+        await _durable(lambda done: self._administration.create_rule(self._topic, self._subscription, wanted, done))
+
+    async def update(self, wanted: RuleDefinition) -> None:
+        await _durable(lambda done: self._administration.update_rule(self._topic, self._subscription, wanted, done))
+
+    async def delete(self) -> None:
+        await _durable(lambda done: self._administration.delete_rule(self._topic, self._subscription, self._name, done))
+
+
+def rule_entry(rules: str, rule: RuleDefinition) -> Entry:
+    """`rules` is the path of the list that it stands in."""
+    path, created_at = f"{rules}/{rule.name}", rule.created_at
+    return Entry(path, rule.name, RULE_DESCRIPTION, write_rule(rule), etag_of(rule), created_at, created_at)
+
+
+def etag_of(definition: Definition) -> str:
+    """What `If-Match` compares: another one whenever something of the definition is another."""
+    data = definition.to_json()
+    # Entities of their own, that come and go without it.
+    for below in ("subscriptions", "rules"):
+        data.pop(below, None)
+    return _etag(data)
+
+
+def _etag(content: object) -> str:
+    return f'"{hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]}"'
+
+
+def _is(description: Element, name: str) -> bool:
+    return bool(description.tag == f"{{{SERVICE_BUS}}}{name}")
+
+
+D = TypeVar("D", QueueDefinition, TopicDefinition, SubscriptionDefinition)
+
+
+def _read(
+    kind: type[D], name: str, description: Element, former: Any, resources: Resources
+) -> D:
+    """What is not said is as before, or of a new one as the profile has it."""
+    found = read_settings(kind, description, resources.place.api_version, former)
+    if former is not None:
+        return replace(former, **found)
+    return kind(name=name, **resources.namespace.profile.defaults_for(kind) | found)
+
+
+async def _durable(start: Callable[[Done], None]) -> None:
+    """Start a change and wait until the store has it; raises why it has not."""
+    outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
+    start(outcome.set_result)
+    error = await outcome
+    if error is not None:
+        raise error

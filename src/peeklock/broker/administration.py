@@ -1,0 +1,318 @@
+"""Changes of a live namespace: entities and rules that are created, updated and deleted while it serves.
+
+A change is checked at once, written in one commit, and in force when that is done. One change of an entity at a time: a
+second one that comes meanwhile is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from peeklock.broker.catalogue import AnyContainer, AnyQueue, Catalogue, subscription_path
+from peeklock.broker.changes import check_change, check_filters, check_forwarding
+from peeklock.broker.definitions import (
+    AnyDefinition,
+    QueueDefinition,
+    RuleDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.broker.entity import Done, Entity
+from peeklock.broker.errors import (
+    BrokerError,
+    EntityChanging,
+    EntityExists,
+    EntityNotFound,
+    QuotaExceeded,
+)
+from peeklock.broker.journal import Journal, Lane
+from peeklock.broker.names import fold
+from peeklock.broker.rules.matching import check_rule
+from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.settings import Profile
+from peeklock.broker.topic import Topic
+from peeklock.store.base import StoreError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What is the case with an entity at the moment. Times are Unix milliseconds."""
+
+    active: int = 0
+    deferred: int = 0
+    scheduled: int = 0
+    dead_letter: int = 0
+    transfer: int = 0
+    """On their way to another entity; they are there within the same commit."""
+    transfer_dead_letter: int = 0
+    size_in_bytes: int = 0
+    subscription_count: int = 0
+    created_at: int
+    updated_at: int
+    accessed_at: int
+
+    @property
+    def total(self) -> int:
+        counts = (self.active, self.deferred, self.scheduled, self.dead_letter, self.transfer_dead_letter)
+        return sum(counts) + self.transfer
+
+
+class Administration:
+    """Looks and changes by name. What can be said at once is raised; `done` hears of the rest."""
+
+    def __init__(self, catalogue: Catalogue, journal: Journal, profile: Profile) -> None:
+        self._catalogue = catalogue
+        self._journal = journal
+        self._profile = profile
+        self._changing: set[str] = set()
+        """Folded paths with a change on its way."""
+
+    # --- looking ---
+
+    @property
+    def queues(self) -> list[AnyQueue]:
+        return sorted(self._catalogue.queues, key=lambda queue: fold(queue.path))
+
+    @property
+    def topics(self) -> list[Topic]:
+        return sorted(self._catalogue.topics, key=lambda topic: fold(topic.path))
+
+    def entity(self, name: str) -> AnyContainer:
+        """A queue or a topic."""
+        found = self._catalogue.find(name)
+        if found.is_dead_letter_queue or isinstance(found.definition, SubscriptionDefinition):
+            raise EntityNotFound(name)
+        return found
+
+    def queue(self, name: str) -> AnyQueue:
+        found = self.entity(name)
+        if isinstance(found, Topic):
+            raise EntityNotFound(name)
+        return found
+
+    def topic(self, name: str) -> Topic:
+        found = self.entity(name)
+        if not isinstance(found, Topic):
+            raise EntityNotFound(name)
+        return found
+
+    def subscriptions(self, topic: str) -> list[AnyQueue]:
+        return [each for _, each in sorted(self.topic(topic).subscriptions.items())]
+
+    def subscription(self, topic: str, name: str) -> AnyQueue:
+        found = self.topic(topic).subscriptions.get(fold(name))
+        if found is None:
+            raise EntityNotFound(subscription_path(topic, name))
+        return found
+
+    def rules(self, topic: str, subscription: str) -> tuple[RuleDefinition, ...]:
+        return rules_of(self.subscription(topic, subscription))
+
+    def rule(self, topic: str, subscription: str, name: str) -> RuleDefinition:
+        for rule in self.rules(topic, subscription):
+            if fold(rule.name) == fold(name):
+                return rule
+        raise EntityNotFound(f"{subscription_path(topic, subscription)}/Rules/{name}")
+
+    def runtime(self, entity: Entity) -> Runtime:
+        counters = entity.counters
+        letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
+        return Runtime(
+            active=counters.active,
+            deferred=counters.deferred,
+            scheduled=counters.scheduled,
+            dead_letter=0 if letters is None else letters.counters.active + letters.counters.deferred,
+            transfer_dead_letter=0
+            if unforwardable is None
+            else unforwardable.counters.active + unforwardable.counters.deferred,
+            size_in_bytes=entity.size_in_bytes,
+            subscription_count=len(entity.subscriptions) if isinstance(entity, Topic) else 0,
+            created_at=entity.created_at,
+            updated_at=entity.updated_at,
+            accessed_at=entity.last_used_at,
+        )
+
+    # --- queues and topics ---
+
+    def create_queue(self, definition: QueueDefinition, done: Done) -> None:
+        self._create(definition.name, definition, done)
+
+    def update_queue(self, definition: QueueDefinition, done: Done) -> None:
+        self._update(self.queue(definition.name), definition, done)
+
+    def delete_queue(self, name: str, done: Done) -> None:
+        self._delete(self.queue(name), done)
+
+    def create_topic(self, definition: TopicDefinition, done: Done) -> None:
+        """Subscriptions in the definition are not created with it."""
+        self._create(definition.name, replace(definition, subscriptions=()), done)
+
+    def update_topic(self, definition: TopicDefinition, done: Done) -> None:
+        self._update(self.topic(definition.name), replace(definition, subscriptions=()), done)
+
+    def delete_topic(self, name: str, done: Done) -> None:
+        """With all its subscriptions."""
+        self._delete(self.topic(name), done)
+
+    # --- subscriptions and rules ---
+
+    def create_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
+        parent = self.topic(topic)
+        if len(parent.subscriptions) >= self._profile.max_subscriptions:
+            raise QuotaExceeded(
+                f"The topic '{parent.path}' has {len(parent.subscriptions)} subscriptions; no more are allowed."
+            )
+        rules = tuple(self._dated(rule) for rule in definition.rules)
+        for rule in rules:
+            check_rule(rule)
+        check_filters(parent, None, rules, self._profile)
+        self._create(subscription_path(parent.path, definition.name), replace(definition, rules=rules), done, parent)
+
+    def update_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
+        """The rules stay as they are."""
+        subscription = self.subscription(topic, definition.name)
+        self._update(subscription, replace(definition, rules=rules_of(subscription)), done)
+
+    def delete_subscription(self, topic: str, name: str, done: Done) -> None:
+        self._delete(self.subscription(topic, name), done)
+
+    def create_rule(self, topic: str, subscription: str, rule: RuleDefinition, done: Done) -> None:
+        known = self.rules(topic, subscription)
+        if any(fold(each.name) == fold(rule.name) for each in known):
+            raise EntityExists(
+                f"The messaging entity '{subscription_path(topic, subscription)}|{rule.name}' already exists."
+            )
+        self._set_rules(topic, subscription, (*known, self._dated(rule)), rule, done)
+
+    def update_rule(self, topic: str, subscription: str, rule: RuleDefinition, done: Done) -> None:
+        before = self.rule(topic, subscription, rule.name)
+        changed = replace(rule, name=before.name, created_at=before.created_at)
+        known = self.rules(topic, subscription)
+        self._set_rules(topic, subscription, tuple(changed if each is before else each for each in known), rule, done)
+
+    def delete_rule(self, topic: str, subscription: str, name: str, done: Done) -> None:
+        leaving = self.rule(topic, subscription, name)
+        known = self.rules(topic, subscription)
+        self._set_rules(topic, subscription, tuple(each for each in known if each is not leaving), None, done)
+
+    def _set_rules(
+        self, topic: str, name: str, rules: tuple[RuleDefinition, ...], changed: RuleDefinition | None, done: Done
+    ) -> None:
+        subscription = self.subscription(topic, name)
+        if changed is not None:
+            check_rule(changed)
+            check_filters(self.topic(topic), subscription, rules, self._profile)
+        definition = subscription.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        self._change(subscription, replace(definition, rules=rules), done)
+
+    def _dated(self, rule: RuleDefinition) -> RuleDefinition:
+        return rule if rule.created_at is not None else replace(rule, created_at=self._catalogue.now())
+
+    # --- the way to the store ---
+
+    def _create(self, path: str, definition: AnyDefinition, done: Done, parent: Topic | None = None) -> None:
+        try:
+            self._catalogue.find(path)
+        except EntityNotFound:
+            pass
+        else:
+            raise EntityExists(f"The messaging entity '{path}' already exists.")
+        if parent is None:
+            entities = len(self._catalogue.queues) + len(self._catalogue.topics)
+            if entities >= self._profile.max_entities:
+                raise QuotaExceeded(f"The namespace has {entities} queues and topics; no more are allowed.")
+        definition.check(self._profile)
+        check_forwarding(path, definition, self._catalogue)
+        self._begin(path, parent)
+        rows = self._catalogue.new_rows(path, definition)
+        lane = self._journal.moves
+        for row in (self._catalogue.namespace_row(), *rows.all()):
+            lane.changes.entities[row.id] = row
+
+        def created(error: BrokerError | None) -> None:
+            if error is None:
+                made = self._catalogue.add(rows, definition)
+                if isinstance(made, SessionQueue):
+                    made.load(_nothing_to_read)
+            done(error)
+
+        self._commit(lane, path, created)
+
+    def _update(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
+        definition.check(self._profile)
+        check_change(container.definition, definition)
+        check_forwarding(container.path, definition, self._catalogue)
+        self._change(container, replace(definition, name=container.definition.name), done)
+
+    def _change(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
+        self._begin(container.path)
+        lane = self._journal.moves
+        row = self._catalogue.changed_row(container, definition)
+        lane.changes.entities[row.id] = row
+
+        def changed(error: BrokerError | None) -> None:
+            if error is None:
+                self._catalogue.change(container, row, definition)
+            done(error)
+
+        self._commit(lane, container.path, changed)
+
+    def _delete(self, container: AnyContainer, done: Done) -> None:
+        below = f"{fold(container.path)}/"
+        if any(path.startswith(below) for path in self._changing):
+            raise EntityChanging(f"Something of the entity '{container.path}' is being changed; try again.")
+        self._begin(container.path)
+        doomed: list[AnyContainer] = [container]
+        if isinstance(container, Topic):
+            doomed += container.subscriptions.values()
+        lane = self._journal.rest
+        lane.changes.dropped_entities += self._catalogue.rows_of(container)
+        for each in doomed:
+            each.doom(True)
+
+        def deleted(error: BrokerError | None) -> None:
+            if error is None:
+                self._catalogue.remove(container)
+            else:
+                for each in doomed:
+                    each.doom(False)
+            done(error)
+
+        self._commit(lane, container.path, deleted)
+
+    def delete_idle(self, entity: Entity) -> None:
+        """Nobody has used it for as long as it wanted."""
+        try:
+            container = self._catalogue.find(entity.path)
+            if container is entity:
+                log.info("an idle entity is deleted", extra={"fields": {"entity": entity.path}})
+                self._delete(container, lambda error: None)
+        except BrokerError as failure:
+            log.info("an idle entity stays: %s", failure)
+
+    def _begin(self, path: str, parent: Topic | None = None) -> None:
+        paths = [path] if parent is None else [path, parent.path]
+        if any(fold(each) in self._changing for each in paths):
+            raise EntityChanging(f"The entity '{path}' is being changed; try again.")
+        self._changing.add(fold(path))
+
+    def _commit(self, lane: Lane, path: str, outcome: Done) -> None:
+        def done(_: None, error: BrokerError | None) -> None:
+            self._changing.discard(fold(path))
+            outcome(error)
+
+        lane.waiting.append((done, None))
+        self._journal.wake()
+
+
+def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
+    assert isinstance(subscription.definition, SubscriptionDefinition)
+    return subscription.definition.rules
+
+
+def _nothing_to_read(error: StoreError | None) -> None:
+    """A new queue has no sessions that the store would have to be asked for."""

@@ -1,0 +1,260 @@
+"""The entities of a namespace by name: how they are written in the store, made from it, changed and taken away.
+
+Names are found whatever their case; the spelling they were created with is the one that is shown. A queue or
+subscription is three entities of the store: itself and its two sub-queues. What may be changed, and when a change
+counts, is for `administration` to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+
+from peeklock.broker.access import Keys
+from peeklock.broker.definitions import (
+    AnyDefinition,
+    QueueDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.broker.entity import Entity, Machinery
+from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
+from peeklock.broker.idleness import Idleness
+from peeklock.broker.names import fold
+from peeklock.broker.queue import Queue
+from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.topic import Topic
+from peeklock.store.base import StoredEntity
+
+NAMESPACE: Final = "namespace"
+"""The kind of the one entity that stands for the namespace: it knows which numbers were given to entities."""
+QUEUE, TOPIC, SUBSCRIPTION = "queue", "topic", "subscription"
+DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "dead-letter-queue", "transfer-dead-letter-queue"
+DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
+TRANSFER_DEAD_LETTER_SUFFIX: Final = "$Transfer/$DeadLetterQueue"
+SUBSCRIPTIONS: Final = "Subscriptions"
+
+SUB_QUEUES: Final = ((DEAD_LETTER_SUFFIX, DEAD_LETTER_QUEUE), (TRANSFER_DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_QUEUE))
+KINDS: Final[dict[str, type[AnyDefinition]]] = {
+    QUEUE: QueueDefinition,
+    TOPIC: TopicDefinition,
+    SUBSCRIPTION: SubscriptionDefinition,
+}
+
+AnyQueue = Queue | SessionQueue
+AnyContainer = Queue | SessionQueue | Topic
+D = TypeVar("D", bound=AnyDefinition)
+
+
+def subscription_path(topic: str, name: str) -> str:
+    return f"{topic}/{SUBSCRIPTIONS}/{name}"
+
+
+def topic_of(path: str) -> str:
+    """The topic that a subscription's path is under, folded."""
+    return fold(path).rpartition(f"/{fold(SUBSCRIPTIONS)}/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An entity as the store has it: itself, and its sub-queues by kind."""
+
+    main: StoredEntity
+    parts: dict[str, StoredEntity]
+
+    def all(self) -> Iterator[StoredEntity]:
+        yield self.main
+        yield from self.parts.values()
+
+
+class Catalogue:
+    """Every entity of a namespace."""
+
+    def __init__(self, machinery: Machinery, keys: Keys, idleness: Idleness) -> None:
+        self._machinery = machinery
+        self._keys = keys
+        self._idleness = idleness
+        self._containers: dict[str, AnyContainer] = {}
+        self._stored: dict[int, StoredEntity] = {}
+        """By number: as last written."""
+        self._last_entity = 0
+        self._namespace_row: StoredEntity | None = None
+
+    def now(self) -> int:
+        return self._machinery.agenda.now()
+
+    # --- looking ---
+
+    @property
+    def queues(self) -> list[AnyQueue]:
+        return [each for each in self._all() if isinstance(each.definition, QueueDefinition)]
+
+    @property
+    def topics(self) -> list[Topic]:
+        return [each for each in self._all() if isinstance(each, Topic)]
+
+    @property
+    def containers(self) -> list[AnyContainer]:
+        """All, sub-queues too."""
+        return list(self._containers.values())
+
+    def find(self, path: str) -> AnyContainer:
+        found = self._containers.get(fold(path))
+        if found is None:
+            raise EntityNotFound(path)
+        return found
+
+    def queue(self, path: str) -> AnyQueue:
+        """The queue, subscription or sub-queue at that path."""
+        found = self.find(path)
+        if isinstance(found, Topic):
+            raise OperationNotAllowed(f"'{path}' is a topic: its messages are in its subscriptions.")
+        return found
+
+    def destination(self, path: str) -> Entity:
+        """Where messages for that name go: a queue or a topic."""
+        found = self.find(path)
+        if found.is_dead_letter_queue or isinstance(found.definition, SubscriptionDefinition):
+            raise EntityNotFound(path)
+        return found
+
+    def _all(self) -> list[AnyContainer]:
+        return [each for each in self._containers.values() if not each.is_dead_letter_queue]
+
+    # --- as the store has them ---
+
+    def remember(self, stored: list[StoredEntity]) -> None:
+        """At start: what there is."""
+        for entity in stored:
+            self._stored[entity.id] = entity
+            if entity.kind == NAMESPACE:
+                self._namespace_row = entity
+        given = self._namespace_row.definition.get("last_entity", 0) if self._namespace_row is not None else 0
+        self._last_entity = max((given, *self._stored))
+
+    @property
+    def created_at(self) -> int:
+        """When the namespace was."""
+        assert self._namespace_row is not None
+        return int(self._namespace_row.definition["created_at"])
+
+    def namespace_row(self) -> StoredEntity:
+        """What to write whenever an entity is added: numbers of entities are never given twice."""
+        row = self._namespace_row
+        if row is None:
+            row = StoredEntity(self._next_number(), "", NAMESPACE, {"created_at": self._machinery.agenda.now()})
+            self._stored[row.id] = row
+        self._namespace_row = replace(row, definition=row.definition | {"last_entity": self._last_entity})
+        return self._namespace_row
+
+    def new_rows(self, path: str, definition: AnyDefinition, known: dict[str, StoredEntity] | None = None) -> Rows:
+        """The rows of an entity that is to be added; those that are `known`, by folded path, keep their numbers."""
+        now = self._machinery.agenda.now()
+        known = known or {}
+        main = known.get(fold(path))
+        kind = next(kind for kind, of in KINDS.items() if isinstance(definition, of))
+        if main is None:
+            main = StoredEntity(self._next_number(), path, kind, _to_json(definition, now, now))
+        parts = {}
+        for suffix, part_kind in () if kind == TOPIC else SUB_QUEUES:
+            part = known.get(fold(f"{path}/{suffix}"))
+            parts[part_kind] = part or StoredEntity(self._next_number(), f"{main.path}/{suffix}", part_kind, {})
+        return Rows(main, parts)
+
+    def changed_row(self, container: AnyContainer, definition: AnyDefinition) -> StoredEntity:
+        """The row of an entity under another definition."""
+        now = self._machinery.agenda.now()
+        return replace(self._stored[container.entity], definition=_to_json(definition, container.created_at, now))
+
+    def _next_number(self) -> int:
+        self._last_entity += 1
+        return self._last_entity
+
+    # --- coming and going ---
+
+    def add(self, rows: Rows, definition: AnyDefinition) -> AnyContainer:
+        """An entity is in the store: from now on it is there."""
+        for row in rows.all():
+            self._stored[row.id] = row
+        main = rows.main
+        if isinstance(definition, TopicDefinition):
+            made: AnyContainer = Topic(main.id, main.path, definition, self._machinery, main.counters)
+        else:
+            letters, unforwardable = (
+                Queue(row.id, row.path, definition, self._machinery, row.counters, None)
+                for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
+            )
+            kind = SessionQueue if definition.requires_session else Queue
+            made = kind(main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable)
+            for part in (letters, unforwardable):
+                self._containers[fold(part.path)] = part
+        made.created_at = main.definition.get("created_at", made.created_at)
+        made.updated_at = main.definition.get("updated_at", made.updated_at)
+        self._containers[fold(main.path)] = made
+        if isinstance(definition, SubscriptionDefinition):
+            topic = self._containers[topic_of(main.path)]
+            assert isinstance(topic, Topic)
+            assert not isinstance(made, Topic)
+            topic.add(made)
+        self._apply(made)
+        return made
+
+    def change(self, container: AnyContainer, row: StoredEntity, definition: AnyDefinition) -> None:
+        """The new definition of an entity is in the store."""
+        self._stored[row.id] = row
+        container.updated_at = container.accessed_at = row.definition["updated_at"]
+        container.reconfigure(definition)
+        if isinstance(definition, SubscriptionDefinition):
+            topic = self._containers[topic_of(container.path)]
+            assert isinstance(topic, Topic)
+            assert not isinstance(container, Topic)
+            topic.rules_changed(container)
+        self._apply(container)
+
+    def rows_of(self, container: AnyContainer) -> list[int]:
+        """The numbers of an entity and of what belongs to it."""
+        parts = [container, container.dead_letters, container.transfer_dead_letters]
+        numbers = [part.entity for part in parts if part is not None]
+        if isinstance(container, Topic):
+            for subscription in container.subscriptions.values():
+                numbers += self.rows_of(subscription)
+        return numbers
+
+    def remove(self, container: AnyContainer) -> None:
+        """An entity is no longer in the store."""
+        if isinstance(container, Topic):
+            for subscription in list(container.subscriptions.values()):
+                self.remove(subscription)
+        elif isinstance(container.definition, SubscriptionDefinition):
+            topic = self._containers.get(topic_of(container.path))
+            if isinstance(topic, Topic):
+                topic.remove(container)
+        for part in (container, container.dead_letters, container.transfer_dead_letters):
+            if part is not None:
+                del self._containers[fold(part.path)]
+                del self._stored[part.entity]
+        self._keys.set(container.path, ())
+        self._idleness.forget(container)
+        container.vanish()
+
+    def _apply(self, container: AnyContainer) -> None:
+        """What follows from a definition beyond the entity itself."""
+        definition = container.definition
+        if not isinstance(definition, SubscriptionDefinition):
+            self._keys.set(container.path, definition.authorization_rules)
+        self._idleness.watch(container)
+        if isinstance(container, Topic) or isinstance(definition, TopicDefinition):
+            return
+        unforwardable = container.transfer_dead_letters
+        assert isinstance(unforwardable, Queue)
+        assert isinstance(container.dead_letters, Queue)
+        if isinstance(container, Queue):
+            container.forward(definition.forward_to, unforwardable)
+        container.dead_letters.forward(definition.forward_dead_lettered_messages_to, unforwardable)
+
+
+def _to_json(definition: AnyDefinition, created_at: int, updated_at: int) -> dict[str, Any]:
+    if isinstance(definition, TopicDefinition):
+        definition = replace(definition, subscriptions=())  # entities of their own
+    return definition.to_json() | {"created_at": created_at, "updated_at": updated_at}

@@ -1,0 +1,150 @@
+"""Forwarding: what arrives in one entity goes on to another, in one commit with its leaving the first.
+
+A forwarder is a receiver of its source like any other: it takes messages in order and under locks. So nothing is lost
+or doubled by a crash between two commits, a chain is crossed hop by hop, and what waited before forwarding was set
+moves too. A message that cannot be forwarded is set aside in the source's transfer dead-letter queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from peeklock.broker.envelope import Annex, Incoming, session_id_of
+from peeklock.broker.errors import (
+    BrokerError,
+    EntityDisabled,
+    EntityNotFound,
+    MessageLockLost,
+    MessageSizeExceeded,
+    QuotaExceeded,
+    SessionIdMissing,
+    TooManyHops,
+)
+from peeklock.store.base import StoredMessage
+
+if TYPE_CHECKING:
+    from peeklock.broker.container import Container
+    from peeklock.broker.entity import Entity, Lock, Machinery
+    from peeklock.broker.queue import Queue
+
+log = logging.getLogger(__name__)
+
+MAX_HOPS: Final = 4
+MAX_UNDER_WAY: Final = 1000
+"""Messages on their way from one source at a time."""
+AGAIN_MS: Final = 1000
+"""After the store has failed."""
+
+REASONS: Final[dict[type[BrokerError], str]] = {
+    TooManyHops: "MaxTransferHopCountExceeded",
+    SessionIdMissing: "Session ID is null.",
+    EntityNotFound: "MessagingEntityNotFound",
+    EntityDisabled: "MessagingEntityDisabled",
+    QuotaExceeded: "QuotaExceeded",
+    MessageSizeExceeded: "MessageSizeExceeded",
+}
+
+
+class Forwarder:
+    """Takes from one queue or sub-queue for as long as it forwards."""
+
+    deletes = False
+
+    def __init__(self, source: Queue, destination: str, unforwardable: Container, machinery: Machinery) -> None:
+        self.destination = destination
+        self._source = source
+        self._unforwardable = unforwardable
+        self._machinery = machinery
+        self._gathered: list[Lock] = []
+        self._under_way = 0
+        self._paused = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        """What is on its way still arrives."""
+        self._stopped = True
+        self._source.leave(self)
+
+    # --- as a consumer ---
+
+    def ready(self) -> bool:
+        return not self._paused and not self._stopped and self._under_way < MAX_UNDER_WAY
+
+    def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
+        assert lock is not None
+        if not self._gathered:
+            self._machinery.call_soon(self._forward_gathered)
+        self._gathered.append(lock)
+        self._under_way += 1
+
+    def reserve(self) -> None: ...
+
+    def unreserve(self) -> None: ...
+
+    def starved(self) -> None: ...
+
+    # --- the way ---
+
+    def _forward_gathered(self) -> None:
+        locks, self._gathered = self._gathered, []
+        self._machinery.journal.all_or_nothing(partial(self._stage, locks))
+        self._machinery.journal.wake()
+
+    def _stage(self, locks: list[Lock]) -> None:
+        for lock in locks:
+            done = partial(self._done, lock)
+            try:
+                self._source.lock_of(lock.tag)
+                if self._source.doomed:
+                    raise MessageLockLost
+            except MessageLockLost as failure:
+                done(failure)
+                continue
+            try:
+                target, admitted = self._admitted(lock.message)
+            except BrokerError as failure:
+                reason = next((REASONS[kind] for kind in type(failure).__mro__ if kind in REASONS), "TransferFailed")
+                log.warning(
+                    "a message could not be forwarded",
+                    extra={"fields": {"from": self._source.path, "to": self.destination, "reason": str(failure)}},
+                )
+                self._source.set_aside(lock, reason, str(failure), self._unforwardable, done)
+                continue
+            target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None)
+            self._source.complete(lock, done)
+
+    def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
+        """Where the message goes, and as what. Raises why it cannot."""
+        annex = Annex.decode(message.annex)
+        if annex.hops >= MAX_HOPS:
+            raise TooManyHops(f"The message was forwarded {MAX_HOPS} times, and is not forwarded again.")
+        target = self._machinery.find(self.destination)
+        limit = target.definition.max_message_size_in_kilobytes
+        if limit is not None and message.size > limit * 1024:
+            raise MessageSizeExceeded(f"The message is larger than {limit} KB, the limit of '{target.path}'.")
+        first = message.sequence_number if annex.enqueued_number is None else annex.enqueued_number
+        annex = annex._replace(hops=annex.hops + 1, enqueued_number=first)
+        ttl = None if message.expires_at is None else max(0, message.expires_at - self._machinery.agenda.now())
+        session_id = session_id_of(message.payload) if target.reads_session_ids else None
+        admitted = target.admit([Incoming(message.payload, annex.encode(), ttl, session_id, None)])[0]
+        admitted.body = message.body
+        return target, admitted
+
+    def _done(self, lock: Lock, error: BrokerError | None) -> None:
+        self._under_way -= 1
+        if error is None:
+            if not self._stopped:
+                self._source.want(self)
+            return
+        if not self._paused:
+            self._paused = True
+            agenda = self._machinery.agenda
+            agenda.at(agenda.now() + AGAIN_MS, self._resume)
+        self._source.release(lock)
+
+    def _resume(self) -> None:
+        self._paused = False
+        if not self._stopped:
+            self._source.want(self)

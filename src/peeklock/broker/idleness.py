@@ -1,0 +1,54 @@
+"""Entities that delete themselves when nobody has used them for a while (AutoDeleteOnIdle)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from peeklock.broker.agenda import Agenda, Appointment
+from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition
+from peeklock.broker.entity import Entity
+
+
+class Idleness:
+    """When to look at which entity."""
+
+    def __init__(self, agenda: Agenda, on_idle: Callable[[Entity], None]) -> None:
+        self._agenda = agenda
+        self._on_idle = on_idle
+        self._appointments: dict[int, Appointment] = {}
+
+    def watch(self, entity: Entity) -> None:
+        """Look after the entity as its definition now says."""
+        self.forget(entity)
+        limit = entity.definition.auto_delete_on_idle_ms
+        if limit is not None and not _forwards(entity):
+            self._expect(entity, entity.accessed_at + limit)
+
+    def forget(self, entity: Entity) -> None:
+        appointment = self._appointments.pop(entity.entity, None)
+        if appointment is not None:
+            appointment.cancel()
+
+    def _expect(self, entity: Entity, at: int) -> None:
+        self._appointments[entity.entity] = self._agenda.at(at, lambda: self._look(entity))
+
+    def _look(self, entity: Entity) -> None:
+        self._appointments.pop(entity.entity, None)
+        limit = entity.definition.auto_delete_on_idle_ms
+        if limit is None:
+            return
+        now = self._agenda.now()
+        if entity.is_in_use:
+            entity.accessed_at = now
+        idle_at = entity.last_used_at + limit
+        if idle_at <= now:
+            self._expect(entity, now + limit)  # should it not work
+            self._on_idle(entity)
+        else:
+            self._expect(entity, idle_at)
+
+
+def _forwards(entity: Entity) -> bool:
+    """Forwarding is a receiver that never leaves."""
+    definition = entity.definition
+    return isinstance(definition, QueueDefinition | SubscriptionDefinition) and definition.forward_to is not None

@@ -1,0 +1,1 @@
+"""Rules of subscriptions: which messages they take, and what they change in them."""

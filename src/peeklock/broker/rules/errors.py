@@ -1,0 +1,50 @@
+"""What can be wrong with an expression: its text, when it is read, or what it meets in a message."""
+
+from __future__ import annotations
+
+import re
+
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_MARGIN = 50
+"""Characters of a long line that are shown on either side of the place."""
+
+
+class SqlError(ValueError):
+    """The text is no expression of the language, or goes beyond a limit.
+
+    `str()` is several lines: the sentence, the line of the expression, and a caret under the place.
+    """
+
+    position: int
+    """Offset in the text, from 0."""
+    reason: str
+    """The sentence alone, with line and column (both from 1)."""
+
+    def __init__(self, text: str, position: int, problem: str) -> None:
+        start, line = 0, 1
+        for end in _LINE_END.finditer(text, 0, position):
+            start, line = end.end(), line + 1
+        column = position - start + 1
+        self.position = position
+        self.reason = f"{problem} (line {line}, column {column})"
+        excerpt, caret = _excerpt(_LINE_END.split(text[start:], maxsplit=1)[0], position - start)
+        super().__init__(f"{self.reason}\n  {excerpt}\n  {caret}")
+
+
+def shown(text: str, longest: int = 40) -> str:
+    """Part of an expression, fit to be printed: one character for each, up to `longest`."""
+    if len(text) > longest:
+        text = text[: longest - 3] + "..."
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _excerpt(line: str, column: int) -> tuple[str, str]:
+    """The line and the caret's line, both cut to the neighbourhood of the column."""
+    start, end = max(0, column - _MARGIN), column + _MARGIN
+    before, after = ("..." if start else ""), ("..." if end < len(line) else "")
+    part = line[start:end].replace("\t", " ")
+    return before + shown(part, len(part)) + after, " " * (len(before) + column - start) + "^"
+
+
+class EvaluationError(Exception):
+    """An expression that is right as such cannot be evaluated for this message: one sentence."""

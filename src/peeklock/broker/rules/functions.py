@@ -1,0 +1,208 @@
+"""The functions that expressions are compiled to, one maker for each form of condition, value and statement.
+
+A maker takes what the parts were compiled to, and returns a function of a message's properties, or a `Constant` if no
+message makes a difference. It may therefore fail as an evaluation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar, cast
+from uuid import uuid4
+
+from peeklock.broker.rules.errors import EvaluationError
+from peeklock.broker.rules.like import PatternError, compile_pattern
+from peeklock.broker.rules.properties import ChangeableProperties, Properties
+from peeklock.broker.rules.values import (
+    COMPARISONS,
+    EQUATABLE,
+    MISSING,
+    NUMBERS,
+    Operand,
+    Truth,
+    Value,
+    affirm,
+    as_float,
+    calculate,
+    equal,
+    negate,
+)
+
+T = TypeVar("T")
+
+Expression = Callable[[Properties], Operand]
+Condition = Callable[[Properties], Truth]
+Statement = Callable[[ChangeableProperties], None]
+
+
+class Constant(Generic[T]):
+    """An expression or condition that is the same for all messages."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __call__(self, properties: Properties) -> T:
+        return self.value
+
+
+def _settled(run: Callable[[Properties], T], *parts: Expression) -> Callable[[Properties], T]:
+    """The function itself, or what it returns if its parts are constants."""
+    if all(isinstance(part, Constant) for part in parts):
+        return Constant(run(cast(Properties, None)))
+    return run
+
+
+# --- AND, OR, NOT
+
+
+def disjunction(terms: Sequence[Condition]) -> Condition:
+    return _joined(terms, True)
+
+
+def conjunction(terms: Sequence[Condition]) -> Condition:
+    return _joined(terms, False)
+
+
+def _joined(terms: Sequence[Condition], decisive: bool) -> Condition:
+    """One term that is decisive decides for all: true for OR, false for AND. Otherwise unknown prevails."""
+    fixed = [term.value for term in terms if isinstance(term, Constant)]
+    if decisive in fixed:
+        return Constant(decisive)
+    terms = [term for term in terms if not isinstance(term, Constant)]
+    undecided: Truth = None if None in fixed else not decisive
+    if not terms:
+        return Constant(undecided)
+
+    def run(properties: Properties) -> Truth:
+        result = undecided
+        for term in terms:
+            truth = term(properties)
+            if truth is decisive:
+                return decisive
+            if truth is None:
+                result = None
+        return result
+
+    return run
+
+
+def negation(condition: Condition) -> Condition:
+    def run(properties: Properties) -> Truth:
+        truth = condition(properties)
+        return None if truth is None else not truth
+
+    return _settled(run, condition)
+
+
+def truth(value: Expression) -> Condition:
+    """A value used as a condition: anything but true and false is unknown."""
+
+    def run(properties: Properties) -> Truth:
+        found = value(properties)
+        return found if found is True or found is False else None
+
+    return _settled(run, value)
+
+
+# --- comparing
+
+
+def comparison(symbol: str, left: Expression, right: Expression) -> Condition:
+    operator = COMPARISONS[symbol]
+    if isinstance(left, Constant) and not isinstance(right, Constant):
+        return comparison(operator.mirrored, right, left)
+    if not isinstance(right, Constant) or isinstance(left, Constant):
+        return _settled(lambda properties: operator(left(properties), right(properties)), left, right)
+
+    constant, kind, compare = right.value, type(right.value), operator.compare
+    if kind not in operator.types:
+        return Constant(None)
+    if kind not in NUMBERS:
+
+        def run(properties: Properties) -> Truth:
+            value = left(properties)
+            return compare(value, constant) if type(value) is kind else None
+
+        return run
+    double = as_float(constant)
+
+    def run_number(properties: Properties) -> Truth:
+        value = left(properties)
+        if type(value) is kind:
+            return compare(value, constant)
+        return compare(as_float(value), double) if type(value) in NUMBERS else None
+
+    return run_number
+
+
+def is_null(value: Expression) -> Condition:
+    def run(properties: Properties) -> bool:
+        found = value(properties)
+        return found is None or found is MISSING
+
+    return _settled(run, value)
+
+
+def among(value: Expression, elements: Sequence[Expression]) -> Condition:
+    """IN: whether the value equals one of them, each compared as `=` does and joined as OR does."""
+    constants = [element.value for element in elements if isinstance(element, Constant)]
+    run = _among_constants(value, constants) if len(constants) == len(elements) else _among(value, elements)
+    return _settled(run, value, *elements)
+
+
+def _among(value: Expression, elements: Sequence[Expression]) -> Condition:
+    def run(properties: Properties) -> Truth:
+        sought = value(properties)
+        result: Truth = None if sought is None or sought is MISSING else False
+        for element in elements:
+            same = equal(sought, element(properties))
+            if same:
+                return True
+            if same is None:
+                result = None
+        return result
+
+    return run
+
+
+def _among_constants(value: Expression, constants: Sequence[Operand]) -> Condition:
+    """By lookup, however many they are."""
+    kinds = {type(constant) for constant in constants}
+    by_kind = {kind: frozenset(each for each in constants if type(each) is kind) for kind in EQUATABLE}
+    floats = by_kind[float]
+    by_kind[float] = frozenset(as_float(each) for each in constants if type(each) in NUMBERS)
+    # What `=` makes of the constants that the value does not equal: unknown, unless all are of its kind.
+    absent: dict[type, Truth] = {
+        kind: False if kinds <= (NUMBERS if kind in NUMBERS else {kind}) else None for kind in EQUATABLE
+    }
+
+    def run(properties: Properties) -> Truth:
+        sought = value(properties)
+        kind = type(sought)
+        if kind not in EQUATABLE:
+            return None
+        if sought in by_kind[kind] or (kind is int and floats and as_float(sought) in floats):
+            return True
+        return absent[kind]
+
+    return run
+
+
+def like(value: Expression, pattern: Expression, escape: Expression | None) -> Condition:
+    escape = Constant(None) if escape is None else _escape(escape)
+    if isinstance(pattern, Constant) and isinstance(escape, Constant):
+        return _like_constant(value, pattern.value, escape.value)
+
+    def run(properties: Properties) -> Truth:
+        text, form, escaping = value(properties), pattern(properties), escape(properties)
+        if not (isinstance(text, str) and isinstance(form, str) and (escaping is None or isinstance(escaping, str))):
+            return None
+        try:
+            matches = compile_pattern(form, escaping)
+        except PatternError as error:
+            raise EvaluationError(str(error)) from None
+        return matches(text)
+
+    return _settled(run, value, pattern, escape)

@@ -1,0 +1,141 @@
+"""From the text of an expression to its tree, by the grammar in `sql.lark`; says in plain words what is wrong with it.
+
+The tree has the names of the grammar's rules and the place of every part. What it means is for the compiler.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Literal
+
+from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from peeklock.broker.rules.errors import SqlError, shown
+from peeklock.broker.settings import MAX_TEXT
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def parse(text: str, kind: Literal["filter", "action"]) -> Tree[Token]:
+    """SqlError says where the text goes wrong, and what could be there instead."""
+    if len(text) > MAX_TEXT:
+        problem = f"The expression has {len(text)} characters, more than the {MAX_TEXT} allowed"
+        raise SqlError(text, MAX_TEXT, problem)
+    if not text.strip():
+        raise SqlError(text, 0, "The expression is empty")
+    half = _SURROGATE.search(text)
+    if half:
+        raise SqlError(text, half.start(), "There is half a surrogate pair, which is no character")
+    try:
+        return _grammar().parse(text, start=kind)
+    except UnexpectedInput as error:
+        raise _explained(text, error) from None
+
+
+@cache
+def _grammar() -> Lark:
+    # Made when the first expression is read: it takes as long as some hundred of them.
+    return Lark.open(
+        "sql.lark",
+        rel_to=__file__,
+        parser="lalr",
+        lexer="contextual",
+        start=["filter", "action"],
+        propagate_positions=True,
+        maybe_placeholders=True,
+    )
+
+
+# --- what is wrong, in plain words
+
+_CHARACTERS = {
+    "'": "The text that begins with this quote has no closing quote",
+    '"': "The name that begins with this quote has no closing quote",
+    "[": "The name that begins with this bracket has no closing bracket",
+    "@": "A parameter is written as @ and a name",
+    "_": "A name begins with a letter; others are written in brackets, as in [_name]",
+    "$": "A name begins with a letter; others are written in brackets, as in [$name]",
+    "!": "The operator is written != or <>",
+}
+"""What is meant by a character that begins none of the grammar's terminals."""
+
+_VALUE = frozenset(
+    {
+        "STRING",
+        "INTEGER",
+        "DECIMAL",
+        "TRUE",
+        "FALSE",
+        "NULL",
+        "PARAMETER",
+        "SIGN",
+        "OPEN",
+        "NAME",
+        "BRACKETED",
+        "QUOTED",
+    }
+)
+_EXPECTED: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
+    (frozenset({"STRING", "NOT"}), _VALUE | {"NOT", "EXISTS"}, "a condition"),
+    (frozenset({"STRING"}), _VALUE, "a value"),
+    (frozenset({"NAME"}), frozenset({"NAME", "BRACKETED", "QUOTED"}), "the name of a property"),
+    (
+        frozenset({"COMPARISON"}),
+        frozenset({"COMPARISON", "ASSIGN", "IS", "IN", "LIKE", "NOT", "SIGN", "FACTOR"}),
+        "an operator",
+    ),
+    (frozenset({"FACTOR"}), frozenset({"FACTOR", "SIGN"}), "an arithmetic operator"),
+)
+"""Terminals that together mean something: those it is known by, those it is made of, and the words for it."""
+
+_TERMINALS = {
+    "SET": "SET",
+    "REMOVE": "REMOVE",
+    "NULL": "NULL",
+    "NOT": "NOT",
+    "LIKE": "LIKE",
+    "IN": "IN",
+    "_ESCAPE": "ESCAPE",
+    "_AND": "AND",
+    "_OR": "OR",
+    "ASSIGN": '"="',
+    "DOT": '"."',
+    "OPEN": '"("',
+    "COMMA": '","',
+    "SEMICOLON": '";"',
+    "RPAR": '")"',
+    "$END": "the end",
+}
+"""The words for the others, in the order in which they are named."""
+
+_RESERVED = frozenset(
+    {"_AND", "_OR", "_ESCAPE", "NOT", "IS", "IN", "LIKE", "EXISTS", "NULL", "TRUE", "FALSE"},
+)
+
+
+def _explained(text: str, error: UnexpectedInput) -> SqlError:
+    position = error.pos_in_stream or 0
+    if isinstance(error, UnexpectedCharacters):
+        character = text[position]
+        problem = _CHARACTERS.get(character, f'The character "{shown(character)}" means nothing here')
+        return SqlError(text, position, problem)
+    assert isinstance(error, UnexpectedToken)
+    token, accepted = error.token, error.accepts or frozenset()
+    expected = f"expected {_listed(accepted)}"
+    if token.type == "$END":
+        return SqlError(text, len(text.rstrip()), f"The expression ends too early; {expected}")
+    problem = f'"{shown(token)}" cannot be here; {expected}'
+    if token.type in _RESERVED and "NAME" in accepted:
+        problem += f" (a property of this name is written [{shown(token)}])"
+    return SqlError(text, position, problem)
+
+
+def _listed(accepted: set[str] | frozenset[str]) -> str:
+    left, words = set(accepted), []
+    for known_by, made_of, word in _EXPECTED:
+        if known_by <= left:
+            left -= made_of
+            words.append(word)
+    words += [word for terminal, word in _TERMINALS.items() if terminal in left]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

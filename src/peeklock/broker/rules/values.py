@@ -1,0 +1,195 @@
+"""The values of the language: which types there are, and what the operators make of them.
+
+Python's own types, and exactly these: a value of any other type, a subclass included, is unknown to every operator,
+as null is. What types do not go together are unknown as well. Conversions are those of C#, which the service
+follows: an integer beside a double becomes one, nothing else is converted.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from peeklock.broker.rules.errors import EvaluationError
+
+Value = None | bool | int | float | str | datetime | timedelta | UUID | bytes
+"""What a property or an expression can be. Moments are aware. None is null, and unknown."""
+
+
+class Missing(Enum):
+    """The type of `MISSING`, apart from None: a property can be there and be null."""
+
+    MISSING = "missing"
+
+
+MISSING = Missing.MISSING
+"""In place of a value: the message has no such property. As unknown as null is."""
+
+Operand = Value | Missing
+Truth = bool | None
+"""What a condition is; None is unknown."""
+
+MIN_INTEGER = -(1 << 63)
+MAX_INTEGER = (1 << 63) - 1
+MAX_TEXT_MADE = 1 << 16
+"""Characters that adding texts may come to. An action could double a property with each statement."""
+
+
+# --- comparing
+
+NUMBERS = frozenset({int, float})
+ORDERED: frozenset[type] = NUMBERS | {str, datetime, timedelta}
+EQUATABLE: frozenset[type] = ORDERED | {bool, UUID, bytes}
+
+
+class Comparison:
+    """One of the comparison operators."""
+
+    __slots__ = ("compare", "mirrored", "types")
+
+    def __init__(self, compare: Callable[[Any, Any], bool], types: frozenset[type], mirrored: str) -> None:
+        self.compare = compare
+        self.types = types
+        """What can be compared in this way with a value of its own type."""
+        self.mirrored = mirrored
+        """The operator that says the same with its sides exchanged."""
+
+    def __call__(self, left: Operand, right: Operand) -> Truth:
+        kind, other = type(left), type(right)
+        if kind is other:
+            return self.compare(left, right) if kind in self.types else None
+        if kind in NUMBERS and other in NUMBERS:
+            return self.compare(as_float(left), as_float(right))
+        return None
+
+
+COMPARISONS = {
+    "=": Comparison(operator.eq, EQUATABLE, "="),
+    "<>": Comparison(operator.ne, EQUATABLE, "<>"),
+    "!=": Comparison(operator.ne, EQUATABLE, "!="),
+    "<": Comparison(operator.lt, ORDERED, ">"),
+    "<=": Comparison(operator.le, ORDERED, ">="),
+    ">": Comparison(operator.gt, ORDERED, "<"),
+    ">=": Comparison(operator.ge, ORDERED, "<="),
+}
+
+equal = COMPARISONS["="]
+
+
+def as_float(number: Any) -> float:
+    """Python would compare an integer with a double exactly; C# converts first."""
+    try:
+        return float(number)
+    except OverflowError:
+        raise EvaluationError(f"The integer {_digits(number)} is outside the range of numbers.") from None
+
+
+# --- calculating
+
+Arithmetic = dict[tuple[type, type], Callable[[Any, Any], Value]]
+"""What an operator does, by the types of its operands; of others it makes unknown."""
+
+
+def _integer(result: int) -> int:
+    if MIN_INTEGER <= result <= MAX_INTEGER:
+        return result
+    raise EvaluationError(f"The result {_digits(result)} is outside the range of 64-bit integers.")
+
+
+def _digits(number: int) -> str:
+    # Python refuses to print integers of thousands of digits.
+    return str(number) if number.bit_length() <= 256 else "(very long)"
+
+
+def _add_integers(left: int, right: int) -> int:
+    return _integer(left + right)
+
+
+def _subtract_integers(left: int, right: int) -> int:
+    return _integer(left - right)
+
+
+def _multiply_integers(left: int, right: int) -> int:
+    return _integer(left * right)
+
+
+def _divide_integers(left: int, right: int) -> int:
+    quotient = abs(left) // abs(right)
+    return _integer(quotient if (left < 0) == (right < 0) else -quotient)
+
+
+def _remainder_of_integers(left: int, right: int) -> int:
+    remainder = abs(left) % abs(right)
+    return _integer(-remainder if left < 0 else remainder)
+
+
+def _remainder_of_floats(left: float, right: float) -> float:
+    if right == 0:
+        raise ZeroDivisionError
+    return math.fmod(left, right) if math.isfinite(left) else math.nan
+
+
+def _join(left: str, right: str) -> str:
+    if len(left) + len(right) > MAX_TEXT_MADE:
+        raise EvaluationError(f"Adding the texts makes one of more than {MAX_TEXT_MADE} characters.")
+    return left + right
+
+
+def _of_numbers(integers: Callable[[int, int], int], floats: Callable[[float, float], float]) -> Arithmetic:
+    def mixed(left: Any, right: Any) -> float:
+        return floats(as_float(left), as_float(right))
+
+    return {(int, int): integers, (float, float): floats, (int, float): mixed, (float, int): mixed}
+
+
+ARITHMETIC: dict[str, Arithmetic] = {
+    "+": {
+        **_of_numbers(_add_integers, operator.add),
+        (str, str): _join,
+        (datetime, timedelta): operator.add,
+        (timedelta, timedelta): operator.add,
+    },
+    "-": {
+        **_of_numbers(_subtract_integers, operator.sub),
+        (datetime, datetime): operator.sub,
+        (datetime, timedelta): operator.sub,
+        (timedelta, timedelta): operator.sub,
+    },
+    "*": _of_numbers(_multiply_integers, operator.mul),
+    "/": _of_numbers(_divide_integers, operator.truediv),
+    "%": _of_numbers(_remainder_of_integers, _remainder_of_floats),
+}
+
+
+def calculate(symbol: str, left: Operand, right: Operand) -> Value:
+    """What an arithmetic operator makes of two values; None if they do not go together."""
+    apply = ARITHMETIC[symbol].get((type(left), type(right)))
+    if apply is None:
+        return None
+    try:
+        return apply(left, right)
+    except ZeroDivisionError:
+        raise EvaluationError(f"Division by zero: {left} {symbol} {right}.") from None
+    except OverflowError:
+        raise EvaluationError(f"The result of {left} {symbol} {right} is outside the range of its type.") from None
+
+
+_ZEROS: dict[type, Value] = {int: 0, timedelta: timedelta()}
+
+
+def negate(value: Operand) -> Value:
+    """What the sign `-` makes of a value."""
+    if type(value) is float:
+        # Zero has a sign, which subtracting from zero would lose.
+        return -value
+    return calculate("-", _ZEROS.get(type(value)), value)
+
+
+def affirm(value: Operand) -> Value:
+    """What the sign `+` makes of a value: itself, if it can have a sign."""
+    return value if isinstance(value, int | float | timedelta) and not isinstance(value, bool) else None

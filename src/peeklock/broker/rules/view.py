@@ -1,0 +1,389 @@
+"""What filters and actions see of a message, and the message as actions leave it.
+
+A view finds system properties where a message has them (the properties section, the annotations, what the broker
+knows of it) and user properties among its application properties. Each section is taken apart once, when it is first
+asked for, and a value is decoded when it is. What was changed is written again; all other bytes stay as they came,
+and the body is not looked at. Types are the matter of `conversion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID, uuid4
+
+from peeklock.amqp.codec import decode_value, encode_value
+from peeklock.amqp.errors import DecodeError, EncodeError
+from peeklock.amqp.sections import (
+    APPLICATION_PROPERTIES,
+    NULL,
+    PROPERTIES,
+    Scanned,
+    list_section,
+    map_section,
+    raw_entries,
+    raw_fields,
+    replace_section,
+    scan,
+    value_end,
+)
+from peeklock.amqp.types import Symbol, Timestamp
+from peeklock.broker.envelope import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, Annex
+from peeklock.broker.names import fold
+from peeklock.broker.rules.conversion import (
+    FOREVER,
+    MILLISECOND,
+    identifier,
+    kind_of,
+    milliseconds_of,
+    moment,
+    plain,
+    span,
+    typed,
+)
+from peeklock.broker.rules.errors import EvaluationError
+from peeklock.broker.rules.values import MISSING, Missing, Value
+from peeklock.store.base import ACTIVE
+
+VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
+
+
+class Changed(NamedTuple):
+    """A message after an action."""
+
+    payload: bytes
+    annex: bytes | None
+    session_id: str | None
+    ttl_ms: int | None
+
+
+class View:
+    """One message, for the rules of a topic. Changes are its own: the bytes it was made of stay as they are."""
+
+    __slots__ = (
+        "_annex",
+        "_annotations",
+        "_annotations_changed",
+        "_enqueued_at",
+        "_entries",
+        "_entries_changed",
+        "_fields",
+        "_fields_changed",
+        "_folded",
+        "_found",
+        "_payload",
+        "_scheduled_at",
+        "_sequence_number",
+        "_size",
+        "_system",
+        "_ttl_ms",
+        "_user",
+    )
+
+    def __init__(
+        self,
+        payload: bytes,
+        annex: bytes | None,
+        *,
+        ttl_ms: int | None,
+        enqueued_at: int,
+        sequence_number: int,
+        scheduled_at: int | None = None,
+        size: int | None = None,
+    ) -> None:
+        """`payload` is the bare message, which may end before its body; times are Unix milliseconds."""
+        self._payload = payload
+        self._annex = annex
+        self._ttl_ms = ttl_ms
+        self._enqueued_at = enqueued_at
+        self._sequence_number = sequence_number
+        self._scheduled_at = scheduled_at
+        self._size = len(payload) if size is None else size
+        # The sections taken apart, keys and values still encoded. None until they are asked for; never changed in
+        # place, because copies share them.
+        self._fields: list[bytes] | None = None
+        self._entries: dict[str, _Entry] | None = None
+        self._annotations: dict[Any, _Entry] | None = None
+        self._fields_changed = self._entries_changed = self._annotations_changed = False
+        self._found: Scanned | None = None
+        self._folded: dict[str, str] | None = None
+        """From the form in which names are compared to how the message spells them."""
+        # Values that were read, by the name they were asked for with.
+        self._system: dict[str, Value] = {}
+        self._user: dict[str, Value | Missing] = {}
+
+    # --- looking ---
+
+    def system(self, name: str) -> Value:
+        """The system property of this name, spelt as in `SYSTEM_PROPERTIES`; None when the message has none."""
+        try:
+            return self._system[name]
+        except KeyError:
+            value = self._system[name] = self._read_system(name)
+            return value
+
+    def user(self, name: str) -> Value | Missing:
+        """The application property of this name: the one spelt like it, or else the first that differs in case."""
+        try:
+            return self._user[name]
+        except KeyError:
+            value = self._user[name] = self._read_user(name)
+            return value
+
+    def _read_system(self, name: str) -> Value:
+        index = _FIELDS.get(name)
+        if index is not None:
+            fields = self._all_fields()
+            value = _decoded(fields[index], name) if index < len(fields) else None
+            return None if value is None else identifier(value)
+        if name in _ANNOTATED:
+            value = self._annotation(_ANNOTATED[name])
+            return None if value is None else identifier(value)
+        return _KNOWN[name](self)
+
+    def _read_user(self, name: str) -> Value | Missing:
+        spelling = self._spelling(name)
+        if spelling is None:
+            return MISSING
+        return plain(_decoded(self._all_entries()[spelling].value, name))
+
+    def _scheduled(self) -> Value:
+        value = self._annotation(SCHEDULED_ENQUEUE_TIME)
+        at = int(value) if isinstance(value, int) else self._scheduled_at
+        return None if at is None else moment(at)
+
+    def _first_number(self) -> Value:
+        first = Annex.decode(self._annex).enqueued_number
+        return self._sequence_number if first is None else first
+
+    def _annotation(self, name: str) -> Any:
+        entry = self._all_annotations().get(name)
+        return None if entry is None else _decoded(entry.value, name)
+
+    # --- changing ---
+
+    def copy(self) -> View:
+        """Another view of the message as it is now, to be changed apart from this one."""
+        twin = View.__new__(View)
+        for name in View.__slots__:
+            setattr(twin, name, getattr(self, name))
+        twin._system, twin._user = self._system.copy(), self._user.copy()
+        return twin
+
+    def set_system(self, name: str, value: Value) -> None:
+        """None takes the property from the message, except its id: it then gets a new one."""
+        if name in _FIELDS:
+            self._set_field(_FIELDS[name], _text(name, value))
+        elif name in _ANNOTATED:
+            self._annotate(_ANNOTATED[name], _text(name, value))
+        elif name == "ScheduledEnqueueTimeUtc":
+            if value is not None and not isinstance(value, datetime):
+                raise _misfit(name, "a moment", value)
+            self._scheduled_at = None
+            self._annotate(SCHEDULED_ENQUEUE_TIME, None if value is None else Timestamp(milliseconds_of(value)))
+        elif name == "TimeToLive":
+            if value is not None and (not isinstance(value, timedelta) or value < MILLISECOND):
+                raise _misfit(name, "a span of time of at least a millisecond", value)
+            self._ttl_ms = None if value is None or value >= FOREVER else value // MILLISECOND
+        else:
+            raise EvaluationError(f"The system property {name} cannot be changed.")
+        self._system.clear()
+
+    def remove_system(self, name: str) -> None:
+        self.set_system(name, None)
+
+    def set_user(self, name: str, value: Value) -> None:
+        """A property that is there keeps its spelling, and its type if the value can be converted to that."""
+        entries = self._all_entries()
+        spelling = self._spelling(name)
+        try:
+            if spelling is None:
+                spelling, key, old = name, encode_value(name), None
+            else:
+                key, encoded = entries[spelling]
+                old = _decoded(encoded, name)
+            new = encode_value(typed(value, old))
+        except EncodeError as error:
+            raise EvaluationError(f"The property '{name}' cannot be written: {error.description}.") from error
+        self._change_entries({**entries, spelling: _Entry(key, new)})
+
+    def remove_user(self, name: str) -> None:
+        """Also all that differ in case. Nothing happens when there is none."""
+        folded = fold(name)
+        if self._spelling(name) is not None:
+            self._change_entries({key: each for key, each in self._all_entries().items() if fold(key) != folded})
+
+    def result(self) -> Changed:
+        """The message with what was changed; a body that was cut off is still to be put behind it."""
+        payload, annex = self._payload, self._annex
+        if self._fields_changed:
+            properties = list_section(PROPERTIES, self._all_fields())
+            payload = replace_section(payload, _scanned(payload).properties, properties)
+        if self._entries_changed:
+            payload = _with_entries(payload, list(self._all_entries().values()))
+        if self._annotations_changed:
+            parts = [part for entry in self._all_annotations().values() for part in entry]
+            changed = Annex.decode(annex)._replace(annotations=b"".join(parts), annotation_fields=len(parts))
+            annex = changed.encode_if_any()
+        session_id = self.system("SessionId")
+        return Changed(payload, annex, None if session_id is None else str(session_id), self._ttl_ms)
+
+    def _set_field(self, index: int, value: str | None) -> None:
+        if value is None and index == _MESSAGE_ID:
+            value = uuid4().hex
+        fields = self._all_fields()
+        fields = fields + [NULL] * (index + 1 - len(fields))
+        fields[index] = _encoded(Symbol(value) if value and index == _CONTENT_TYPE and value.isascii() else value)
+        self._fields, self._fields_changed = fields, True
+
+    def _annotate(self, name: str, value: Any) -> None:
+        annotations = self._all_annotations().copy()
+        annotations.pop(name, None)
+        if value is not None:
+            annotations[name] = _Entry(encode_value(Symbol(name)), _encoded(value))
+        self._annotations, self._annotations_changed = annotations, True
+
+    def _change_entries(self, entries: dict[str, _Entry]) -> None:
+        self._entries, self._entries_changed = entries, True
+        self._folded = None
+        self._user.clear()
+
+    # --- taking apart ---
+
+    def _spelling(self, name: str) -> str | None:
+        entries = self._all_entries()
+        if name in entries:
+            return name
+        if self._folded is None:
+            self._folded = {fold(each): each for each in reversed(entries)}
+        return self._folded.get(fold(name))
+
+    def _all_fields(self) -> list[bytes]:
+        if self._fields is None:
+            try:
+                part = self._sections().properties
+                self._fields = [] if part is None else raw_fields(self._payload, part)
+            except DecodeError as error:
+                raise _unreadable("properties", error) from error
+        return self._fields
+
+    def _all_entries(self) -> dict[str, _Entry]:
+        if self._entries is None:
+            try:
+                part = self._sections().application_properties
+                raw = () if part is None else raw_entries(self._payload, part)
+                self._entries = {_name(key): _Entry(key, value) for key, value in raw}
+            except DecodeError as error:
+                raise _unreadable("application properties", error) from error
+        return self._entries
+
+    def _all_annotations(self) -> dict[Any, _Entry]:
+        if self._annotations is None:
+            encoded = Annex.decode(self._annex).annotations
+            annotations = {}
+            at = 0
+            while at < len(encoded):
+                name, behind_key = decode_value(encoded, at)
+                end = value_end(encoded, behind_key)
+                annotations[name] = _Entry(encoded[at:behind_key], encoded[behind_key:end])
+                at = end
+            self._annotations = annotations
+        return self._annotations
+
+    def _sections(self) -> Scanned:
+        if self._found is None:
+            self._found = _scanned(self._payload)
+            self._payload = self._found.bare
+        return self._found
+
+
+class _Entry(NamedTuple):
+    """Of a map, both parts encoded."""
+
+    key: bytes
+    value: bytes
+
+
+_MESSAGE_ID: Final = 0
+_CONTENT_TYPE: Final = 6
+_FIELDS: Final = {
+    "MessageId": _MESSAGE_ID,
+    "To": 2,
+    "Label": 3,
+    "ReplyTo": 4,
+    "CorrelationId": 5,
+    "ContentType": _CONTENT_TYPE,
+    "SessionId": 10,
+    "ReplyToSessionId": 12,
+}
+"""Where they stand in the properties section (3.2.4)."""
+_ANNOTATED: Final = {"PartitionKey": PARTITION_KEY, "ViaPartitionKey": VIA_PARTITION_KEY}
+_SHORT: Final = {"MessageId", "SessionId", "ReplyToSessionId", "PartitionKey", "ViaPartitionKey"}
+"""Those with a limit of their own."""
+_KNOWN: Final[dict[str, Callable[[View], Value]]] = {
+    "TimeToLive": lambda view: None if view._ttl_ms is None else span(view._ttl_ms),
+    "ScheduledEnqueueTimeUtc": View._scheduled,
+    "EnqueuedTimeUtc": lambda view: moment(view._enqueued_at),
+    "ExpiresAtUtc": lambda view: None if view._ttl_ms is None else moment(view._enqueued_at + view._ttl_ms),
+    "LockedUntilUtc": lambda view: None,
+    "SequenceNumber": lambda view: view._sequence_number,
+    "EnqueuedSequenceNumber": View._first_number,
+    "DeliveryCount": lambda view: 0,
+    "Size": lambda view: view._size,
+    "DeadLetterSource": lambda view: Annex.decode(view._annex).dead_letter_source,
+    "ForcePersistence": lambda view: False,
+    "State": lambda view: ACTIVE,
+}
+"""What the broker knows of a message on its way through a topic: nobody has received it yet."""
+
+
+def _scanned(payload: bytes) -> Scanned:
+    return scan(payload) if payload else Scanned(payload)
+
+
+def _name(key: bytes) -> str:
+    return str(decode_value(key)[0])
+
+
+def _decoded(encoded: bytes, name: str) -> Any:
+    try:
+        return decode_value(encoded)[0]
+    except DecodeError as error:
+        raise _unreadable(f"property '{name}'", error) from error
+
+
+def _encoded(value: Any) -> bytes:
+    try:
+        return encode_value(value)
+    except EncodeError as error:
+        raise EvaluationError(f"A value cannot be written: {error}.") from error
+
+
+def _with_entries(payload: bytes, entries: list[_Entry]) -> bytes:
+    found = _scanned(payload)
+    section = map_section(APPLICATION_PROPERTIES, [part for entry in entries for part in entry]) if entries else b""
+    if found.application_properties is not None:
+        return replace_section(payload, found.application_properties, section)
+    behind = 0 if found.properties is None else found.properties.stop
+    return b"".join((payload[:behind], section, payload[behind:]))
+
+
+def _text(name: str, value: Value) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, UUID):
+        value = str(value)
+    if not isinstance(value, str):
+        raise _misfit(name, "text", value)
+    if name in _SHORT and len(value) > MAX_ID_LENGTH:
+        raise EvaluationError(f"The system property {name} takes at most {MAX_ID_LENGTH} characters, not {len(value)}.")
+    return value
+
+
+def _misfit(name: str, wanted: str, value: Value) -> EvaluationError:
+    return EvaluationError(f"The system property {name} takes {wanted}, not {kind_of(value)}.")
+
+
+def _unreadable(what: str, error: DecodeError) -> EvaluationError:
+    return EvaluationError(f"The {what} of the message could not be read: {error.description}.")

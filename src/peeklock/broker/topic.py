@@ -1,0 +1,235 @@
+"""A topic: what is sent to it is copied to each subscription that wants it, in one commit.
+
+It keeps only messages for later; when they are due they are copied like any other. A body that several copies have is
+stored once. Which subscriptions want a message is for `rules` to say.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from peeklock.broker import envelope
+from peeklock.broker.definitions import SubscriptionDefinition, TopicDefinition
+from peeklock.broker.entity import END_OF_TIME, Done, Entity, Machinery
+from peeklock.broker.envelope import Annex
+from peeklock.broker.errors import BrokerError, QuotaExceeded
+from peeklock.broker.journal import Lane
+from peeklock.broker.names import fold
+from peeklock.broker.queue import Queue
+from peeklock.broker.rules.matching import Copy, Matcher
+from peeklock.broker.rules.view import View
+from peeklock.broker.schedule import Scheduling
+from peeklock.broker.sessions import SessionQueue
+from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
+
+MIN_SHARED_BYTES: Final = 256
+"""A body shorter than this is stored with each copy: looking it up elsewhere would cost more than it saves."""
+NUMBER_BITS: Final = 44
+"""In the key of a body: below the topic's own number."""
+
+FILTER_FAILED: Final = "FilterException"
+
+Placed = list[tuple[Entity, StoredMessage]]
+
+
+class Topic(Scheduling):
+    """One topic of a namespace."""
+
+    definition: TopicDefinition
+
+    def __init__(
+        self, entity: int, path: str, definition: TopicDefinition, machinery: Machinery, counters: Counters
+    ) -> None:
+        super().__init__(entity, path, definition, machinery, counters, None)
+        self.subscriptions: dict[str, Queue | SessionQueue] = {}
+        """By their folded names."""
+        self._matcher = Matcher()
+        self._reads_session_ids = False
+        self._allowance = 0
+        """Bytes that may be sent before the subscriptions are asked again how much they hold."""
+        self._look_ahead()
+
+    @property
+    def is_dead_letter_queue(self) -> bool:
+        return False
+
+    @property
+    def has_sessions(self) -> bool:
+        return False
+
+    @property
+    def reads_session_ids(self) -> bool:
+        return self._reads_session_ids
+
+    @property
+    def size_in_bytes(self) -> int:
+        """What it keeps for later, and all copies, each counted whole."""
+        return self.counters.size_in_bytes + sum(each.size_in_bytes for each in self.subscriptions.values())
+
+    @property
+    def is_in_use(self) -> bool:
+        return super().is_in_use or any(each.is_in_use for each in self.subscriptions.values())
+
+    @property
+    def last_used_at(self) -> int:
+        return max((self.accessed_at, *(each.accessed_at for each in self.subscriptions.values())))
+
+    # --- subscriptions ---
+
+    def add(self, subscription: Queue | SessionQueue) -> None:
+        """Copy to it from now on."""
+        definition = subscription.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        self._matcher.set(subscription, definition.rules)
+        self.subscriptions[fold(definition.name)] = subscription
+        self._subscriptions_changed()
+
+    def remove(self, subscription: Queue | SessionQueue) -> None:
+        self._matcher.remove(subscription)
+        self.subscriptions.pop(fold(subscription.definition.name), None)
+        self._subscriptions_changed()
+
+    def rules_changed(self, subscription: Queue | SessionQueue) -> None:
+        """The next message is judged by the rules of its definition as they are now."""
+        definition = subscription.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        self._matcher.set(subscription, definition.rules)
+
+    def _subscriptions_changed(self) -> None:
+        self._reads_session_ids = any(each.has_sessions for each in self.subscriptions.values())
+
+    # --- sending ---
+
+    def _check_room(self) -> None:
+        # Asking all subscriptions each time would make a send as dear as they are many.
+        if self._allowance > 0:
+            return
+        staged = self._staged_bytes + sum(each._staged_bytes for each in self.subscriptions.values())
+        self._allowance = self._max_bytes - self.size_in_bytes - staged
+        if self._allowance <= 0:
+            raise QuotaExceeded(f"The topic '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
+
+    def reconfigure(self, definition: Any) -> None:
+        self._allowance = 0
+        super().reconfigure(definition)
+
+    def _active(
+        self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
+    ) -> StoredMessage:
+        """As it is until it is copied; the subscriptions write the expiry into it, which may be sooner for some."""
+        default = self.definition.default_message_ttl_ms
+        if default is not None and (ttl is None or ttl > default):
+            ttl = default
+        expires_at = None if ttl is None else min(now + ttl, END_OF_TIME)
+        return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
+
+    def _stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
+        placed: Placed = []
+        for message in messages:
+            if not message.sequence_number:
+                self._last_number += 1
+                message.sequence_number = self._last_number
+            if message.state == SCHEDULED:
+                placed.append((self, message))
+            else:
+                placed += self._copies(message, lane)
+        if placed:
+            lane.changes.advances[self.entity] = self._last_number
+        appends = lane.changes.appends
+        for container, copy in placed:
+            size = copy.size
+            container._staged_bytes += size
+            self._allowance -= size
+            appends.append((container.entity, copy))
+        lane.waiting.append((self._placed, (placed, done)))
+        self._journal.wake()
+
+    def _placed(self, argument: tuple[Placed, Done], error: BrokerError | None) -> None:
+        placed, done = argument
+        for container, copy in placed:
+            container._staged_bytes -= copy.size
+            if error is None:
+                container._enter(copy)
+        done(error)
+
+    # --- copies ---
+
+    def _copies(self, message: StoredMessage, lane: Lane) -> Placed:
+        front, rest = message.payload, b""
+        if message.body is None and len(front) >= MIN_SHARED_BYTES and len(self.subscriptions) > 1:
+            front, rest = envelope.split(front)
+        ttl = None if message.expires_at is None else message.expires_at - message.enqueued_at
+        view = None
+        if self._matcher.needs_view:
+            view = View(
+                front,
+                message.annex,
+                ttl_ms=ttl,
+                enqueued_at=message.enqueued_at,
+                sequence_number=message.sequence_number,
+                size=message.size,
+            )
+        found = self._matcher.match(view)
+        body = message.body
+        if rest and len(found) > 1 and len(rest) >= MIN_SHARED_BYTES:
+            key = self.entity << NUMBER_BITS | message.sequence_number
+            body, rest = Body(key, rest, len(rest) // len(found)), b""
+        placed: Placed = []
+        for copy in found:
+            place = self._place(message, copy, ttl, front, rest, lane)
+            if place is not None:
+                place[1].body = body
+                placed.append(place)
+        return placed
+
+    def _place(
+        self, message: StoredMessage, copy: Copy, ttl: int | None, front: bytes, rest: bytes, lane: Lane
+    ) -> tuple[Entity, StoredMessage] | None:
+        """Where a copy goes, and as what; nowhere when its rule failed and nobody wants to know."""
+        subscription = copy.subscription
+        assert isinstance(subscription, Queue | SessionQueue)
+        definition = subscription.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        annex, session_id = message.annex, message.session_id
+        if copy.view is not None:
+            changed = copy.view.result()
+            front, annex, ttl = changed.payload, changed.annex, changed.ttl_ms
+            session_id = changed.session_id if subscription.has_sessions else None
+        payload = front + rest if rest else front
+        number = max(message.sequence_number, subscription._last_number + 1)
+        if number != message.sequence_number:
+            known = Annex.decode(annex)
+            if known.enqueued_number is None:
+                annex = known._replace(enqueued_number=message.sequence_number).encode()
+        if copy.error is not None:
+            if not definition.dead_lettering_on_filter_evaluation_exceptions:
+                return None
+            reason, description = FILTER_FAILED, f"The rule '{copy.rule}' failed: {copy.error}"
+        elif subscription.has_sessions and session_id is None:
+            reason = "Session ID is null."
+            description = "The subscription has sessions and takes no message without a session id."
+        else:
+            stored = subscription._active(
+                payload, annex, ttl, session_id if subscription.has_sessions else None, message.enqueued_at
+            )
+            stored.sequence_number = subscription._last_number = number
+            return subscription, stored
+        subscription._last_number = number
+        # The number is the subscription's, though the message is not in it.
+        lane.changes.advances[subscription.entity] = number
+        letters = subscription.dead_letters
+        assert letters is not None
+        properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        known = Annex.decode(annex)._replace(dead_letter_source=subscription.path)
+        letter = StoredMessage(
+            number,
+            envelope.with_application_properties(payload, properties),
+            message.enqueued_at,
+            None,
+            0,
+            ACTIVE,
+            None,
+            None,
+            known.encode(),
+        )
+        return letters, letter

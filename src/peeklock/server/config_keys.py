@@ -1,0 +1,160 @@
+"""The keys of the configuration file, each declared once.
+
+The reader knows from here which keys an object may and must have; the schema and the tables of docs/configuration.md
+are made from the same. What the settings of an entity are (its `Properties`) is declared with the settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from peeklock.broker.definitions import (
+    CORRELATION_FIELDS,
+    DEFAULT_NAMESPACE,
+    MAX_AUTHORIZATION_RULES,
+    FilterKind,
+    QueueDefinition,
+    Right,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+
+LOG_TARGETS = ("Console", "File")
+"""What `Logging.Type` may name, one or both. Our log is on standard error, whichever it is."""
+
+
+class Thing(StrEnum):
+    """The objects of the file, by the words of the documentation."""
+
+    FILE = "the file"
+    USER_CONFIG = "`UserConfig`"
+    LOGGING = "`Logging`"
+    NAMESPACE = "namespace"
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    RULE = "rule"
+    RULE_PROPERTIES = "`Properties` of a rule"
+    SQL = "`SqlFilter`, `Action`"
+    CORRELATION = "`CorrelationFilter`"
+    AUTHORIZATION_RULE = "authorization rule"
+
+
+class Value(StrEnum):
+    """What is no object with keys of its own."""
+
+    TEXT = "text"
+    ENTITY_NAME = "the name of a queue or topic"
+    SHORT_NAME = "the name of a subscription, key or namespace"
+    RULE_NAME = "the name of a rule"
+    SETTINGS = "the settings of an entity"
+    PROPERTIES = "values by name"
+    LOG_TARGETS = "where the log goes"
+    FILTER_KIND = "the kind of a filter"
+    SQL = "an expression"
+    RIGHT = "a right"
+    SECRET = "a key"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    name: str
+    holds: Thing | Value
+    required: bool = False
+    many: bool = False
+    """A list of such."""
+    note: str = ""
+
+
+_AUTHORIZATION_RULES = Key(
+    "AuthorizationRules",
+    Thing.AUTHORIZATION_RULE,
+    many=True,
+    note=f"up to {MAX_AUTHORIZATION_RULES}; not the emulator's",
+)
+_PROPERTIES = Key("Properties", Value.SETTINGS, note="see below")
+
+KEYS: dict[Thing, tuple[Key, ...]] = {
+    Thing.FILE: (
+        Key("UserConfig", Thing.USER_CONFIG, required=True),
+        Key("$schema", Value.TEXT, note="for editors; not the emulator's"),
+    ),
+    Thing.USER_CONFIG: (
+        Key("Namespaces", Thing.NAMESPACE, required=True, many=True, note="exactly one"),
+        Key("Logging", Thing.LOGGING),
+    ),
+    Thing.LOGGING: (
+        Key(
+            "Type",
+            Value.LOG_TARGETS,
+            required=True,
+            note=f"{', '.join(f'`{target}`' for target in LOG_TARGETS)} or `{','.join(LOG_TARGETS)}`; "
+            "logs go to standard error, whichever it is",
+        ),
+    ),
+    Thing.NAMESPACE: (
+        Key("Name", Value.SHORT_NAME, note=f"default `{DEFAULT_NAMESPACE}`"),
+        Key("Queues", Thing.QUEUE, many=True),
+        Key("Topics", Thing.TOPIC, many=True),
+        _AUTHORIZATION_RULES,
+    ),
+    Thing.QUEUE: (
+        Key("Name", Value.ENTITY_NAME, required=True),
+        _PROPERTIES,
+        _AUTHORIZATION_RULES,
+    ),
+    Thing.TOPIC: (
+        Key("Name", Value.ENTITY_NAME, required=True),
+        _PROPERTIES,
+        Key("Subscriptions", Thing.SUBSCRIPTION, many=True),
+        _AUTHORIZATION_RULES,
+    ),
+    Thing.SUBSCRIPTION: (
+        Key("Name", Value.SHORT_NAME, required=True),
+        _PROPERTIES,
+        Key("Rules", Thing.RULE, many=True, note="without any: `$Default`, which lets every message pass"),
+    ),
+    Thing.RULE: (
+        Key("Name", Value.RULE_NAME, required=True),
+        Key("Properties", Thing.RULE_PROPERTIES, required=True),
+    ),
+    Thing.RULE_PROPERTIES: (
+        Key(
+            "FilterType",
+            Value.FILTER_KIND,
+            note=f"{', '.join(f'`{kind}`' for kind in FilterKind)}; without it the one that has a filter here; "
+            f"`{FilterKind.TRUE}` and `{FilterKind.FALSE}` are not the emulator's",
+        ),
+        Key("SqlFilter", Thing.SQL),
+        Key("CorrelationFilter", Thing.CORRELATION),
+        Key("Action", Thing.SQL),
+    ),
+    Thing.SQL: (
+        Key("SqlExpression", Value.SQL, required=True),
+        Key("Parameters", Value.PROPERTIES, note="values for `@names`; not the emulator's"),
+    ),
+    Thing.CORRELATION: (
+        *(Key(name, Value.TEXT) for name in CORRELATION_FIELDS),
+        Key("Properties", Value.PROPERTIES, note="user properties; of all these keys at least one"),
+    ),
+    Thing.AUTHORIZATION_RULE: (
+        Key("Name", Value.SHORT_NAME, required=True),
+        Key(
+            "Rights",
+            Value.RIGHT,
+            required=True,
+            many=True,
+            note=f"{', '.join(f'`{right}`' for right in Right)}; {Right.MANAGE} includes the others",
+        ),
+        Key("PrimaryKey", Value.SECRET, required=True),
+        Key("SecondaryKey", Value.SECRET),
+    ),
+}
+
+SETTINGS = {
+    Thing.QUEUE: QueueDefinition,
+    Thing.TOPIC: TopicDefinition,
+    Thing.SUBSCRIPTION: SubscriptionDefinition,
+}
+"""What declares the settings that stand in the `Properties` of each."""

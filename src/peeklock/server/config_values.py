@@ -1,0 +1,69 @@
+"""Values that filters compare with, as the configuration file writes them.
+
+Text, numbers, true and false are written as such. What JSON has no form for is an object with one key that says what
+it is: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Seconds": 1.5}`, `{"Double": "NaN"}`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from peeklock.broker.definitions import PropertyValue
+from peeklock.server.jsonc import Node
+
+
+def parse_value(node: Node) -> PropertyValue:
+    """ValueError, with what is allowed, when it is no such value."""
+    value = node.value
+    if isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, dict) and len(value) == 1 and set(value) <= set(TYPES):
+        ((name, member),) = value.items()
+        known = TYPES[name]
+        try:
+            if isinstance(member.value, known.written) and not isinstance(member.value, bool):
+                return known.parse(member.value)
+        except (ValueError, OverflowError):
+            pass
+        raise ValueError(f"must be {known.rule}")
+    shown = ", ".join(f'{{"{name}": ...}}' for name in TYPES)
+    raise ValueError(f"must be text, a number, true, false or one of {shown}")
+
+
+def format_value(value: PropertyValue) -> Any:
+    """What `json` writes so that `parse_value` reads the same."""
+    if isinstance(value, datetime):
+        return {"DateTime": value.isoformat().replace("+00:00", "Z")}
+    if isinstance(value, timedelta):
+        return {"Seconds": value.total_seconds()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"Double": str(value)}
+    return value
+
+
+def format_values(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
+    return {name: format_value(value) for name, value in values.items()}
+
+
+class _Type(NamedTuple):
+    written: type | tuple[type, ...]
+    parse: Callable[[Any], PropertyValue]
+    rule: str
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment
+
+
+TYPES = {
+    "DateTime": _Type(str, _moment, "a moment with its time zone, such as 2026-01-31T12:00:00Z"),
+    "Seconds": _Type((int, float), lambda seconds: timedelta(seconds=seconds), "a number of seconds that fits"),
+    "Double": _Type(str, float, 'a number in text, such as "NaN" or "-inf"'),
+}
+"""By the key that names them."""
