@@ -9,13 +9,16 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from store_harness import Driver, entity, message
+from store_harness import Driver, body, entity, message
 
-from peeklock.store.base import Changes, Counters, StoreError, StoreFull
+from peeklock.store.base import Changes, Counters, StoredMessage, StoreError, StoreFull
 from peeklock.store.sqlite import SqliteStore
 
 GROUP = 7
 """A commit of `commit_until_killed` has this many messages for entity 1, and one for entity 2."""
+
+KEPT = {1: 2, 2: 5, 3: 9}
+"""In `share_until_killed`: how many of the last messages are in entities 1 and 2, and of the last keys seen in 3."""
 
 
 def start(call: str) -> subprocess.Popen[str]:
@@ -58,6 +61,36 @@ def commit_until_killed(folder: str) -> None:
         changes.appends.append((2, message(group)))
         changes.removals.append((1, message(first, bytes(500))))
         driver.store.commit(changes, partial(committed, group))
+        driver.wait(answers, sent - 5)
+
+
+def shared(number: int) -> StoredMessage:
+    return message(number, body=body(number, b"body %d " % number * 50))
+
+
+def share_until_killed(folder: str) -> None:
+    """Go on numbering where entity 3 ends: each commit has one message for two entities, and takes an old one from
+    each."""
+    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    if not driver.entities:
+        driver.create(1, 2, 3)
+    number = driver.entities[2].counters.last_sequence_number if driver.entities else 0
+    answers: list[int] = []
+
+    def committed(number: int, error: StoreError | None) -> None:
+        assert error is None
+        answers.append(number)
+        os.write(1, b"%d\n" % number)
+
+    for sent in range(1_000_000):
+        number += 1
+        changes = Changes(advances={3: number}, seen=[(3, bytes(16), number)])
+        changes.forgotten.append((3, number + 1 - KEPT[3]))
+        for id in 1, 2:
+            changes.appends.append((id, shared(number)))
+            if number > KEPT[id]:
+                changes.removals.append((id, shared(number - KEPT[id])))
+        driver.store.commit(changes, partial(committed, number))
         driver.wait(answers, sent - 5)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from pathlib import Path
 from queue import Queue
 from typing import Any, TypeVar
 
 from peeklock.store.base import (
+    Body,
     Changes,
     Range,
     Store,
@@ -15,6 +19,10 @@ from peeklock.store.base import (
     StoredMessage,
     StoreError,
 )
+from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite_file import connect_writer
+from peeklock.store.sqlite_writer import Writer
 
 MAX_NUMBER = 2**44 - 1
 Call = Callable[[Callable[[], None]], object]
@@ -90,6 +98,22 @@ class Driver:
     def sessions(self, id: int, updated_after: int | None = None, skip: int = 0, top: int = 1000) -> list[str]:
         return self.ask(partial(self.store.read_sessions, id, updated_after, skip, top))
 
+    def seen(self, id: int, since: int = 0) -> list[tuple[bytes, int]]:
+        return sorted(self.ask(partial(self.store.read_seen, id, since)))
+
+    @property
+    def bodies(self) -> int:
+        """How many the store keeps, once it has deleted what dropped entities left behind."""
+        if isinstance(self.store, MemoryStore):
+            entities = self.store._entities.values()
+            return len({id(each.body) for entity in entities for each in entity.messages.values() if each.body})
+        assert isinstance(self.store, SqliteStore)
+        self.store.close()
+        finish_purging(self.store._file)
+        ((count,),) = query(self.store._file, "SELECT count(*) FROM body")
+        self.reopen()
+        return int(count)
+
     def ask(self, read: Callable[[Callable[[Answer | StoreError], None]], None]) -> Answer:
         answers: list[Answer | StoreError] = []
         read(answers.append)
@@ -111,5 +135,23 @@ def message(number: int, payload: bytes | None = None, **fields: Any) -> StoredM
     return StoredMessage(number, payload if payload is not None else b"payload %d" % number, 1000, **fields)
 
 
+def body(number: int, data: bytes | None = None) -> Body:
+    return Body(number, data if data is not None else b" and body %d" % number)
+
+
 def as_dict(of: StoredMessage) -> dict[str, Any]:
-    return {name: getattr(of, name) for name in StoredMessage.__slots__}
+    fields = {name: getattr(of, name) for name in StoredMessage.__slots__}
+    return fields | {"body": of.body and (of.body.key, of.body.data)}
+
+
+def query(file: Path, statement: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(file)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def finish_purging(file: Path) -> None:
+    """What a store that is closed now would go on with when it is opened again."""
+    writer = Writer(connect_writer(file, "off"), file, "off")
+    while writer.has_leftovers:
+        writer.purge()
+    writer.close()

@@ -690,6 +690,7 @@ def test_after_close_every_call_is_answered_with_an_error(driver: Driver) -> Non
         lambda: driver.session_counts(1),
         lambda: driver.state(1, "s"),
         lambda: driver.sessions(1),
+        lambda: driver.seen(1),
     ):
         with pytest.raises(StoreError, match="closed"):
             read()
@@ -777,3 +778,20 @@ class TestReopening:
         driver.append(1, message(1, b"one"))
         driver.commit(Changes(entities={1: entity(1, path="new")}))
         assert driver.reopen() == [entity(1, path="new", counters=Counters(1, 1, 0, 0, 3))]
+
+    def test_numbers_given_out_without_a_message_count(self, driver: Driver) -> None:
+        driver.commit(Changes(entities={1: entity(1), 2: entity(2)}, advances={1: 7}))
+        assert [each.counters for each in driver.reopen()] == [Counters(7), Counters()]
+        driver.commit(Changes(advances={1: 5, 2: 3, 9: 1}, appends=[(2, message(8, b"one"))]))
+        assert [each.counters for each in driver.reopen()] == [Counters(7), Counters(8, 1, 0, 0, 3)]
+        assert driver.numbers(1, state=None) == []
+        assert Changes(advances={1: 5})
+
+    def test_a_number_given_out_without_a_message_may_be_above_those_with_one(self, driver: Driver) -> None:
+        driver.create(1)
+        answers: list[StoreError | None] = []
+        for number in range(1, 100, 2):
+            changes = Changes(advances={1: number + 1}, appends=[(1, message(number, b""))])
+            driver.store.commit(changes, answers.append)
+        driver.wait(answers, 50)
+        assert driver.reopen()[0].counters == Counters(100, 50, 0, 0, 0)

@@ -10,13 +10,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_children import GROUP, start
-from store_harness import Driver, entity, message
+from store_children import GROUP, KEPT, shared, start
+from store_harness import Driver, body, entity, finish_purging, message
+from store_harness import query as query_file
 
-from peeklock.store import sqlite_file, sqlite_reader, sqlite_schema, sqlite_writer
+from peeklock.store import sqlite_file, sqlite_queries, sqlite_schema, sqlite_writer
 from peeklock.store.base import Changes, Counters, StoreError, StoreFull, StoreHeld
 from peeklock.store.sqlite import SqliteStore
-from peeklock.store.sqlite_writer import Writer
+from peeklock.store.sqlite_batch import Batch
 
 
 def open_store(folder: Path) -> Driver:
@@ -24,8 +25,7 @@ def open_store(folder: Path) -> Driver:
 
 
 def query(folder: Path, statement: str) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(folder / "peeklock.db")) as connection:
-        return connection.execute(statement).fetchall()
+    return query_file(folder / "peeklock.db", statement)
 
 
 def test_a_killed_process_loses_no_reported_commit_and_leaves_no_half_one(tmp_path: Path) -> None:
@@ -46,6 +46,28 @@ def test_a_killed_process_loses_no_reported_commit_and_leaves_no_half_one(tmp_pa
         wanted = [n for n in range(1, len(groups) * GROUP + 1) if n % GROUP != 1]
         assert driver.numbers(1, limit=1_000_000) == wanted
         assert driver.entities[0].counters == Counters(len(groups) * GROUP, len(wanted), 0, 0, len(wanted) * 500)
+        driver.store.close()
+
+
+def test_a_killed_process_leaves_no_body_too_few_and_none_too_many(tmp_path: Path) -> None:
+    randomness = random.Random()
+    for _ in range(6):
+        child = start(f"share_until_killed({str(tmp_path)!r})")
+        assert child.stdout
+        for _ in range(randomness.randint(1, 60)):
+            reported = int(child.stdout.readline())
+        child.kill()
+        reported = max([reported, *map(int, child.stdout.read().split())])
+        child.communicate()
+        driver = open_store(tmp_path)
+        last = driver.entities[2].counters.last_sequence_number
+        assert last >= reported
+        for id in 1, 2:
+            numbers = range(max(1, last + 1 - KEPT[id]), last + 1)
+            assert [each.content for each in driver.read(id)] == [shared(number).content for number in numbers]
+            assert driver.entities[id - 1].counters.size_in_bytes == sum(shared(number).size for number in numbers)
+        assert [at for _, at in driver.seen(3)] == list(range(max(1, last + 1 - KEPT[3]), last + 1))
+        assert driver.bodies == min(last, max(KEPT[1], KEPT[2]))
         driver.store.close()
 
 
@@ -133,7 +155,7 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
 def test_a_newer_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
     open_store(tmp_path).store.close()
     query(tmp_path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match=r"newer Peeklock: its schema version is 99, this one knows .* 2\.$"):
+    with pytest.raises(StoreError, match=r"newer Peeklock: its schema version is 99, this one knows .* 3\.$"):
         open_store(tmp_path)
 
 
@@ -148,7 +170,7 @@ def test_an_older_file_is_brought_to_the_newest_version(tmp_path: Path, monkeypa
     assert driver.numbers(1) == [1]
     driver.store.close()
     assert query(tmp_path, "SELECT id, color FROM entity") == [(1, "blue")]
-    assert query(tmp_path, "PRAGMA user_version") == [(4,)]
+    assert query(tmp_path, "PRAGMA user_version") == [(5,)]
 
 
 def test_a_file_of_version_1_keeps_its_messages_and_gains_sessions_and_due_times(
@@ -182,7 +204,48 @@ def test_a_file_of_version_1_keeps_its_messages_and_gains_sessions_and_due_times
     driver.set_state(1, "c", b"state")
     assert driver.sessions(1) == ["a\0", "b", "c"]
     driver.store.close()
+    assert query(tmp_path, "PRAGMA user_version") == [(3,)]
+    assert query(tmp_path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_a_file_of_version_2_keeps_its_messages_and_gains_bodies_and_what_was_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, closing(sqlite_file.connect_writer(tmp_path / "peeklock.db", "off")) as old:
+        patched.setattr(sqlite_schema, "MIGRATIONS", sqlite_schema.MIGRATIONS[:2])
+        sqlite_schema.migrate(old)
+        old.execute("INSERT INTO entity VALUES (1, 'q', 'queue', 3, 2, 0, 1, 20002, '{}')")
+        old.executemany(
+            "INSERT INTO message (key, enqueued_at, state, session_id, due_at, annex, payload) "
+            "VALUES (?, 5, ?, ?, ?, ?, ?)",
+            [
+                (1 << 44 | 1, 0, "s", None, b"annex", b"1"),
+                (1 << 44 | 2, 0, None, None, None, bytes(20_000)),
+                (1 << 44 | 3, 2, None, 70, None, b"3"),
+            ],
+        )
+        old.execute("INSERT INTO session (entity, session_id, updated_at, state) VALUES (1, 's', 5, x'61')")
     assert query(tmp_path, "PRAGMA user_version") == [(2,)]
+    driver = open_store(tmp_path)
+    assert driver.entities == [entity(1, path="q", counters=Counters(3, 2, 0, 1, 20_002))]
+    first, second, third = driver.read(1, state=None)
+    assert (first.content, first.annex, first.session_id, first.body) == (b"1", b"annex", "s", None)
+    assert second.content == bytes(20_000)
+    assert (third.content, third.due_at) == (b"3", 70)
+    assert driver.state(1, "s") == b"a"
+    driver.commit(
+        Changes(
+            appends=[(1, message(4, body=body(1))), (1, message(5, body=body(1)))],
+            rewrites=[(1, message(2, b"2"), 0, 20_000)],
+            removals=[(1, first), (1, message(4, body=body(1)))],
+            seen=[(1, bytes(16), 5)],
+        )
+    )
+    assert [each.content for each in driver.read(1)] == [b"2", b"payload 5 and body 1"]
+    assert driver.seen(1) == [(bytes(16), 5)]
+    assert driver.bodies == 1
+    driver.store.close()
+    assert query(tmp_path, "PRAGMA user_version") == [(3,)]
     assert query(tmp_path, "PRAGMA integrity_check") == [("ok",)]
 
 
@@ -194,7 +257,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(StoreError, match="missing"):
             open_store(tmp_path)
     open_store(tmp_path).store.close()
-    assert query(tmp_path, "PRAGMA user_version") == [(2,)]
+    assert query(tmp_path, "PRAGMA user_version") == [(3,)]
     assert query(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'extra'") == [(0,)]
 
 
@@ -261,27 +324,48 @@ def test_a_time_that_no_column_holds_is_refused(sqlite: Driver) -> None:
     assert sqlite.expired(1, 5) == ([], 2**63 - 1)
 
 
-def test_messages_and_states_of_a_dropped_entity_are_deleted_in_the_end(tmp_path: Path) -> None:
+def test_what_a_dropped_entity_had_is_deleted_in_the_end(tmp_path: Path) -> None:
     driver = open_store(tmp_path)
     driver.create(1, 2**19 - 1)
     for id in 1, 2**19 - 1:
         driver.append(id, *(message(number, b"", session_id="s") for number in range(1, 4000)))
         driver.commit(Changes(session_states=[(id, f"s{number}", b"", 5) for number in range(1, 3000)]))
+        driver.commit(Changes(seen=[(id, bytes(16), at) for at in range(3000)]))
     driver.commit(Changes(entities={2: entity(2)}, dropped_entities=[2**19 - 1]))
     driver.store.close()  # perhaps before all are deleted: the next start goes on
-    file = tmp_path / "peeklock.db"
-    writer = Writer(sqlite_file.connect_writer(file, "off"), file, "off")
-    while writer.has_leftovers:
-        writer.purge()
-    writer.close()
+    finish_purging(tmp_path / "peeklock.db")
     assert query(tmp_path, "SELECT count(*) FROM dropped_entity") == [(0,)]
     assert query(tmp_path, "SELECT count(*) FROM message") == [(3999,)]
     assert query(tmp_path, "SELECT entity, count(*) FROM session GROUP BY entity") == [(1, 2999)]
+    assert query(tmp_path, "SELECT key >> 44, count(*) FROM history GROUP BY 1") == [(1, 3000)]
+
+
+def test_a_body_that_a_message_lacks_is_named_and_other_messages_are_read(sqlite: Driver, tmp_path: Path) -> None:
+    sqlite.create(1)
+    sqlite.append(1, message(1), message(2, body=body(77)), message(3))
+    with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM body")
+    with pytest.raises(StoreError, match=r"is damaged: .* body 77\.$"):
+        sqlite.read(1)
+    assert sqlite.numbers(1, through=1) == [1]
+    assert sqlite.numbers(1, after=2) == [3]
+
+
+def test_a_batch_has_a_body_once_however_many_messages_have_it() -> None:
+    data = bytes(1_000_000)
+    changes = Changes(appends=[(id, message(1, b"front", body=body(1, data))) for id in range(1, 501)])
+    batch = Batch(changes)
+    joined = Batch.join([batch, Batch(Changes(appends=[(501, message(1, b"front", body=body(1, data)))]))])
+    for each in batch, joined:
+        assert not each.is_long
+        (parameters,) = each.parameters()
+        assert 1_000_000 < len(parameters["bytes"]) < 1_010_000
 
 
 def test_every_index_is_partial_so_that_a_plain_message_is_in_none(sqlite: Driver, tmp_path: Path) -> None:
     indexes = query(tmp_path / "data", "SELECT name, partial FROM pragma_index_list('message')")
     assert sorted(indexes) == [
+        ("message_body", 1),
         ("message_due", 1),
         ("message_expiry", 1),
         ("message_session", 1),
@@ -289,54 +373,69 @@ def test_every_index_is_partial_so_that_a_plain_message_is_in_none(sqlite: Drive
     ]
 
 
+SCANS = tuple(f"SCAN {table}" for table in ("message", "session", "body", "history", "old"))
+
 _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?)"
 
 
 @pytest.mark.parametrize(
     ("statements", "how"),
     [
-        (sqlite_reader._BY_NUMBER, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
-        (sqlite_reader._ACTIVE, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
-        (sqlite_reader._BY_KEYS, "message USING INTEGER PRIMARY KEY (rowid=?)"),
-        (sqlite_reader._BY_STATE, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
-        (sqlite_reader._BY_SESSION, _SESSION),
-        (sqlite_reader._BY_SESSION_AND_STATE, _SESSION),
-        (sqlite_reader._EXPIRED.past, "INDEX message_expiry (<expr>=? AND expires_at>? AND expires_at<?)"),
-        ((sqlite_reader._EXPIRED.following,), "INDEX message_expiry (<expr>=?"),
-        (sqlite_reader._DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
-        ((sqlite_reader._DUE.following,), "INDEX message_due (<expr>=?"),
-        ((sqlite_reader._SESSION_COUNTS,), "COVERING INDEX message_session (<expr>=?"),
-        ((sqlite_reader._SESSION_STATE,), "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
-        ((sqlite_reader._SESSIONS,), "COVERING INDEX message_session (<expr>=?"),
-        ((sqlite_reader._SESSIONS,), "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),
-        ((sqlite_reader._UPDATED_SESSIONS,), "INDEX sqlite_autoindex_session_1 (entity=?)"),
+        (sqlite_queries.BY_NUMBER, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_queries.ACTIVE_BY_NUMBER, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_queries.BY_KEYS, "message USING INTEGER PRIMARY KEY (rowid=?)"),
+        (sqlite_queries.BY_STATE, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        (sqlite_queries.BY_SESSION, _SESSION),
+        (sqlite_queries.BY_SESSION_AND_STATE, _SESSION),
+        (sqlite_queries.EXPIRED.past, "INDEX message_expiry (<expr>=? AND expires_at>? AND expires_at<?)"),
+        ((sqlite_queries.EXPIRED.following,), "INDEX message_expiry (<expr>=?"),
+        (sqlite_queries.DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
+        ((sqlite_queries.DUE.following,), "INDEX message_due (<expr>=?"),
+        ((sqlite_queries.SESSION_COUNTS,), "COVERING INDEX message_session (<expr>=?"),
+        ((sqlite_queries.SESSION_STATE,), "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
+        ((sqlite_queries.SESSIONS,), "COVERING INDEX message_session (<expr>=?"),
+        ((sqlite_queries.SESSIONS,), "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),
+        ((sqlite_queries.UPDATED_SESSIONS,), "INDEX sqlite_autoindex_session_1 (entity=?)"),
+        (sqlite_queries.BY_NUMBER[:1], "body USING INTEGER PRIMARY KEY (rowid=?)"),
+        ((sqlite_queries.BODIES,), "body USING INTEGER PRIMARY KEY (rowid=?)"),
+        ((sqlite_queries.SEEN,), "history USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     ],
 )
 def test_no_read_scans_or_sorts_what_is_stored(
     sqlite: Driver, tmp_path: Path, statements: tuple[str, ...], how: str
 ) -> None:
     names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now"]
-    names += ["keys", "skip", "top", "updated_after"]
+    names += ["keys", "skip", "top", "updated_after", "since"]
     for statement in statements:
         with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
             plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
         steps = [step for *_, step in plan]
         assert any(how in step for step in steps), steps
-        assert not [step for step in steps if step.startswith(("SCAN message", "SCAN session"))]
+        assert not [step for step in steps if step.startswith(SCANS)]
         # Counts are sorted, one row a session, by the first of its messages.
-        assert statement == sqlite_reader._SESSION_COUNTS or not [step for step in steps if "TEMP B-TREE" in step]
+        assert statement == sqlite_queries.SESSION_COUNTS or not [step for step in steps if "TEMP B-TREE" in step]
 
 
-def test_a_commit_that_clears_session_states_looks_them_up() -> None:
+@pytest.mark.parametrize(
+    ("section", "how"),
+    [
+        ("session_states", "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
+        ("freed", "body USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("freed", "message USING COVERING INDEX message_body (body=?)"),
+        ("forgotten", "old USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        ("runs", "run_message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+    ],
+)
+def test_what_a_commit_deletes_it_looks_up(section: str, how: str) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         sqlite_schema.migrate(connection)
-        (clear,) = [part for part in sqlite_writer._SET_UP[1].split(";") if "DELETE FROM session" in part]
-        plan = connection.execute(
-            f"EXPLAIN QUERY PLAN {clear.replace('NEW.', ':')}", {"bytes": b"", "session_states": "[]"}
-        )
-        steps = [step for *_, step in plan]
-    assert any("INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)" in step for step in steps), steps
-    assert not [step for step in steps if step.startswith("SCAN session")]
+        steps: list[str] = []
+        for statement in sqlite_writer._STEPS[section].split(";")[:-1]:
+            parameters = {"bytes": b"", section: "[]"}
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement.replace('NEW.', ':')}", parameters)
+            steps += [step for *_, step in plan]
+    assert any(how in step for step in steps), steps
+    assert not [step for step in steps if step.startswith(SCANS)]
 
 
 def test_every_folder_that_was_made_is_synced_into_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

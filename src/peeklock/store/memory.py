@@ -8,7 +8,6 @@ What is handed over is copied, and so is what is handed out, so that a message h
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -35,6 +34,7 @@ from .base import (
     StoreError,
     TimedRead,
 )
+from .sorted_numbers import SortedNumbers
 
 _Answer = TypeVar("_Answer")
 
@@ -175,25 +175,25 @@ class _Entity:
     def __init__(self, stored: StoredEntity) -> None:
         self.stored = stored
         self.messages: dict[int, StoredMessage] = {}
-        self._by_state = {state: _SortedNumbers() for state in _STATES}
-        self._by_session: dict[int, dict[str, _SortedNumbers]] = {state: {} for state in _STATES}
+        self._by_state = {state: SortedNumbers() for state in _STATES}
+        self._by_session: dict[int, dict[str, SortedNumbers]] = {state: {} for state in _STATES}
         """By state, then by session."""
-        self._expiries = _SortedNumbers()
+        self._expiries = SortedNumbers()
         """Of active messages: the time in the high bits, the sequence number in the low ones."""
-        self._due_times = _SortedNumbers()
+        self._due_times = SortedNumbers()
         """Of scheduled messages, likewise."""
         self._session_states: dict[str, tuple[bytes, int]] = {}
         """With the time when they were set."""
         self._seen: dict[int, list[bytes]] = {}
         """By the time when it was seen."""
-        self._seen_times = _SortedNumbers()
+        self._seen_times = SortedNumbers()
 
     def add(self, message: StoredMessage) -> None:
         number = message.sequence_number
         self.messages[number] = message
         self._by_state[message.state].add(number)
         if message.session_id is not None:
-            self._by_session[message.state].setdefault(message.session_id, _SortedNumbers()).add(number)
+            self._by_session[message.state].setdefault(message.session_id, SortedNumbers()).add(number)
         if message.expires_at is not None and message.state == ACTIVE:
             self._expiries.add(message.expires_at << _NUMBER_BITS | number)
         if message.due_at is not None and message.state == SCHEDULED:
@@ -263,7 +263,7 @@ class _Entity:
     def read_due(self, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
         return self._read_timed(self._due_times, now, limit)
 
-    def _read_timed(self, times: _SortedNumbers, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
+    def _read_timed(self, times: SortedNumbers, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
         first = list(islice(times.between(_BEFORE_ALL, None), limit + 1))
         past = [key for key in first[:limit] if key >> _NUMBER_BITS <= now]
         others = first[len(past) :]
@@ -306,67 +306,6 @@ class _Entity:
 
     def read_seen(self, since: int) -> list[tuple[bytes, int]]:
         return [(key, at) for at in self._seen_times.between(since - 1, None) for key in self._seen[at]]
-
-
-class _SortedNumbers:
-    """Distinct numbers in order, in blocks short enough that adding to and taking from one costs nothing."""
-
-    _BLOCK = 1024
-
-    __slots__ = ("_blocks", "_lasts")
-
-    def __init__(self) -> None:
-        self._blocks: list[list[int]] = []
-        self._lasts: list[int] = []
-        """The last number of each block."""
-
-    def __bool__(self) -> bool:
-        return bool(self._blocks)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._blocks))
-
-    @property
-    def first(self) -> int:
-        """There must be one."""
-        return self._blocks[0][0]
-
-    def add(self, number: int) -> None:
-        blocks, lasts = self._blocks, self._lasts
-        if not lasts or number > lasts[-1]:  # the usual case, numbers being handed out in order
-            if blocks and len(blocks[-1]) < self._BLOCK:
-                blocks[-1].append(number)
-                lasts[-1] = number
-            else:
-                blocks.append([number])
-                lasts.append(number)
-            return
-        at = bisect_left(lasts, number)
-        block = blocks[at]
-        insort(block, number)
-        if len(block) > 2 * self._BLOCK:
-            blocks[at : at + 1] = [block[: self._BLOCK], block[self._BLOCK :]]
-            lasts.insert(at, block[self._BLOCK - 1])
-
-    def remove(self, number: int) -> None:
-        """The number must be there."""
-        at = bisect_left(self._lasts, number)
-        block = self._blocks[at]
-        del block[bisect_left(block, number)]
-        if block:
-            self._lasts[at] = block[-1]
-        else:
-            del self._blocks[at], self._lasts[at]
-
-    def between(self, after: int, through: int | None) -> Iterator[int]:
-        """after < number <= through, ascending."""
-        for at in range(bisect_right(self._lasts, after), len(self._blocks)):
-            block = self._blocks[at]
-            for index in range(bisect_right(block, after), len(block)):
-                number = block[index]
-                if through is not None and number > through:
-                    return
-                yield number
 
 
 def _add(counters: Counters, delta: Counters) -> None:

@@ -70,7 +70,7 @@ class Batch:
             self.seen.setdefault(id << NUMBER_BITS | at, []).append(seen)
             self.size += len(seen)
         for id, before in changes.forgotten:
-            self._forget(id, id << NUMBER_BITS | min(max(before, 0), MAX_NUMBER))
+            self._forget(id, (id << NUMBER_BITS) + min(before, MAX_NUMBER + 1))
 
     def _append(self, appends: list[tuple[int, StoredMessage]]) -> None:
         size = 0

@@ -2,7 +2,7 @@
 
 A message's rowid is its entity's number in the high bits and its sequence number in the low 44: messages of
 one entity lie together, in order, in one B-tree, and appending goes to a page that is in the cache. All
-its indexes are partial, so that a plain message (active, without session and expiry) is in none of them.
+its indexes are partial, so that a plain message (active, without session, expiry and shared body) is in none of them.
 
 `PRAGMA user_version` counts the migrations that were applied, `application_id` says whose file it is.
 """

@@ -123,7 +123,7 @@ _STEPS = {
         SELECT key, substr(NEW.bytes, seen_at, seen_length)
         FROM (SELECT {_fields("key", "seen_at", "seen_length")} FROM json_each(NEW.seen))
         WHERE key >> {NUMBER_BITS} IN (SELECT id FROM entity)
-        ON CONFLICT (key) DO UPDATE SET seen = seen || excluded.seen;
+        ON CONFLICT (key) DO UPDATE SET seen = CAST(seen || excluded.seen AS BLOB);
     """,
     "forgotten": f"""
         DELETE FROM history WHERE key IN (

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from peeklock.store.memory import _SortedNumbers
+from peeklock.store.sorted_numbers import SortedNumbers
 
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_sorted_numbers_are_a_sorted_set(ordered: bool) -> None:
     randomness = random.Random(7)
-    numbers = _SortedNumbers()
+    numbers = SortedNumbers()
     model = list(range(0, 30_000, 3))
     for number in model if ordered else randomness.sample(model, len(model)):
         numbers.add(number)
