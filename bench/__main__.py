@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, operations, throughput
+from bench import backlog, operations, throughput, topics
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
 from bench.processes import StartFailed
@@ -22,7 +22,8 @@ _LONGER: Final = """\
 This was the short version. For figures to compare:
   python -m bench throughput
   python -m bench backlog
-  python -m bench operations"""
+  python -m bench operations
+  python -m bench topics"""
 
 Measure = Callable[[Path, ExitStack], dict[str, Any]]
 
@@ -70,10 +71,16 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
     if options.command == "operations":
         many = operations.Options(count=options.count, size=options.size, rounds=options.rounds)
         return [lambda folder, started: operations.run(many, folder, started)]
+    if options.command == "topics":
+        wide = topics.Options(
+            count=options.count, size=options.size, rounds=options.rounds, subscriptions=options.subscriptions
+        )
+        return [lambda folder, started: topics.run(wide, folder, started)]
     return [
         lambda folder, started: throughput.run(throughput.Options(count=20_000, latency_count=300), folder, started),
         lambda folder, started: backlog.run(backlog.Options(count=100_000), folder, started),
         lambda folder, started: operations.run(operations.Options(count=4000, rounds=1), folder, started),
+        lambda folder, started: topics.run(topics.Options(count=2000, rounds=1), folder, started),
     ]
 
 
@@ -114,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
 
     speed = commands.add_parser("throughput", parents=[common, load], help="messages a second, latency, CPU, memory")
     speed.add_argument("--count", type=_between(1, 5_000_000), default=100_000, help="(default: 100000)")
-    speed.add_argument("--connections", type=_numbers, default=(1, 8), metavar="1,8", help="(default: 1,8)")
+    speed.add_argument("--connections", type=_numbers(64), default=(1, 8), metavar="1,8", help="(default: 1,8)")
     speed.add_argument("--latency-count", type=_between(1, 100_000), default=1000, help="(default: 1000)")
     speed.add_argument("--memory", action="store_true", help="measure Peeklock with its store in memory")
     speed.add_argument("--no-peer", action="store_true", help="leave RabbitMQ out")
@@ -129,6 +136,16 @@ def _parser() -> argparse.ArgumentParser:
 
     many = commands.add_parser("operations", parents=[common, load], help="$management operations in batches")
     many.add_argument("--count", type=_between(20, 1_000_000), default=20_000, help="(default: 20000)")
+
+    wide = commands.add_parser("topics", parents=[common, load], help="sending to topics with many subscriptions")
+    wide.add_argument("--count", type=_between(1, 200_000), default=20_000, help="(default: 20000)")
+    wide.add_argument(
+        "--subscriptions",
+        type=_numbers(2000),
+        default=(1, 10, 100, 1000),
+        metavar="1,10",
+        help="how many, of a topic each (default: 1,10,100,1000)",
+    )
     return parser
 
 
@@ -142,8 +159,11 @@ def _between(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(_between(1, 64)(part) for part in text.split(",")))
+def _numbers(most: int) -> Callable[[str], tuple[int, ...]]:
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(_between(1, most)(part) for part in text.split(",")))
+
+    return numbers
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.interrupts import interrupts
 from bench.processes import Child, resident_bytes
@@ -18,6 +19,8 @@ from peeklock.client import ReceiveMode, parse_endpoint
 
 QUEUE: Final = "bench"
 SHORT_QUEUE: Final = "bench-short"
+LARGEST: Final = {"MaxSizeInMegabytes": 5120}
+"""The most the standard profile has: a million messages of 1 KiB are more than the default size."""
 _SOURCE: Final = Path(__file__).parents[1] / "src"
 
 
@@ -41,16 +44,20 @@ class Target:
 class Peeklock:
     """`peeklock serve` on a free port, with two queues that hold what a benchmark needs. A context manager's resource.
 
+    Topics are given as they stand in a configuration file.
+
     `start` may be called again after `stop` or `kill`, on the same data.
     """
 
-    def __init__(self, folder: Path, started: ExitStack, *, memory: bool = False) -> None:
+    def __init__(
+        self, folder: Path, started: ExitStack, *, memory: bool = False, topics: Sequence[dict[str, Any]] = ()
+    ) -> None:
         self._folder = folder
         self._memory = memory
         self._child: Child | None = None
         self._url = ""
         self._config = folder / "config.json"
-        self._config.write_text(json.dumps(_config()))
+        self._config.write_text(json.dumps(_config(topics)))
         started.callback(self.stop)
 
     @property
@@ -95,11 +102,11 @@ class Peeklock:
         )
 
 
-def _config() -> dict[str, object]:
-    # The largest queue of the standard profile: a million messages of 1 KiB are more than the default size.
-    properties = {"MaxSizeInMegabytes": 5120, "LockDuration": "PT5M"}
+def _config(topics: Sequence[dict[str, Any]]) -> dict[str, object]:
+    properties = {**LARGEST, "LockDuration": "PT5M"}
     queues = [{"Name": name, "Properties": properties} for name in (QUEUE, SHORT_QUEUE)]
-    return {"UserConfig": {"Namespaces": [{"Name": "sbemulatorns", "Queues": queues}]}}
+    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": list(topics)}
+    return {"UserConfig": {"Namespaces": [namespace]}}
 
 
 def external_target(url: str, address: str) -> Target:

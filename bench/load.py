@@ -11,12 +11,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import cycle, islice, repeat
 from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 from typing import Any, Final
 
-from peeklock.client import Connection, Header, Message, Properties, ReceivedMessage, ReceiveMode, connect
+from peeklock.client import Connection, Header, Int, Message, Properties, ReceivedMessage, ReceiveMode, connect
 
 PREFETCH: Final = 1000
 SETTLE_AT_ONCE: Final = 250
@@ -43,6 +43,13 @@ class Job:
 
 class Send(Job):
     """Send `count` durable messages, unsettled, with many in flight, and wait for every outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendNumbered(Job):
+    """As `Send`, with an application property `number` that goes through these, again and again."""
+
+    numbers: range
 
 
 class Receive(Job):
@@ -73,10 +80,14 @@ class Result:
     """What the load process itself spent."""
 
 
-def encoded_message(size: int, body_start: bytes = b"") -> bytes:
-    """A durable message with a body of `size` bytes."""
-    body = body_start + b"x" * (size - len(body_start))
-    return Message(header=Header(durable=True), properties=Properties(message_id="x" * 16), data=[body]).encode()
+def encoded_message(size: int, body_start: bytes = b"", **user: Any) -> bytes:
+    """A durable message with a body of `size` bytes, and with these application properties."""
+    return Message(
+        header=Header(durable=True),
+        properties=Properties(message_id="x" * 16),
+        application_properties=user or None,
+        data=[body_start + b"x" * (size - len(body_start))],
+    ).encode()
 
 
 class LoadProcesses:
@@ -169,6 +180,14 @@ def _send(connection: Connection, job: Send, received: Any) -> Result:
     return Result(job.count, began, time.monotonic())
 
 
+def _send_numbered(connection: Connection, job: SendNumbered, received: Any) -> Result:
+    payloads = [encoded_message(job.size, number=Int(number)) for number in job.numbers]
+    sender = connection.sender(job.address)
+    began = time.monotonic()
+    sender.send_all(islice(cycle(payloads), job.count))
+    return Result(job.count, began, time.monotonic())
+
+
 def _receive(connection: Connection, job: Receive, received: Any) -> Result:
     began = ended = time.monotonic()
     receiver = connection.receiver(job.address, credit=PREFETCH, mode=job.mode)
@@ -224,6 +243,7 @@ def _up_to(messages: Iterator[ReceivedMessage], count: int) -> Iterator[Received
 
 _DO: Final[dict[type, Callable[[Connection, Any, Any], Result]]] = {
     Send: _send,
+    SendNumbered: _send_numbered,
     Receive: _receive,
     Pace: _pace,
     Watch: _watch,

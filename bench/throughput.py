@@ -121,7 +121,7 @@ def _targets(options: Options, folder: Path, started: ExitStack) -> list[Target]
 
 
 def _send(loads: LoadProcesses, target: Target, connections: int, count: int, size: int) -> Phase:
-    return _phase(
+    return phase(
         loads,
         target,
         [Send(url=target.url, address=target.address, count=n, size=size) for n in _shares(count, connections)],
@@ -130,10 +130,11 @@ def _send(loads: LoadProcesses, target: Target, connections: int, count: int, si
 
 def _receive(loads: LoadProcesses, target: Target, connections: int, count: int) -> Phase:
     job = Receive(url=target.url, address=target.address, count=count, mode=target.mode)
-    return _phase(loads, target, [job] * connections)
+    return phase(loads, target, [job] * connections)
 
 
-def _phase(loads: LoadProcesses, target: Target, jobs: list[Job]) -> Phase:
+def phase(loads: LoadProcesses, target: Target, jobs: list[Job]) -> Phase:
+    """Do the jobs at the same time, and say what it took."""
     cpu_before: list[float | None] = []
     results = loads.run(jobs, lambda: cpu_before.append(cpu_seconds(target.pid)))
     cpu_after = cpu_seconds(target.pid)

@@ -101,12 +101,28 @@ def test_backlog_prints_memory_restart_and_ratio(tmp_path: Path) -> None:
         assert float(value) > 0
 
 
+def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    arguments = ["--count", "60", "--rounds", "1", "--subscriptions", "1,3", "--json", str(report)]
+    code, output, errors = bench(tmp_path, "topics", *arguments)
+    assert (code, errors) == (0, "")
+    ((number, rate, *_),) = cells(output, "plain queue")
+    assert (number, float(rate.replace(",", "")) > 0) == ("1", True)
+    for filters in ("SQL", "correlation"):
+        rows = cells(output, filters)
+        assert [row[0] for row in rows] == ["1", "3"]
+        assert all(float(figure.replace(",", "")) > 0 for row in rows for figure in (row[1], row[3], row[4], row[6]))
+    (written,) = json.loads(report.read_text())
+    assert [len(entry["one"]) for entry in written["rounds"]] == [1] * 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["throughput", "--count", "0"], "must be from 1 to"),
         (["throughput", "--connections", "1,99"], "must be from 1 to 64, not 99"),
         (["backlog", "--size", "1000000"], "must be from 8 to"),
+        (["topics", "--subscriptions", "1,5000"], "must be from 1 to 2000, not 5000"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -28,11 +28,10 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.names import fold
+from peeklock.broker.queue import Queue
 from peeklock.broker.rules.matching import check_rule
-from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import Profile
 from peeklock.broker.topic import Topic
-from peeklock.store.base import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class Runtime:
     scheduled: int = 0
     dead_letter: int = 0
     transfer: int = 0
-    """On their way to another entity; they are there within the same commit."""
+    """Waiting to be forwarded."""
     transfer_dead_letter: int = 0
     size_in_bytes: int = 0
     subscription_count: int = 0
@@ -120,8 +119,10 @@ class Administration:
     def runtime(self, entity: Entity) -> Runtime:
         counters = entity.counters
         letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
+        forwards = isinstance(entity, Queue) and entity.forwards
         return Runtime(
-            active=counters.active,
+            active=0 if forwards else counters.active,
+            transfer=counters.active if forwards else 0,
             deferred=counters.deferred,
             scheduled=counters.scheduled,
             dead_letter=0 if letters is None else letters.counters.active + letters.counters.deferred,
@@ -236,8 +237,7 @@ class Administration:
         def created(error: BrokerError | None) -> None:
             if error is None:
                 made = self._catalogue.add(rows, definition)
-                if isinstance(made, SessionQueue):
-                    made.load(_nothing_to_read)
+                self._catalogue.begin(made)
             done(error)
 
         self._commit(lane, path, created)
@@ -249,7 +249,7 @@ class Administration:
         self._change(container, replace(definition, name=container.definition.name), done)
 
     def _change(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
-        self._begin(container.path)
+        self._begin(container.path, container)
         lane = self._journal.moves
         row = self._catalogue.changed_row(container, definition)
         lane.changes.entities[row.id] = row
@@ -262,10 +262,10 @@ class Administration:
         self._commit(lane, container.path, changed)
 
     def _delete(self, container: AnyContainer, done: Done) -> None:
-        below = f"{fold(container.path)}/"
+        below = fold(subscription_path(container.path, ""))
         if any(path.startswith(below) for path in self._changing):
             raise EntityChanging(f"Something of the entity '{container.path}' is being changed; try again.")
-        self._begin(container.path)
+        self._begin(container.path, container)
         doomed: list[AnyContainer] = [container]
         if isinstance(container, Topic):
             doomed += container.subscriptions.values()
@@ -294,9 +294,9 @@ class Administration:
         except BrokerError as failure:
             log.info("an idle entity stays: %s", failure)
 
-    def _begin(self, path: str, parent: Topic | None = None) -> None:
-        paths = [path] if parent is None else [path, parent.path]
-        if any(fold(each) in self._changing for each in paths):
+    def _begin(self, path: str, of: Entity | None) -> None:
+        """A change of what is at that path, which goes with the entity it is or belongs to."""
+        if fold(path) in self._changing or (of is not None and of.doomed):
             raise EntityChanging(f"The entity '{path}' is being changed; try again.")
         self._changing.add(fold(path))
 
@@ -312,7 +312,3 @@ class Administration:
 def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
     assert isinstance(subscription.definition, SubscriptionDefinition)
     return subscription.definition.rules
-
-
-def _nothing_to_read(error: StoreError | None) -> None:
-    """A new queue has no sessions that the store would have to be asked for."""

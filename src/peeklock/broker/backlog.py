@@ -94,6 +94,8 @@ class Backlog:
 
     def add(self, message: StoredMessage) -> None:
         """A message that is active in the store and now waits here: new, or come back."""
+        if self._forgotten:
+            return
         number = message.sequence_number
         if number > self._tail:
             whole = self._through == self._tail

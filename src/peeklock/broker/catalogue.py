@@ -88,16 +88,21 @@ class Catalogue:
 
     @property
     def queues(self) -> list[AnyQueue]:
-        return [each for each in self._all() if isinstance(each.definition, QueueDefinition)]
+        return [each for each in self.whole if isinstance(each.definition, QueueDefinition)]
 
     @property
     def topics(self) -> list[Topic]:
-        return [each for each in self._all() if isinstance(each, Topic)]
+        return [each for each in self.whole if isinstance(each, Topic)]
 
     @property
     def containers(self) -> list[AnyContainer]:
         """All, sub-queues too."""
         return list(self._containers.values())
+
+    @property
+    def whole(self) -> list[AnyContainer]:
+        """All but the sub-queues."""
+        return [each for each in self._containers.values() if not each.is_dead_letter_queue]
 
     def find(self, path: str) -> AnyContainer:
         found = self._containers.get(fold(path))
@@ -118,9 +123,6 @@ class Catalogue:
         if found.is_dead_letter_queue or isinstance(found.definition, SubscriptionDefinition):
             raise EntityNotFound(path)
         return found
-
-    def _all(self) -> list[AnyContainer]:
-        return [each for each in self._containers.values() if not each.is_dead_letter_queue]
 
     # --- as the store has them ---
 
@@ -174,7 +176,7 @@ class Catalogue:
     # --- coming and going ---
 
     def add(self, rows: Rows, definition: AnyDefinition) -> AnyContainer:
-        """An entity is in the store: from now on it is there."""
+        """An entity is in the store: from now on it is there. It does nothing by itself before `begin`."""
         for row in rows.all():
             self._stored[row.id] = row
         main = rows.main
@@ -197,8 +199,12 @@ class Catalogue:
             assert isinstance(topic, Topic)
             assert not isinstance(made, Topic)
             topic.add(made)
-        self._apply(made)
         return made
+
+    def begin(self, container: AnyContainer) -> None:
+        """All that the entity may meet is there: let it live."""
+        container.begin()
+        self._apply(container)
 
     def change(self, container: AnyContainer, row: StoredEntity, definition: AnyDefinition) -> None:
         """The new definition of an entity is in the store."""

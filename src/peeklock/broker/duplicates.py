@@ -11,8 +11,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.broker.envelope import identity_of, partition_key_of
-from peeklock.broker.errors import BrokerError, StorageFailed
+from peeklock.broker.envelope import identity_of, partition_key_of, session_of
+from peeklock.broker.errors import BrokerError, ServerBusy, StorageFailed
 from peeklock.broker.journal import Journal, Lane
 from peeklock.store.base import StoredMessage
 
@@ -23,6 +23,16 @@ KEY_BYTES: Final = 16
 """Long enough that two ids with one fingerprint are not to be expected in the life of any broker."""
 TIDY_MS: Final = 1000
 """How long what has run out may lie about: it is dropped together, not one by one."""
+
+
+class _Batch:
+    """Messages that were noted together; whoever repeats one of them wants to know what became of them."""
+
+    __slots__ = ("is_stored", "lane")
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.is_stored = False
 
 
 class History:
@@ -36,6 +46,8 @@ class History:
         self._agenda = agenda
         self._taken: dict[bytes, int] = {}
         """Fingerprint to when; in that order, but for clocks that were set back."""
+        self._under_way: dict[bytes, _Batch] = {}
+        """Those of `_taken` whose messages are on their way to the store."""
         self._tidying: Appointment | None = None
 
     @property
@@ -54,31 +66,39 @@ class History:
             self._tidying.cancel()
 
     def sift(self, lane: Lane, messages: list[StoredMessage], done: Done) -> tuple[list[StoredMessage], Done]:
-        """The messages that are new, noted on the lane they are staged on; and who to tell instead of `done`."""
+        """The messages that are new, noted on the lane they are staged on; and who to tell instead of `done`.
+
+        ServerBusy when one repeats a message on its way to the store, and other things depend on what becomes of it.
+        """
         now, since = self._agenda.now(), self.since
-        taken = self._taken
+        taken, under_way = self._taken, self._under_way
+        keys = [self._key(message) for message in messages]
+        repeated = [under_way[key] for key in keys if key in under_way and taken[key] > since]
+        if lane is not self._journal.sends and any(first.lane is not lane for first in repeated):
+            # A sender can be told later that neither was stored. What is removed for it elsewhere would be lost.
+            raise ServerBusy("The message repeats one that is being stored; try again.")
+        batch = _Batch(lane)
         kept: list[StoredMessage] = []
         noted: list[bytes] = []
-        repeated: list[bytes] = []
-        for message in messages:
-            key = self._key(message)
-            at = taken.get(key)
-            if at is not None and at > since:
-                repeated.append(key)
+        for key, message in zip(keys, messages, strict=True):
+            if taken.get(key, since) > since:
                 continue
             taken.pop(key, None)  # and to the end
             taken[key] = now
+            under_way[key] = batch
             noted.append(key)
             kept.append(message)
         lane.changes.seen += [(self._entity, key, now) for key in noted]
         self._expect_tidying()
 
         def outcome(error: BrokerError | None) -> None:
-            if error is not None:
-                for key in noted:
-                    taken.pop(key, None)
-            elif any(key not in taken for key in repeated):
-                # The first one was still on its way when this one came, and the store did not take it.
+            batch.is_stored = error is None
+            for key in noted:
+                if under_way.get(key) is batch:
+                    del under_way[key]
+                    if error is not None:
+                        taken.pop(key, None)
+            if error is None and not all(first.is_stored for first in repeated):
                 error = StorageFailed("The message was taken for a repetition of one that could not be stored.")
             done(error)
 
@@ -87,7 +107,7 @@ class History:
     def _key(self, message: StoredMessage) -> bytes:
         identity = identity_of(message.payload)
         if self._by_partition:
-            identity += b"\0" + partition_key_of(message.annex)
+            identity += b"\0" + (partition_key_of(message.annex) or session_of(message.payload))
         return blake2b(identity, digest_size=KEY_BYTES).digest()
 
     def _expect_tidying(self) -> None:
@@ -105,6 +125,7 @@ class History:
             old.append(key)
         for key in old:
             del self._taken[key]
+            self._under_way.pop(key, None)
         if old:
             lane = self._journal.rest
             lane.changes.forgotten.append((self._entity, since + 1))

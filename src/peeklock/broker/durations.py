@@ -1,12 +1,14 @@
 """ISO 8601 durations, as entity settings write them, to and from milliseconds.
 
-Knows the text form only. None stands for .NET's `TimeSpan.MaxValue`, which is how the service and its SDKs
-write "no limit"; which settings may have no limit is for the definitions to say.
+Knows the text form only. Settings are whole milliseconds; what rules compare is finer. None stands for .NET's
+`TimeSpan.MaxValue`, which is how the service and its SDKs write "no limit"; which settings may have no limit is for the
+definitions to say.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 SECOND = 1_000
 MINUTE = 60 * SECOND
@@ -49,14 +51,31 @@ def format_duration(ms: int | None) -> str:
         return MAX_DURATION_TEXT
     if ms < 0:
         raise ValueError(f"a duration is not negative, as {ms} ms is")
-    days, rest = divmod(ms, DAY)
-    hours, rest = divmod(rest, HOUR)
-    minutes, rest = divmod(rest, MINUTE)
-    seconds, millis = divmod(rest, SECOND)
+    return _format(ms * 1000)
+
+
+def parse_time(text: str) -> timedelta:
+    """As a rule's value: to the microsecond, and perhaps negative. ValueError when the text is no duration."""
+    ms = parse_duration(text.removeprefix("-"))
+    finer = text.partition(".")[2].removesuffix("S")[3:6].ljust(3, "0")
+    time = timedelta(milliseconds=MAX_DURATION_MS if ms is None else ms, microseconds=int(finer))
+    return -time if text.startswith("-") else time
+
+
+def format_time(time: timedelta) -> str:
+    """What `parse_time` reads as the same."""
+    return ("-" if time < timedelta() else "") + _format(abs(time) // timedelta(microseconds=1))
+
+
+def _format(microseconds: int) -> str:
+    days, rest = divmod(microseconds, DAY * 1000)
+    hours, rest = divmod(rest, HOUR * 1000)
+    minutes, rest = divmod(rest, MINUTE * 1000)
+    seconds, rest = divmod(rest, SECOND * 1000)
     date = f"{days}D" if days else ""
     time = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "")
-    if millis:
-        time += f"{seconds}." + f"{millis:03}".rstrip("0") + "S"
+    if rest:
+        time += f"{seconds}." + f"{rest:06}".rstrip("0") + "S"
     elif seconds or not (date or time):
         time += f"{seconds}S"
     return f"P{date}T{time}" if time else f"P{date}"

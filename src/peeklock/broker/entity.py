@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
-from peeklock.broker.definitions import AnyDefinition
+from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import History
 from peeklock.broker.envelope import Annex, Incoming
 from peeklock.broker.errors import (
@@ -32,7 +32,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.settings import Status
-from peeklock.store.base import ACTIVE, SCHEDULED, Changes, Counters, Store, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,6 @@ Done = Callable[[BrokerError | None], None]
 
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
-PASSING_BYTES: Final = 64 * 1024
 
 _pack_tag = struct.Struct(">IQ").pack
 
@@ -155,12 +154,17 @@ class Entity:
         return self.definition.requires_session
 
     @property
+    def copies(self) -> int:
+        """How many a message sent to it may become, at most."""
+        return 1
+
+    @property
     def is_in_use(self) -> bool:
         """Whether it is more than idle at the moment: somebody stands at it, or messages wait."""
         parts = (self, self.dead_letters, self.transfer_dead_letters)
-        return bool(self.counters.active or self.counters.scheduled) or any(
-            part.watchers for part in parts if part is not None
-        )
+        # A subscription is given messages; that some wait there does not mean that anybody wants them.
+        waiting = 0 if isinstance(self.definition, SubscriptionDefinition) else self.counters.active
+        return bool(waiting or self.counters.scheduled) or any(part.watchers for part in parts if part is not None)
 
     @property
     def has_sessions(self) -> bool:
@@ -199,7 +203,16 @@ class Entity:
         """Raise why the lock is not good any more."""
         raise NotImplementedError  # abstract
 
+    def _spared(self) -> None:
+        """It was to be deleted and is not, after all: what was left alone meanwhile is taken up."""
+
     # --- its life ---
+
+    def begin(self) -> None:
+        """All entities are there, with what they must know of their messages: time may do its work."""
+        for part in (self.dead_letters, self.transfer_dead_letters):
+            if part is not None:
+                part.begin()
 
     def load_history(self, done: Callable[[StoreError | None], None]) -> None:
         """At start: which messages were taken within the window."""
@@ -234,6 +247,8 @@ class Entity:
             if part is not None:
                 part.doomed = doomed
                 part._refuses_sends = part._why_no_sends()
+                if not doomed:
+                    part._spared()
 
     def vanish(self) -> None:
         """It is deleted: let go of everything."""
@@ -294,12 +309,6 @@ class Entity:
             message.sequence_number = self._last_number
         return [message.sequence_number for message in messages]
 
-    def passing_message(self) -> Changes:
-        """A message that comes and goes in one commit: whether the store takes messages, at the price of a number."""
-        self._last_number += 1
-        message = StoredMessage(self._last_number, bytes(PASSING_BYTES), self._agenda.now())
-        return Changes(appends=[(self.entity, message)], removals=[(self.entity, message)])
-
     def _admit(self, incoming: Incoming, now: int) -> StoredMessage:
         bare, annex, ttl, session_id, scheduled_at = incoming
         if session_id is None and self.definition.requires_session:
@@ -328,6 +337,8 @@ class Entity:
             return EntityNotFound(self.path)
         if self.is_dead_letter_queue:
             return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
+        if isinstance(self.definition, SubscriptionDefinition):
+            return OperationNotAllowed(f"Messages cannot be sent to '{self.path}': send to its topic.")
         status = self.definition.status
         if status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):
             return EntityDisabled(f"The entity '{self.path}' does not take messages: its status is {status}.")

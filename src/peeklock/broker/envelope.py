@@ -182,7 +182,10 @@ def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:
     Some clients take it as the time from creation to expiry; so a creation time, where there is one, is ours too.
     """
     found = scan(bare)
-    fields = [] if found.properties is None else raw_fields(bare, found.properties)
+    try:
+        fields = [] if found.properties is None else raw_fields(bare, found.properties)
+    except DecodeError:
+        return bare  # nobody looked inside when it came; it expires all the same
     fields += [NULL] * (_ABSOLUTE_EXPIRY + 1 - len(fields))
     fields[_ABSOLUTE_EXPIRY] = encode_value(Timestamp(expires_at))
     if len(fields) > _CREATION_TIME and fields[_CREATION_TIME] != NULL:
@@ -231,12 +234,29 @@ def split(bare: bytes) -> tuple[bytes, bytes]:
 
 
 def session_id_of(bare: bytes) -> str | None:
-    return _text(_property(scan(bare), _GROUP_ID), "session id")
+    """None when it has none, or its properties cannot be read."""
+    try:
+        return _text(_property(scan(bare), _GROUP_ID), "session id")
+    except DecodeError:
+        return None
+
+
+def session_of(bare: bytes) -> bytes:
+    """What stands for the session id in the message, whatever that is; nothing if nothing does."""
+    try:
+        value = _property(scan(bare), _GROUP_ID)
+    except DecodeError:
+        return b""
+    return b"" if value is None else str(value).encode()
 
 
 def identity_of(bare: bytes) -> bytes:
     """What makes two messages the same one for duplicate detection: the message id, whatever its type, as text."""
-    return str(_property(scan(bare), _MESSAGE_ID)).encode()
+    found = scan(bare)
+    try:
+        return str(_property(found, _MESSAGE_ID)).encode()
+    except DecodeError:
+        return bare if found.properties is None else bare[found.properties]
 
 
 def partition_key_of(annex: bytes | None) -> bytes:

@@ -19,6 +19,7 @@ from peeklock.broker.errors import (
     MessageLockLost,
     MessageSizeExceeded,
     QuotaExceeded,
+    ServerBusy,
     SessionIdMissing,
     TooManyHops,
 )
@@ -33,7 +34,8 @@ log = logging.getLogger(__name__)
 
 MAX_HOPS: Final = 4
 MAX_UNDER_WAY: Final = 1000
-"""Messages on their way from one source at a time."""
+"""Messages on their way from one source at a time. They go together, and others when they have arrived: if the store
+refuses some and takes others, they must not overtake each other."""
 AGAIN_MS: Final = 1000
 """After the store has failed."""
 
@@ -70,14 +72,13 @@ class Forwarder:
     # --- as a consumer ---
 
     def ready(self) -> bool:
-        return not self._paused and not self._stopped and self._under_way < MAX_UNDER_WAY
+        return not self._under_way and not self._paused and not self._stopped and len(self._gathered) < MAX_UNDER_WAY
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         assert lock is not None
         if not self._gathered:
             self._machinery.call_soon(self._forward_gathered)
         self._gathered.append(lock)
-        self._under_way += 1
 
     def reserve(self) -> None: ...
 
@@ -89,6 +90,7 @@ class Forwarder:
 
     def _forward_gathered(self) -> None:
         locks, self._gathered = self._gathered, []
+        self._under_way = len(locks)
         self._machinery.journal.all_or_nothing(partial(self._stage, locks))
         self._machinery.journal.wake()
 
@@ -96,9 +98,9 @@ class Forwarder:
         for lock in locks:
             done = partial(self._done, lock)
             try:
-                self._source.lock_of(lock.tag)
-                if self._source.doomed:
+                if self._source.doomed or self._paused:
                     raise MessageLockLost
+                self._source.lock_of(lock.tag)
             except MessageLockLost as failure:
                 done(failure)
                 continue
@@ -112,8 +114,12 @@ class Forwarder:
                 )
                 self._source.set_aside(lock, reason, str(failure), self._unforwardable, done)
                 continue
-            target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None)
-            self._source.complete(lock, done)
+            try:
+                target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None)
+            except ServerBusy as failure:
+                done(failure)
+            else:
+                self._source.complete(lock, done)
 
     def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
         """Where the message goes, and as what. Raises why it cannot."""
@@ -134,15 +140,14 @@ class Forwarder:
 
     def _done(self, lock: Lock, error: BrokerError | None) -> None:
         self._under_way -= 1
-        if error is None:
-            if not self._stopped:
-                self._source.want(self)
-            return
-        if not self._paused:
-            self._paused = True
-            agenda = self._machinery.agenda
-            agenda.at(agenda.now() + AGAIN_MS, self._resume)
-        self._source.release(lock)
+        if error is not None:
+            if not self._paused:
+                self._paused = True
+                agenda = self._machinery.agenda
+                agenda.at(agenda.now() + AGAIN_MS, self._resume)
+            self._source.release(lock)
+        if not self._under_way and not self._stopped:
+            self._source.want(self)
 
     def _resume(self) -> None:
         self._paused = False

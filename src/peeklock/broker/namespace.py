@@ -30,12 +30,15 @@ from peeklock.broker.entity import Machinery
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.names import DefinitionError, fold
+from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
-from peeklock.store.base import Changes, Store, StoredEntity, StoreError
+from peeklock.store.base import Changes, Store, StoredEntity, StoredMessage, StoreError
 
 PROBE_INTERVAL_MS = 1000
 """How often a store that failed is tried again."""
+
+PASSING_BYTES = 64 * 1024
 
 CallSoon = Callable[[Callable[[], None]], object]
 Ready = Callable[[StoreError | None], None]
@@ -145,14 +148,26 @@ class Namespace:
         topics = self.definition.topics
         given: list[tuple[str, AnyDefinition]] = [(queue.name, queue) for queue in self.definition.queues]
         given += [(topic.name, replace(topic, subscriptions=())) for topic in topics]
-        given += [(subscription_path(topic.name, each.name), each) for topic in topics for each in topic.subscriptions]
+        given += [
+            (subscription_path(spelt.get(fold(topic.name), topic.name), each.name), each)
+            for topic in topics
+            for each in topic.subscriptions
+        ]
         for path, definition in given:
+            if isinstance(definition, SubscriptionDefinition):
+                definition = replace(definition, rules=self._checked(definition.rules))
             path = spelt.get(fold(path), path)
             before = wanted.get(path)
             if before is not None:
                 definition = _updated(before, definition)
             wanted[path] = definition
         return wanted
+
+    def _checked(self, rules: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
+        """Before they are stored: what cannot be compiled would keep the broker from starting ever after."""
+        for rule in rules:
+            check_rule(rule)
+        return tuple(replace(rule, created_at=rule.created_at or self.now()) for rule in rules)
 
     def _brought_up_to_date(self, rows: Rows, definition: AnyDefinition) -> tuple[Rows, AnyDefinition]:
         """Of an entity that is there: its row with the definition that is wanted now, if that is another one."""
@@ -165,7 +180,7 @@ class Namespace:
         return Rows(replace(rows.main, definition=data), rows.parts), definition
 
     def _load(self, ready: Ready) -> None:
-        """What must be known of the messages before anybody is served."""
+        """What must be known of the messages before anybody is served, and before anything happens by itself."""
         containers = self._catalogue.containers
         steps: list[Callable[[Ready], None]] = []
         for container in containers:
@@ -174,13 +189,23 @@ class Namespace:
             if container.history is not None:
                 steps.append(container.load_history)
 
-        def next_step(error: StoreError | None) -> None:
-            if error is not None or not steps:
-                ready(error)
-            else:
-                steps.pop()(next_step)
+        left = len(steps) + 1
+        failure: StoreError | None = None
 
-        next_step(None)
+        def loaded(error: StoreError | None) -> None:
+            nonlocal left, failure
+            left -= 1
+            failure = failure or error
+            if left:
+                return
+            if failure is None:
+                for container in self._catalogue.whole:
+                    self._catalogue.begin(container)
+            ready(failure)
+
+        for step in steps:
+            step(loaded)
+        loaded(None)
 
     def _expect_recovery(self) -> None:
         """The store failed: try it again in a while, because senders may wait to hear that it works."""
@@ -190,10 +215,15 @@ class Namespace:
 
     def _probe(self) -> None:
         self._recovery_expected = False
-        # Not a dead-letter queue: its messages have the numbers of another one.
-        queue = next(iter(self.queues), None)
-        if self.journal.failure is not None and queue is not None:
-            self.journal.probe(queue.passing_message())
+        if self.journal.failure is not None:
+            self.journal.probe(self.passing_message())
+
+    def passing_message(self) -> Changes:
+        """A message that comes and goes in one commit: whether the store takes messages, at the price of a number."""
+        row = self._catalogue.namespace_row()
+        row.counters.last_sequence_number += 1
+        message = StoredMessage(row.counters.last_sequence_number, bytes(PASSING_BYTES), self.now())
+        return Changes(appends=[(row.id, message)], removals=[(row.id, message)])
 
 
 def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from peeklock.broker.entity import Lock
-from peeklock.broker.errors import BrokerError, MessageNotFound
+from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound
 from peeklock.broker.schedule import Scheduling, unreadable
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import ACTIVE, DEFERRED, Range, StoredMessage, StoreError
@@ -76,6 +76,9 @@ class Numbered(Scheduling):
             if isinstance(messages, StoreError):
                 finish(deleted or unreadable(messages))  # what was deleted before is gone
                 return
+            if self.doomed:
+                finish(deleted or EntityNotFound(self.path))
+                return
             leaving = [message for message in messages if self._may_delete(message, enqueued_before, changed)]
             removals = self._journal.rest.changes.removals
             for message in leaving:
@@ -139,6 +142,9 @@ class Numbered(Scheduling):
         if any(number in self._locks and self._locks[number].settling for number in numbers):
             # One is on its way back, or out: see what becomes of it. A lock that ran out is no reason to refuse.
             self._after_commit(partial(self.receive_deferred, numbers, session_id, deletes, done))
+            return
+        if self.doomed:
+            done(EntityNotFound(self.path))
             return
         now = self._agenda.now()
         there: dict[int, StoredMessage] = {}

@@ -72,7 +72,6 @@ class Queue(Numbered):
         """The same consumers."""
         self._awake = False
         self._forwarder: Forwarder | None = None
-        self._look_ahead()
 
     # --- forwarding ---
 
@@ -84,6 +83,10 @@ class Queue(Numbered):
         if destination is not None and unforwardable is not None:
             self._forwarder = Forwarder(self, destination, unforwardable, self._machinery)
             self.want(self._forwarder)
+
+    @property
+    def forwards(self) -> bool:
+        return self._forwarder is not None
 
     def check_receiving(self) -> None:
         super().check_receiving()
@@ -118,7 +121,6 @@ class Queue(Numbered):
         """Hand out what can be handed out, one message a consumer in turn."""
         self._awake = False
         if self.doomed:
-            self._wake_later()
             return
         consumers = self._consumers
         take = self._backlog.take
@@ -244,12 +246,11 @@ class Queue(Numbered):
 
     def _unlock_expired(self) -> None:
         """Give back what was held too long, and look again when the next lock runs out."""
-        if self.doomed:
-            self._lock_timer = self._agenda.at(self._agenda.now() + AGAIN_MS, self._unlock_expired)
-            return
         if self._lock_timer is not None:
             self._lock_timer.cancel()
             self._lock_timer = None
+        if self.doomed:
+            return
         now = self._agenda.now()
         due = None
         for lock in list(self._locks.values()):
@@ -264,6 +265,10 @@ class Queue(Numbered):
         elif self._locks:
             # Settlements are on their way, and may fail: look again in a while.
             self._lock_timer = self._agenda.at(now + self.definition.lock_duration_ms, self._unlock_expired)
+
+    def _spared(self) -> None:
+        self._unlock_expired()
+        self.wake()
 
     def _after_unlocking(self, error: BrokerError | None) -> None:
         if error is not None:

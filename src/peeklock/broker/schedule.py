@@ -9,7 +9,7 @@ from typing import Any
 from peeklock.broker.container import Container
 from peeklock.broker.entity import Done
 from peeklock.broker.envelope import Annex
-from peeklock.broker.errors import BrokerError, MessageNotFound, StorageFailed
+from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound, StorageFailed
 from peeklock.broker.journal import Lane
 from peeklock.broker.timetable import BATCH, Finished, Timetable
 from peeklock.store.base import ACTIVE, SCHEDULED, StoredMessage, StoreError, TimedRead
@@ -38,8 +38,9 @@ class Scheduling(Container):
         self._sweeps = 0
         """How many are removing messages wherever they stand."""
 
-    def _look_ahead(self) -> None:
-        """At start: what fell due while nobody looked, and what will."""
+    def begin(self) -> None:
+        """What fell due while nobody looked, and what will."""
+        super().begin()
         if self.counters.active:
             self._expiries.look()
         if self.counters.scheduled:
@@ -181,6 +182,9 @@ class Scheduling(Container):
             return
         if numbers & changed:
             self.cancel_scheduled(list(numbers), done)
+            return
+        if self.doomed:
+            done(EntityNotFound(self.path))
             return
         scheduled = {message.sequence_number: message for message in found if message.state == SCHEDULED}
         missing = sorted(number for number in numbers if number not in scheduled or number in self._leaving)

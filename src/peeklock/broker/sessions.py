@@ -18,6 +18,7 @@ from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import (
     BrokerError,
+    EntityNotFound,
     OperationNotAllowed,
     OperationTimedOut,
     QuotaExceeded,
@@ -67,19 +68,18 @@ class SessionQueue(Numbered):
             for id, active in counts.items():
                 session = self._sessions[id] = self._free[id] = Session(id)
                 session.active = active
-            self._look_ahead()
             done(None)
 
         if self.counters.active:
             self._store.read_session_counts(self.entity, found)
         else:
-            self._look_ahead()
             done(None)
 
     # --- accepting and letting go ---
 
     def accept(self, id: str, holder: SessionHolder) -> Session:
         """Give the holder that session, whether it has messages or not."""
+        self._check_there()
         session = self._sessions.get(id)
         if session is None:
             session = self._sessions[id] = Session(id)
@@ -112,13 +112,14 @@ class SessionQueue(Numbered):
             return
         try:
             waiter.outcome(self.accept(id, waiter.holder))
-        except SessionCannotBeLocked as failure:
+        except BrokerError as failure:
             waiter.outcome(failure)
 
     def accept_next(
         self, holder: SessionHolder, time_out_ms: int, outcome: Callable[[Session | BrokerError], None]
     ) -> Waiter | None:
         """Give the holder the next free session, at once or when there is one; returns the wait, if there is any."""
+        self._check_there()
         if self._free:
             session = self._free.popitem(last=False)[1]
             self._hold(session, holder)
@@ -130,6 +131,10 @@ class SessionQueue(Numbered):
         waiter.deadline = self._agenda.at(self._agenda.now() + time_out_ms, partial(self._time_out, waiter))
         self._waiting.append(waiter)
         return waiter
+
+    def _check_there(self) -> None:
+        if self.doomed:
+            raise EntityNotFound(self.path)
 
     def stop_waiting(self, waiter: Waiter) -> None:
         waiter.outcome = None
@@ -197,7 +202,6 @@ class SessionQueue(Numbered):
         if holder is None:
             return
         if self.doomed:
-            session.timer = self._agenda.at(self._agenda.now() + AGAIN_MS, partial(self._session_expired, session))
             return
         self._end_hold(session)
         for lock in list(session.locks.values()):
@@ -233,13 +237,23 @@ class SessionQueue(Numbered):
             outcome(OperationTimedOut(f"No session of '{self.path}' became free within the time to wait."))
 
     def vanish(self) -> None:
-        super().vanish()
         for waiter in list(self._waiting):
+            outcome = waiter.outcome
             self.stop_waiting(waiter)
+            if outcome is not None:
+                outcome(EntityNotFound(self.path))
+        super().vanish()
         for session in list(self._held):
             self._end_hold(session)
         self._sessions.clear()
         self._free.clear()
+
+    def _spared(self) -> None:
+        for session in list(self._held):
+            if session.expires_at <= self._agenda.now():
+                self._session_expired(session)
+            else:
+                self._wake(session)
 
     # --- handing out ---
 

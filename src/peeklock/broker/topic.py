@@ -12,7 +12,7 @@ from peeklock.broker import envelope
 from peeklock.broker.definitions import SubscriptionDefinition, TopicDefinition
 from peeklock.broker.entity import END_OF_TIME, Done, Entity, Machinery
 from peeklock.broker.envelope import Annex
-from peeklock.broker.errors import BrokerError, QuotaExceeded
+from peeklock.broker.errors import BrokerError, InvalidProperty, QuotaExceeded
 from peeklock.broker.journal import Lane
 from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
@@ -47,7 +47,6 @@ class Topic(Scheduling):
         self._reads_session_ids = False
         self._allowance = 0
         """Bytes that may be sent before the subscriptions are asked again how much they hold."""
-        self._look_ahead()
 
     @property
     def is_dead_letter_queue(self) -> bool:
@@ -65,6 +64,10 @@ class Topic(Scheduling):
     def size_in_bytes(self) -> int:
         """What it keeps for later, and all copies, each counted whole."""
         return self.counters.size_in_bytes + sum(each.size_in_bytes for each in self.subscriptions.values())
+
+    @property
+    def copies(self) -> int:
+        return max(1, len(self.subscriptions))
 
     @property
     def is_in_use(self) -> bool:
@@ -185,16 +188,25 @@ class Topic(Scheduling):
     def _place(
         self, message: StoredMessage, copy: Copy, ttl: int | None, front: bytes, rest: bytes, lane: Lane
     ) -> tuple[Entity, StoredMessage] | None:
-        """Where a copy goes, and as what; nowhere when its rule failed and nobody wants to know."""
+        """Where a copy goes, and as what; nowhere when its rule failed and nobody wants to know.
+
+        Nor to a subscription whose deletion is on its way to the store, which would refuse the copy, and all others.
+        """
         subscription = copy.subscription
         assert isinstance(subscription, Queue | SessionQueue)
         definition = subscription.definition
         assert isinstance(definition, SubscriptionDefinition)
-        annex, session_id = message.annex, message.session_id
+        if subscription.doomed:
+            return None
+        annex, session_id = message.annex, None
         if copy.view is not None:
             changed = copy.view.result()
             front, annex, ttl = changed.payload, changed.annex, changed.ttl_ms
-            session_id = changed.session_id if subscription.has_sessions else None
+            if subscription.has_sessions:
+                session_id = changed.session_id
+        elif subscription.has_sessions:
+            # Not known of a message that came when no subscription had sessions, and was for later.
+            session_id = message.session_id or _session_id_of(front)
         payload = front + rest if rest else front
         number = max(message.sequence_number, subscription._last_number + 1)
         if number != message.sequence_number:
@@ -209,10 +221,9 @@ class Topic(Scheduling):
             reason = "Session ID is null."
             description = "The subscription has sessions and takes no message without a session id."
         else:
-            stored = subscription._active(
-                payload, annex, ttl, session_id if subscription.has_sessions else None, message.enqueued_at
-            )
+            stored = subscription._active(payload, annex, ttl, session_id, message.enqueued_at)
             stored.sequence_number = subscription._last_number = number
+            subscription.accessed_at = self._agenda.now()
             return subscription, stored
         subscription._last_number = number
         # The number is the subscription's, though the message is not in it.
@@ -228,8 +239,15 @@ class Topic(Scheduling):
             None,
             0,
             ACTIVE,
-            None,
+            session_id,
             None,
             known.encode(),
         )
         return letters, letter
+
+
+def _session_id_of(front: bytes) -> str | None:
+    try:
+        return envelope.session_id_of(front)
+    except InvalidProperty:
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from viewing import NOW, after, annotations_of, view
 
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.message import Message, Properties
@@ -20,7 +22,6 @@ from peeklock.broker.rules.errors import EvaluationError
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, ChangeableProperties
 from peeklock.broker.rules.values import MISSING, Value
 from peeklock.broker.rules.view import Changed, View
-from viewing import NOW, after, annotations_of, view
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -182,16 +183,26 @@ def test_a_section_that_cannot_be_read_is_an_evaluation_error_for_who_asks_for_i
     seen = bare_view(list_section(PROPERTIES, [b"\xa1\x01m"]) + broken)
     assert seen.system("MessageId") == "m"
     for act in (lambda: seen.user("a"), lambda: seen.set_user("a", 1), lambda: seen.remove_user("a")):
-        with pytest.raises(EvaluationError, match=r"^The application properties of the message could not be read: .*\.$"):
+        with pytest.raises(
+            EvaluationError, match=r"^The application properties of the message could not be read: .*\.$"
+        ):
             act()
 
 
-def test_a_value_that_cannot_be_read_is_an_evaluation_error_for_who_asks_for_it() -> None:
-    fields = [encode_value("bad"), b"\xa1\x01\xff", encode_value("good"), encode_value(1)]
-    seen = bare_view(map_section(APPLICATION_PROPERTIES, fields))
-    assert seen.user("good") == 1
-    with pytest.raises(EvaluationError, match="The property 'bad' of the message could not be read"):
-        seen.user("bad")
+def test_properties_that_cannot_be_read_are_an_evaluation_error_for_who_asks_for_them() -> None:
+    broken = list_section(PROPERTIES, [b"\xa1\x01\xff", b"\x40", b"\xa1\x01t"])
+    seen = bare_view(broken + map_section(APPLICATION_PROPERTIES, [encode_value("a"), encode_value(1)]))
+    assert (seen.user("a"), seen.system("To")) == (1, "t")
+    with pytest.raises(EvaluationError, match="The property 'MessageId' of the message could not be read"):
+        seen.system("MessageId")
+
+
+def test_what_nobody_could_read_is_kept_as_it_is() -> None:
+    broken = b"\x00\x53\x73\xc0\x02\x05\x40"
+    changed = bare_view(broken + Message(data=[b"body"]).encode())
+    changed.set_user("a", 1)
+    section = map_section(APPLICATION_PROPERTIES, [encode_value("a"), encode_value(1)])
+    assert changed.result() == Changed(broken + section + Message(data=[b"body"]).encode(), None, None, None)
 
 
 @given(st.binary(max_size=60))
@@ -205,10 +216,8 @@ def test_no_bytes_make_anything_but_an_evaluation_error(data: bytes) -> None:
             lambda seen: seen.set_system("Label", "text"),
             lambda seen: (seen.set_user("b", 1), seen.set_system("To", "b"), seen.result()),
         ):
-            try:
+            with suppress(EvaluationError):
                 act(bare_view(payload))
-            except EvaluationError as error:
-                assert str(error).startswith("The ")
 
 
 # --- changing ---
@@ -236,6 +245,7 @@ def test_changing_one_property_leaves_the_bytes_of_all_others() -> None:
 
 def test_changes_to_a_copy_are_not_seen_in_the_other() -> None:
     seen = view({"a": 1}, {"x-opt-partition-key": "p"}, 1000, subject="old")
+    assert (seen.user("a"), seen.system("Label"), seen.system("PartitionKey")) == (1, "old", "p")
     before = seen.copy().result()
     changed = seen.copy()
     changed.set_user("a", 2)
@@ -248,6 +258,14 @@ def test_changes_to_a_copy_are_not_seen_in_the_other() -> None:
     assert (seen.user("a"), seen.user("b"), seen.system("Label")) == (1, MISSING, "old")
     assert (seen.system("PartitionKey"), seen.system("TimeToLive")) == ("p", timedelta(seconds=1))
     assert seen.result() == before
+    other = seen.copy()
+    other.set_user("c", 4)
+    other.set_system("CorrelationId", "c")
+    other.set_system("ViaPartitionKey", "v")
+    message = after(other)
+    assert message.properties == Properties(message_id="id-1", subject="old", correlation_id="c")
+    assert message.application_properties == {"a": 1, "c": 4}
+    assert annotations_of(other)["x-opt-partition-key"] == "p"
 
 
 @pytest.mark.parametrize(
@@ -375,14 +393,14 @@ def test_the_time_to_live_can_be_set_and_removed() -> None:
         ("To", True, "The system property To takes text, not a boolean."),
         ("ReplyTo", NEW_YEAR, "The system property ReplyTo takes text, not a moment."),
         ("PartitionKey", 1.5, "The system property PartitionKey takes text, not a number."),
-        ("SessionId", "s" * 129, "The system property SessionId takes at most 128 characters, not 129."),
-        ("MessageId", "m" * 129, "The system property MessageId takes at most 128 characters, not 129."),
-        ("PartitionKey", "p" * 129, "The system property PartitionKey takes at most 128 characters, not 129."),
-        ("TimeToLive", 5, "The system property TimeToLive takes a span of time of at least a millisecond, not a number."),
+        *(
+            (name, "x" * 129, f"The system property {name} takes at most 128 characters, not 129.")
+            for name in ("SessionId", "ReplyToSessionId", "MessageId", "PartitionKey", "ViaPartitionKey")
+        ),
+        ("TimeToLive", 5, "The system property TimeToLive takes a span of time, not a number."),
         ("TimeToLive", timedelta(0), "The system property TimeToLive must be at least a millisecond."),
         ("ScheduledEnqueueTimeUtc", "soon", "The system property ScheduledEnqueueTimeUtc takes a moment, not text."),
         ("SequenceNumber", 5, "The system property SequenceNumber cannot be changed."),
-        ("Label", "\ud800", "The system property Label takes no text with half of a surrogate pair."),
     ],
 )
 def test_a_value_that_a_system_property_cannot_have_is_an_evaluation_error(
@@ -419,6 +437,15 @@ def test_a_user_property_of_any_type_can_be_added(value: Value, wire: Any) -> No
     assert type(properties["new"]) is type(wire)
 
 
+def test_the_first_user_property_stands_between_properties_and_body() -> None:
+    changed = view()
+    payload = changed.result().payload
+    body = payload.index(b"\x00\x53\x75")
+    changed.set_user("a", 1)
+    section = map_section(APPLICATION_PROPERTIES, [encode_value("a"), encode_value(1)])
+    assert changed.result().payload == payload[:body] + section + payload[body:]
+
+
 def test_a_user_property_keeps_its_spelling_and_its_type() -> None:
     changed = view({"Count": UInt(1), "b": 1})
     changed.set_user("count", 2)
@@ -443,6 +470,16 @@ def test_removing_a_user_property_removes_all_that_differ_in_case() -> None:
     assert after(changed).application_properties == {"b": 3}
 
 
+def test_what_was_removed_can_be_set_again_and_forgets_its_type() -> None:
+    changed = view({"a": Int(1), "b": 2})
+    changed.remove_user("a")
+    changed.set_user("a", "5")
+    changed.set_user("c", 3)
+    changed.remove_user("c")
+    assert changed.user("a") == "5"
+    assert after(changed).application_properties == {"a": "5", "b": 2}
+
+
 def test_removing_what_is_not_there_changes_nothing() -> None:
     changed = view({"a": 1})
     before = changed.copy().result()
@@ -458,10 +495,12 @@ def test_removing_the_last_user_property_removes_the_section() -> None:
     assert message.properties == Properties(message_id="id-1")
 
 
-def test_a_user_property_that_cannot_be_written_is_an_evaluation_error() -> None:
+def test_a_property_that_cannot_be_written_is_an_evaluation_error() -> None:
     changed = view()
-    with pytest.raises(EvaluationError, match="The property 'a' cannot be written"):
+    with pytest.raises(EvaluationError, match=r"The property 'a' cannot be written: .* surrogates not allowed"):
         changed.set_user("a", "\ud800")
+    with pytest.raises(EvaluationError, match=r"The property 'Label' cannot be written: .* surrogates not allowed"):
+        changed.set_system("Label", "\ud800")
 
 
 def test_many_changes_make_long_sections() -> None:

@@ -10,24 +10,25 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NoReturn
-from uuid import uuid4
+from typing import NoReturn, ParamSpec, TypeVar
 
 from lark import Token, Tree
 
 from peeklock.broker.names import fold
 from peeklock.broker.rules import functions
 from peeklock.broker.rules.errors import EvaluationError, SqlError, shown
-from peeklock.broker.rules.functions import Condition, Constant, Expression
-from peeklock.broker.rules.like import PatternError
-from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, ChangeableProperties, Properties, system_name
-from peeklock.broker.rules.values import MAX_INTEGER, MIN_INTEGER, MISSING, Operand, Value
+from peeklock.broker.rules.functions import Condition, Constant, Expression, Statement
+from peeklock.broker.rules.like import EscapeError, PatternError
+from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, system_name
+from peeklock.broker.rules.values import MAX_INTEGER, MIN_INTEGER, Value
 
 MAX_DEPTH = 64
 """Parentheses, NOT, signs and calls within each other."""
 MAX_STATEMENTS = 32
 
-Statement = Callable[[ChangeableProperties], None]
+T = TypeVar("T")
+P = ParamSpec("P")
+Part = Tree[Token] | Token
 
 
 class Compiler:
@@ -39,23 +40,24 @@ class Compiler:
         self._depth = 0
 
     def filter(self, tree: Tree[Token]) -> Condition:
-        return self._condition(_child(tree, 0))
+        return self._condition(_tree(tree, 0))
 
     def action(self, tree: Tree[Token]) -> list[Statement]:
-        for extra in tree.children[MAX_STATEMENTS:]:
-            self._refuse(extra, f"An action has at most {MAX_STATEMENTS} statements; this is one more")
+        if len(tree.children) > MAX_STATEMENTS:
+            problem = f"An action has at most {MAX_STATEMENTS} statements; this is one more"
+            self._refuse(tree.children[MAX_STATEMENTS], problem)
         return [self._statement(statement) for statement in _trees(tree)]
 
     # --- statements
 
     def _statement(self, tree: Tree[Token]) -> Statement:
-        target = _child(tree, 1)
+        target = _tree(tree, 1)
         system, name = self._property_name(target)
         if system and not SYSTEM_PROPERTIES[name]:
             self._refuse(target, f"An action cannot change the system property {name}")
         if tree.data == "remove":
             return functions.remove_system(name) if system else functions.remove_user(name)
-        value = self._value(_child(tree, 3))
+        value = self._value(_tree(tree, 3))
         return functions.set_system(name, value) if system else functions.set_user(name, value)
 
     # --- conditions
@@ -73,55 +75,65 @@ class Compiler:
         return functions.conjunction([self._condition(child) for child in _trees(tree)])
 
     def _negated(self, tree: Tree[Token]) -> Condition:
-        return functions.negation(self._deeper(tree, self._condition, _child(tree, 1)))
+        return functions.negation(self._deeper(tree, self._condition, _tree(tree, 1)))
 
     def _nested_condition(self, tree: Tree[Token]) -> Condition:
-        return self._deeper(tree, self._condition, _child(tree, 1))
+        return self._deeper(tree, self._condition, _tree(tree, 1))
 
     def _compared(self, tree: Tree[Token]) -> Condition:
-        left, symbol, right = tree.children
-        return self._folded(symbol, functions.comparison, str(symbol), self._value(left), self._value(right))
+        symbol = _token(tree, 1)
+        left, right = self._value(_tree(tree, 0)), self._value(_tree(tree, 2))
+        return self._folded(symbol, functions.comparison, str(symbol), left, right)
 
     def _is_null(self, tree: Tree[Token]) -> Condition:
-        return functions.is_null(self._value(_child(tree, 0)))
+        return functions.is_null(self._value(_tree(tree, 0)))
 
     def _among(self, tree: Tree[Token]) -> Condition:
-        elements = [self._value(element) for element in _trees(_child(tree, -1))]
-        return self._folded(tree, functions.among, self._value(_child(tree, 0)), elements)
+        value = self._value(_tree(tree, 0))
+        return functions.among(value, [self._value(element) for element in _trees(_tree(tree, -1))])
 
     def _like(self, tree: Tree[Token]) -> Condition:
-        *_, pattern, escape = tree.children
-        compiled = self._value(_child(tree, 0)), self._value(pattern), None if escape is None else self._value(escape)
+        value, pattern = _tree(tree, 0), _tree(tree, -2)
+        # The grammar leaves None for an ESCAPE that is not there.
+        escape = _tree(tree, -1) if tree.children[-1] is not None else None
+        compiled = None if escape is None else self._value(escape)
         try:
-            return self._folded(pattern, functions.like, *compiled)
+            return self._folded(pattern, functions.like, self._value(value), self._value(pattern), compiled)
         except PatternError as error:
-            self._refuse(pattern, str(error).removesuffix("."))
+            place = escape if escape is not None and isinstance(error, EscapeError) else pattern
+            self._refuse(place, str(error).removesuffix("."))
+
+    def _negative(self, tree: Tree[Token]) -> Condition:
+        """IS NOT NULL, NOT IN, NOT LIKE: the opposite of what they are without NOT."""
+        return functions.negation(_OPPOSITES[tree.data](self, tree))
 
     def _exists(self, tree: Tree[Token]) -> Condition:
-        target = _child(tree, 1)
+        target = _tree(tree, 1)
         if target.data == "call":
-            if fold(_child_token(target, 0)) not in _PROPERTY_FUNCTIONS:
-                self._refuse(target, "EXISTS takes a property")
-            return functions.exists_by_name(self._value(_child(target, 1)))
+            if fold(_token(target, 0)) == "newid":
+                self._refuse(target, "EXISTS takes a property, not newid()")
+            return functions.exists_by_name(self._property_function(target))
         system, name = self._property_name(target)
         return functions.exists_system(name) if system else functions.exists_user(name)
 
     def _truth(self, tree: Tree[Token]) -> Condition:
         value = self._value(tree)
+        if value is functions.new_id:
+            self._refuse(tree, "newid() is no condition")
         if isinstance(value, Constant) and not isinstance(value.value, bool | None):
-            self._refuse(tree, f"{_kind(value.value)} is no condition")
+            self._refuse(tree, f"{_kind(value.value).capitalize()} is no condition")
         return functions.truth(value)
 
     # --- values
 
-    def _value(self, tree: Any) -> Expression:
+    def _value(self, tree: Tree[Token]) -> Expression:
         make = _VALUES.get(tree.data)
         if make is None:
             self._refuse(tree, "There is a condition where a value should be")
         return make(self, tree)
 
     def _constant(self, tree: Tree[Token]) -> Expression:
-        token = _child_token(tree, 0)
+        token = _token(tree, 0)
         match token.type:
             case "STRING":
                 return Constant(token[1:-1].replace("''", "'"))
@@ -135,13 +147,13 @@ class Compiler:
             case literal:
                 return Constant(_LITERALS[literal])
 
-    def _integer(self, place: Token, number: int) -> Constant:
+    def _integer(self, place: Token, number: int) -> Expression:
         if not MIN_INTEGER <= number <= MAX_INTEGER:
             self._refuse(place, "The number is outside the range of 64-bit integers")
         return Constant(number)
 
     def _parameter(self, tree: Tree[Token]) -> Expression:
-        token = _child_token(tree, 0)
+        token = _token(tree, 0)
         name = fold(token[1:])
         if name not in self._parameters:
             self._refuse(token, f"No value is given for the parameter {shown(token)}")
@@ -157,38 +169,47 @@ class Compiler:
         return functions.system_property(name) if system else functions.user_property(name)
 
     def _call(self, tree: Tree[Token]) -> Expression:
-        name, argument = tree.children
-        function = fold(str(name))
-        takes_argument = _FUNCTIONS.get(function)
-        if takes_argument is None:
-            self._refuse(name, f"There is no function {shown(str(name))}; there are newid(), property(name) and p(name)")
-        if takes_argument != (argument is not None):
-            self._refuse(name, f"{function} takes {'one argument' if takes_argument else 'no argument'}")
-        if argument is None:
-            return lambda _: uuid4()
-        return functions.property_by_name(self._deeper(tree, self._value, argument))
+        if fold(_token(tree, 0)) == "newid":
+            if tree.children[1] is not None:
+                self._refuse(tree.children[1], "newid() takes no argument")
+            return functions.new_id
+        return functions.property_by_name(self._property_function(tree))
+
+    def _property_function(self, tree: Tree[Token]) -> Expression:
+        """The argument of property(name)."""
+        function = _token(tree, 0)
+        if fold(function) not in _PROPERTY_FUNCTIONS:
+            problem = f"There is no function {shown(function)}; there are newid(), property(name) and p(name)"
+            self._refuse(function, problem)
+        if tree.children[1] is None:
+            self._refuse(function, f"{function}(name) takes the name of a property")
+        name = self._deeper(tree, self._value, _tree(tree, 1))
+        if isinstance(name, Constant) and not isinstance(name.value, str | None):
+            self._refuse(tree.children[1], f"The name of a property is a text, not {_kind(name.value)}")
+        return name
 
     def _nested_value(self, tree: Tree[Token]) -> Expression:
-        return self._deeper(tree, self._value, _child(tree, 1))
+        return self._deeper(tree, self._value, _tree(tree, 1))
 
     def _chain(self, tree: Tree[Token]) -> Expression:
-        first, *rest = tree.children
-        result = self._value(first)
+        result = self._value(_tree(tree, 0))
         steps: list[tuple[str, Expression]] = []
-        for symbol, operand in zip(rest[::2], rest[1::2], strict=True):
-            value = self._value(operand)
-            if isinstance(result, Constant) and isinstance(value, Constant) and not steps:
+        for index in range(1, len(tree.children), 2):
+            symbol, value = _token(tree, index), self._value(_tree(tree, index + 1))
+            if not steps and isinstance(result, Constant) and isinstance(value, Constant):
                 result = self._folded(symbol, functions.calculation, result, [(str(symbol), value)])
             else:
                 steps.append((str(symbol), value))
         return functions.calculation(result, steps) if steps else result
 
     def _signed(self, tree: Tree[Token]) -> Expression:
-        sign, operand = tree.children
-        if sign == "-" and operand.data == "constant" and operand.children[0].type == "INTEGER":
+        sign, operand = _token(tree, 0), _tree(tree, 1)
+        number = operand.children[0]
+        if sign == "-" and isinstance(number, Token) and number.type == "INTEGER":
             # The least integer has no positive counterpart.
-            return self._integer(operand.children[0], -int(operand.children[0]))
-        return self._folded(sign, functions.signed, str(sign), self._deeper(tree, self._value, operand))
+            return self._integer(number, -int(number))
+        value = self._deeper(tree, self._value, operand)
+        return self._folded(sign, functions.signed, str(sign), value)
 
     # --- names
 
@@ -224,7 +245,7 @@ class Compiler:
 
     # --- help for the above
 
-    def _deeper(self, place: Tree[Token], make: Callable[[Any], Any], tree: Any) -> Any:
+    def _deeper(self, place: Tree[Token], make: Callable[[Tree[Token]], T], tree: Tree[Token]) -> T:
         if self._depth == MAX_DEPTH:
             self._refuse(place, f"The expression is nested more than {MAX_DEPTH} levels deep")
         self._depth += 1
@@ -232,16 +253,72 @@ class Compiler:
         self._depth -= 1
         return made
 
-    def _folded(self, place: Any, make: Callable[..., Any], *arguments: Any) -> Any:
-        """What `make` makes of it, if that does not fail already: constants are calculated at once."""
+    def _folded(self, place: Part, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `make` makes, which fails here if constants already do."""
         try:
-            return make(*arguments)
+            return make(*args, **kwargs)
         except EvaluationError as error:
             self._refuse(place, str(error).removesuffix("."))
 
-    def _refuse(self, place: Any, problem: str) -> NoReturn:
-        position = place.meta.start_pos if isinstance(place, Tree) else place.start_pos
-        self._refuse_at(position, problem)
+    def _refuse(self, place: Part, problem: str) -> NoReturn:
+        self._refuse_at((place.meta.start_pos if isinstance(place, Tree) else place.start_pos) or 0, problem)
 
     def _refuse_at(self, position: int, problem: str) -> NoReturn:
         raise SqlError(self._text, position, problem)
+
+
+def _tree(parent: Tree[Token], index: int) -> Tree[Token]:
+    child = parent.children[index]
+    assert isinstance(child, Tree)
+    return child
+
+
+def _trees(parent: Tree[Token]) -> list[Tree[Token]]:
+    return [_tree(parent, index) for index in range(len(parent.children))]
+
+
+def _token(parent: Tree[Token], index: int) -> Token:
+    child = parent.children[index]
+    assert isinstance(child, Token)
+    return child
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), "a value of its type")
+
+
+_LITERALS: dict[str, Value] = {"TRUE": True, "FALSE": False, "NULL": None}
+_KINDS: dict[type, str] = {str: "a text", int: "a number", float: "a number", bool: "a boolean"}
+_LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd"})
+_PROPERTY_FUNCTIONS = frozenset({"property", "p"})
+
+_Conditions = dict[str, Callable[[Compiler, Tree[Token]], Condition]]
+_OPPOSITES: _Conditions = {
+    "is_not_null": Compiler._is_null,
+    "not_among": Compiler._among,
+    "not_like": Compiler._like,
+}
+_CONDITIONS: _Conditions = {
+    "disjunction": Compiler._disjunction,
+    "conjunction": Compiler._conjunction,
+    "negated": Compiler._negated,
+    "nested": Compiler._nested_condition,
+    "compared": Compiler._compared,
+    "is_null": Compiler._is_null,
+    "among": Compiler._among,
+    "like": Compiler._like,
+    **dict.fromkeys(_OPPOSITES, Compiler._negative),
+    "exists": Compiler._exists,
+    **dict.fromkeys(("constant", "parameter", "property", "call"), Compiler._truth),
+}
+_VALUES: dict[str, Callable[[Compiler, Tree[Token]], Expression]] = {
+    "constant": Compiler._constant,
+    "parameter": Compiler._parameter,
+    "property": Compiler._property,
+    "call": Compiler._call,
+    "nested": Compiler._nested_value,
+    "sum": Compiler._chain,
+    "product": Compiler._chain,
+    "signed": Compiler._signed,
+}
+"""By the grammar's rules."""

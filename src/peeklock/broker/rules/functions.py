@@ -11,7 +11,7 @@ from typing import Generic, TypeVar, cast
 from uuid import uuid4
 
 from peeklock.broker.rules.errors import EvaluationError
-from peeklock.broker.rules.like import PatternError, compile_pattern
+from peeklock.broker.rules.like import PatternError, check_escape, compile_pattern
 from peeklock.broker.rules.properties import ChangeableProperties, Properties
 from peeklock.broker.rules.values import (
     COMPARISONS,
@@ -74,6 +74,8 @@ def _joined(terms: Sequence[Condition], decisive: bool) -> Condition:
     undecided: Truth = None if None in fixed else not decisive
     if not terms:
         return Constant(undecided)
+    if len(terms) == 1 and undecided is not None:
+        return terms[0]
 
     def run(properties: Properties) -> Truth:
         result = undecided
@@ -191,18 +193,121 @@ def _among_constants(value: Expression, constants: Sequence[Operand]) -> Conditi
 
 
 def like(value: Expression, pattern: Expression, escape: Expression | None) -> Condition:
-    escape = Constant(None) if escape is None else _escape(escape)
-    if isinstance(pattern, Constant) and isinstance(escape, Constant):
-        return _like_constant(value, pattern.value, escape.value)
+    """PatternError for constants that can be no pattern or no escape character."""
+    if isinstance(escape, Constant) and escape.value is not None:
+        check_escape(escape.value)
+    if isinstance(pattern, Constant) and (escape is None or isinstance(escape, Constant)):
+        return _like_constant(value, pattern.value, escape)
 
     def run(properties: Properties) -> Truth:
-        text, form, escaping = value(properties), pattern(properties), escape(properties)
-        if not (isinstance(text, str) and isinstance(form, str) and (escaping is None or isinstance(escaping, str))):
+        text, form = value(properties), pattern(properties)
+        escaping = "" if escape is None else escape(properties)
+        if not (isinstance(text, str) and isinstance(form, str) and isinstance(escaping, str)):
             return None
         try:
-            matches = compile_pattern(form, escaping)
+            matches = compile_pattern(form, None if escape is None else escaping)
         except PatternError as error:
             raise EvaluationError(str(error)) from None
         return matches(text)
 
-    return _settled(run, value, pattern, escape)
+    return run
+
+
+def _like_constant(value: Expression, pattern: Operand, escape: Constant[Operand] | None) -> Condition:
+    if not isinstance(pattern, str | None):
+        raise PatternError("The pattern of LIKE is a text.")
+    if pattern is None or (escape is not None and escape.value is None):
+        return Constant(None)
+    matches = compile_pattern(pattern, None if escape is None else str(escape.value))
+
+    def run(properties: Properties) -> Truth:
+        text = value(properties)
+        return matches(text) if isinstance(text, str) else None
+
+    return _settled(run, value)
+
+
+# --- values
+
+
+def user_property(name: str) -> Expression:
+    return lambda properties: properties.user(name)
+
+
+def system_property(name: str) -> Expression:
+    return lambda properties: properties.system(name)
+
+
+def property_by_name(name: Expression) -> Expression:
+    """The function `property`: an application property whose name is calculated."""
+    if isinstance(name, Constant):
+        return user_property(name.value) if isinstance(name.value, str) else Constant(None)
+
+    def run(properties: Properties) -> Operand:
+        found = name(properties)
+        return properties.user(found) if isinstance(found, str) else None
+
+    return run
+
+
+def new_id(properties: Properties) -> Operand:
+    return uuid4()
+
+
+def calculation(first: Expression, steps: Sequence[tuple[str, Expression]]) -> Expression:
+    """Operators of one precedence, from left to right."""
+
+    def run(properties: Properties) -> Operand:
+        result = first(properties)
+        for symbol, operand in steps:
+            result = calculate(symbol, result, operand(properties))
+        return result
+
+    return _settled(run, first, *(operand for _, operand in steps))
+
+
+def signed(sign: str, value: Expression) -> Expression:
+    apply = negate if sign == "-" else affirm
+    return _settled(lambda properties: apply(value(properties)), value)
+
+
+# --- whether a property exists
+
+
+def exists_user(name: str) -> Condition:
+    return lambda properties: properties.user(name) is not MISSING
+
+
+def exists_system(name: str) -> Condition:
+    return lambda properties: properties.system(name) is not None
+
+
+def exists_by_name(name: Expression) -> Condition:
+    def run(properties: Properties) -> bool:
+        found = name(properties)
+        return isinstance(found, str) and properties.user(found) is not MISSING
+
+    return run
+
+
+# --- statements
+
+
+def set_user(name: str, value: Expression) -> Statement:
+    return lambda properties: properties.set_user(name, _known(value(properties)))
+
+
+def set_system(name: str, value: Expression) -> Statement:
+    return lambda properties: properties.set_system(name, _known(value(properties)))
+
+
+def _known(value: Operand) -> Value:
+    return None if value is MISSING else value
+
+
+def remove_user(name: str) -> Statement:
+    return lambda properties: properties.remove_user(name)
+
+
+def remove_system(name: str) -> Statement:
+    return lambda properties: properties.remove_system(name)

@@ -2,28 +2,33 @@
 
 A pattern is cut at its `%` into pieces. The first and the last are tied to the ends of the text; each of the others is
 taken where it is first found after the one before, which is right because a `%` can always take up more. So a text
-is gone through once, whatever the pattern. Only looking for a piece that has `_` inside could cost more: it is
-counted, and given up beyond a limit that nothing but a text made for it reaches.
+is gone through once, whatever the pattern. Only looking for a piece that has `_` inside can cost more, since it may
+be tried at every place: that has a limit, far above what filters are made for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import groupby
 
 from peeklock.broker.rules.errors import EvaluationError
 
 MAX_PATTERN = 1024
 """Characters of a pattern. It can come from a message."""
-MAX_TRIALS = 1 << 15
-"""Places at which one piece is tried."""
+MAX_WORK = 1 << 20
+"""Characters of a text times those of a piece that is looked for in it and has `_` inside: some milliseconds."""
 
 Matcher = Callable[[str], bool]
 
 
 class PatternError(ValueError):
-    """The pattern or its escape character cannot be used: one sentence."""
+    """The pattern cannot be used: one sentence."""
+
+
+class EscapeError(PatternError):
+    """Its escape character cannot be used."""
 
 
 @lru_cache(maxsize=256)
@@ -31,7 +36,7 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
     """Whether a text is like the pattern; the function raises EvaluationError if that is too much work."""
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"The pattern of LIKE has {len(pattern)} characters, more than the {MAX_PATTERN} allowed.")
-    pieces = _pieces(pattern, escape)
+    pieces = _cut(pattern, escape)
     if len(pieces) == 1:
         only = pieces[0]
         return only.plain.__eq__ if only.plain is not None else only.is_whole
@@ -48,59 +53,71 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
     return _Pieces(first, middle, last)
 
 
-@dataclass(slots=True)
+def check_escape(escape: object) -> None:
+    """EscapeError unless it can be an escape character."""
+    if not isinstance(escape, str):
+        raise EscapeError("ESCAPE takes a text of one character.")
+    if len(escape) != 1:
+        raise EscapeError(f"ESCAPE takes a text of one character, not of {len(escape)}.")
+
+
 class _Piece:
-    """What stands between two `%`: runs of plain characters, each at its offset, with any characters between."""
+    """What stands between two `%`: characters, with None for `_`."""
 
-    length: int
-    runs: list[tuple[int, str]]
+    __slots__ = ("_characters", "_runs", "_search", "length", "plain")
 
-    @property
-    def plain(self) -> str | None:
+    def __init__(self, characters: Sequence[str | None]) -> None:
+        self._characters = characters
+        self.length = len(characters)
+        self._runs: list[tuple[int, str]] = []
+        """The plain characters that stand together, each run with its offset."""
+        offset = 0
+        for is_any, group in groupby(characters, lambda character: character is None):
+            run = [character or "" for character in group]
+            if not is_any:
+                self._runs.append((offset, "".join(run)))
+            offset += len(run)
+        self.plain = "".join(run for _, run in self._runs) if None not in characters else None
         """The piece as a text, if it is without `_`."""
-        if not self.length:
-            return ""
-        return self.runs[0][1] if self.runs and len(self.runs[0][1]) == self.length else None
+        self._search: Callable[[str, int, int], re.Match[str] | None] | None = None
 
     def is_at(self, text: str, start: int) -> bool:
         """The text is known to be long enough."""
-        return all(text.startswith(run, start + offset) for offset, run in self.runs)
+        return all(text.startswith(run, start + offset) for offset, run in self._runs)
 
     def is_whole(self, text: str) -> bool:
         return len(text) == self.length and self.is_at(text, 0)
 
     def find(self, text: str, start: int, end: int) -> int:
         """Where the piece is first found in this part of the text; -1 if it is not."""
-        if not self.runs:
-            return start if start + self.length <= end else -1
-        # The longest run is the rarest, as a rule.
-        offset, anchor = max(self.runs, key=lambda run: len(run[1]))
-        furthest = end - self.length + offset + len(anchor)
-        found = text.find(anchor, start + offset, furthest)
-        trials = 0
-        while found >= 0:
-            if len(self.runs) == 1 or self.is_at(text, found - offset):
-                return found - offset
-            trials += len(self.runs)
-            if trials > MAX_TRIALS:
-                raise EvaluationError("LIKE gives up: the text has too many places that are almost like the pattern.")
-            found = text.find(anchor, found + 1, furthest)
-        return -1
+        if start + self.length > end:
+            return -1
+        if self.plain is not None:
+            return text.find(self.plain, start, end)
+        if (end - start) * self.length > MAX_WORK:
+            raise EvaluationError("LIKE gives up: the text is too long for a pattern with _ between two %.")
+        if self._search is None:
+            form = "".join("." if each is None else re.escape(each) for each in self._characters)
+            self._search = re.compile(form, re.DOTALL).search
+        found = self._search(text, start, end)
+        return found.start() if found else -1
 
 
-@dataclass(slots=True)
 class _Pieces:
     """Pieces with a `%` between each two."""
 
-    first: _Piece
-    middle: list[_Piece]
-    last: _Piece
+    __slots__ = ("_first", "_last", "_middle")
+
+    def __init__(self, first: _Piece, middle: list[_Piece], last: _Piece) -> None:
+        self._first = first
+        self._middle = middle
+        self._last = last
 
     def __call__(self, text: str) -> bool:
-        at, end = self.first.length, len(text) - self.last.length
-        if at > end or not (self.first.is_at(text, 0) and self.last.is_at(text, end)):
+        at, end = self._first.length, len(text) - self._last.length
+        if at > end or not (self._first.is_at(text, 0) and self._last.is_at(text, end)):
             return False
-        for piece in self.middle:
+        for piece in self._middle:
             found = piece.find(text, at, end)
             if found < 0:
                 return False
@@ -108,32 +125,20 @@ class _Pieces:
         return True
 
 
-def _pieces(pattern: str, escape: str | None) -> list[_Piece]:
+def _cut(pattern: str, escape: str | None) -> list[_Piece]:
     """The pattern between its `%`: one piece if it has none. A character after the escape stands for itself."""
-    if escape is not None and len(escape) != 1:
-        raise PatternError(f"ESCAPE takes a text of one character, not of {len(escape)}.")
-    pieces = [_Piece(0, [])]
-    joined = False
+    if escape is not None:
+        check_escape(escape)
+    pieces: list[list[str | None]] = [[]]
     characters = iter(pattern)
     for character in characters:
-        piece = pieces[-1]
-        escaped = character == escape
-        if escaped:
-            character = next(characters, "")
-            if not character:
+        if character == escape:
+            escaped = next(characters, None)
+            if escaped is None:
                 raise PatternError("The pattern of LIKE ends with its escape character.")
-        if character == "%" and not escaped:
-            pieces.append(_Piece(0, []))
-            joined = False
-            continue
-        if character == "_" and not escaped:
-            joined = False
+            pieces[-1].append(escaped)
+        elif character == "%":
+            pieces.append([])
         else:
-            if joined:
-                offset, run = piece.runs[-1]
-                piece.runs[-1] = (offset, run + character)
-            else:
-                piece.runs.append((piece.length, character))
-            joined = True
-        piece.length += 1
-    return pieces
+            pieces[-1].append(None if character == "_" else character)
+    return [_Piece(piece) for piece in pieces]

@@ -86,8 +86,10 @@ _EXPECTED: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
         "an operator",
     ),
     (frozenset({"FACTOR"}), frozenset({"FACTOR", "SIGN"}), "an arithmetic operator"),
+    # What could follow a name, were it a scope or a function.
+    (frozenset({"DOT"}), frozenset({"DOT", "OPEN"}), ""),
 )
-"""Terminals that together mean something: those it is known by, those it is made of, and the words for it."""
+"""Terminals that together mean something: those it is known by, those it is made of, and the words for it, if any."""
 
 _TERMINALS = {
     "SET": "SET",
@@ -100,7 +102,6 @@ _TERMINALS = {
     "_AND": "AND",
     "_OR": "OR",
     "ASSIGN": '"="',
-    "DOT": '"."',
     "OPEN": '"("',
     "COMMA": '","',
     "SEMICOLON": '";"',
@@ -121,7 +122,8 @@ def _explained(text: str, error: UnexpectedInput) -> SqlError:
         problem = _CHARACTERS.get(character, f'The character "{shown(character)}" means nothing here')
         return SqlError(text, position, problem)
     assert isinstance(error, UnexpectedToken)
-    token, accepted = error.token, error.accepts or frozenset()
+    token: Token = error.token
+    accepted: set[str] = set(error.accepts or ())
     expected = f"expected {_listed(accepted)}"
     if token.type == "$END":
         return SqlError(text, len(text.rstrip()), f"The expression ends too early; {expected}")
@@ -131,11 +133,11 @@ def _explained(text: str, error: UnexpectedInput) -> SqlError:
     return SqlError(text, position, problem)
 
 
-def _listed(accepted: set[str] | frozenset[str]) -> str:
+def _listed(accepted: set[str]) -> str:
     left, words = set(accepted), []
     for known_by, made_of, word in _EXPECTED:
         if known_by <= left:
             left -= made_of
-            words.append(word)
+            words += [word] if word else []
     words += [word for terminal, word in _TERMINALS.items() if terminal in left]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

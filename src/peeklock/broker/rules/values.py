@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from peeklock.broker.rules.errors import EvaluationError
@@ -29,6 +29,16 @@ class Missing(Enum):
 
 MISSING = Missing.MISSING
 """In place of a value: the message has no such property. As unknown as null is."""
+
+
+def plain(value: Value) -> Value:
+    """The same value without a subclass around it, such as one that names the AMQP type."""
+    if type(value) not in EQUATABLE:
+        for kind in (int, float, str, bytes):
+            if isinstance(value, kind):
+                return cast(Value, kind(value))  # type: ignore[arg-type]
+    return value
+
 
 Operand = Value | Missing
 Truth = bool | None

@@ -9,7 +9,9 @@ and the body is not looked at. Types are the matter of `conversion`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
@@ -66,8 +68,6 @@ class View:
         "_annotations",
         "_annotations_changed",
         "_enqueued_at",
-        "_entries",
-        "_entries_changed",
         "_fields",
         "_fields_changed",
         "_folded",
@@ -79,6 +79,9 @@ class View:
         "_system",
         "_ttl_ms",
         "_user",
+        "_user_changed",
+        "_values",
+        "_written",
     )
 
     def __init__(
@@ -100,13 +103,17 @@ class View:
         self._sequence_number = sequence_number
         self._scheduled_at = scheduled_at
         self._size = len(payload) if size is None else size
-        # The sections taken apart, keys and values still encoded. None until they are asked for; never changed in
-        # place, because copies share them.
-        self._fields: list[bytes] | None = None
-        self._entries: dict[str, _Entry] | None = None
-        self._annotations: dict[Any, _Entry] | None = None
-        self._fields_changed = self._entries_changed = self._annotations_changed = False
+        # The sections, None until they are asked for. Never changed in place, because copies share them.
         self._found: Scanned | None = None
+        self._fields: list[bytes] | None = None
+        """Of the properties, still encoded."""
+        self._values: dict[str, Any] | None = None
+        """Of the application properties. Decoded at once, which is faster than finding where each of them ends."""
+        self._written: dict[str, bytes] = {}
+        """Those of them that were set, encoded."""
+        self._annotations: dict[Any, tuple[bytes, bytes]] | None = None
+        """Keys and values still encoded."""
+        self._fields_changed = self._user_changed = self._annotations_changed = False
         self._folded: dict[str, str] | None = None
         """From the form in which names are compared to how the message spells them."""
         # Values that were read, by the name they were asked for with.
@@ -146,7 +153,7 @@ class View:
         spelling = self._spelling(name)
         if spelling is None:
             return MISSING
-        return plain(_decoded(self._all_entries()[spelling].value, name))
+        return plain(self._all_values()[spelling])
 
     def _scheduled(self) -> Value:
         value = self._annotation(SCHEDULED_ENQUEUE_TIME)
@@ -159,7 +166,7 @@ class View:
 
     def _annotation(self, name: str) -> Any:
         entry = self._all_annotations().get(name)
-        return None if entry is None else _decoded(entry.value, name)
+        return None if entry is None else _decoded(entry[1], name)
 
     # --- changing ---
 
@@ -174,7 +181,7 @@ class View:
     def set_system(self, name: str, value: Value) -> None:
         """None takes the property from the message, except its id: it then gets a new one."""
         if name in _FIELDS:
-            self._set_field(_FIELDS[name], _text(name, value))
+            self._set_field(name, _text(name, value))
         elif name in _ANNOTATED:
             self._annotate(_ANNOTATED[name], _text(name, value))
         elif name == "ScheduledEnqueueTimeUtc":
@@ -183,8 +190,10 @@ class View:
             self._scheduled_at = None
             self._annotate(SCHEDULED_ENQUEUE_TIME, None if value is None else Timestamp(milliseconds_of(value)))
         elif name == "TimeToLive":
-            if value is not None and (not isinstance(value, timedelta) or value < MILLISECOND):
-                raise _misfit(name, "a span of time of at least a millisecond", value)
+            if value is not None and not isinstance(value, timedelta):
+                raise _misfit(name, "a span of time", value)
+            if value is not None and value < MILLISECOND:
+                raise EvaluationError(f"The system property {name} must be at least a millisecond.")
             self._ttl_ms = None if value is None or value >= FOREVER else value // MILLISECOND
         else:
             raise EvaluationError(f"The system property {name} cannot be changed.")
@@ -195,24 +204,17 @@ class View:
 
     def set_user(self, name: str, value: Value) -> None:
         """A property that is there keeps its spelling, and its type if the value can be converted to that."""
-        entries = self._all_entries()
-        spelling = self._spelling(name)
-        try:
-            if spelling is None:
-                spelling, key, old = name, encode_value(name), None
-            else:
-                key, encoded = entries[spelling]
-                old = _decoded(encoded, name)
-            new = encode_value(typed(value, old))
-        except EncodeError as error:
-            raise EvaluationError(f"The property '{name}' cannot be written: {error.description}.") from error
-        self._change_entries({**entries, spelling: _Entry(key, new)})
+        spelling = self._spelling(name) or name
+        values = self._all_values()
+        wire = typed(value, values.get(spelling))
+        self._written = {**self._written, spelling: _encoded(wire, name)}
+        self._change_values({**values, spelling: wire})
 
     def remove_user(self, name: str) -> None:
         """Also all that differ in case. Nothing happens when there is none."""
         folded = fold(name)
         if self._spelling(name) is not None:
-            self._change_entries({key: each for key, each in self._all_entries().items() if fold(key) != folded})
+            self._change_values({key: each for key, each in self._all_values().items() if fold(key) != folded})
 
     def result(self) -> Changed:
         """The message with what was changed; a body that was cut off is still to be put behind it."""
@@ -220,43 +222,66 @@ class View:
         if self._fields_changed:
             properties = list_section(PROPERTIES, self._all_fields())
             payload = replace_section(payload, _scanned(payload).properties, properties)
-        if self._entries_changed:
-            payload = _with_entries(payload, list(self._all_entries().values()))
+        if self._user_changed:
+            payload = self._with_values(payload)
         if self._annotations_changed:
-            parts = [part for entry in self._all_annotations().values() for part in entry]
+            parts = list(chain.from_iterable(self._all_annotations().values()))
             changed = Annex.decode(annex)._replace(annotations=b"".join(parts), annotation_fields=len(parts))
             annex = changed.encode_if_any()
-        session_id = self.system("SessionId")
+        session_id = None
+        with suppress(EvaluationError):  # properties that nobody could read, and no rule has asked for
+            session_id = self.system("SessionId")
         return Changed(payload, annex, None if session_id is None else str(session_id), self._ttl_ms)
 
-    def _set_field(self, index: int, value: str | None) -> None:
-        if value is None and index == _MESSAGE_ID:
+    def _set_field(self, name: str, value: str | None) -> None:
+        if value is None and name == "MessageId":
             value = uuid4().hex
+        if value is not None and name == "ContentType" and value.isascii():
+            value = Symbol(value)
+        index = _FIELDS[name]
         fields = self._all_fields()
         fields = fields + [NULL] * (index + 1 - len(fields))
-        fields[index] = _encoded(Symbol(value) if value and index == _CONTENT_TYPE and value.isascii() else value)
+        fields[index] = _encoded(value, name)
         self._fields, self._fields_changed = fields, True
 
     def _annotate(self, name: str, value: Any) -> None:
         annotations = self._all_annotations().copy()
         annotations.pop(name, None)
         if value is not None:
-            annotations[name] = _Entry(encode_value(Symbol(name)), _encoded(value))
+            annotations[name] = encode_value(Symbol(name)), _encoded(value, name)
         self._annotations, self._annotations_changed = annotations, True
 
-    def _change_entries(self, entries: dict[str, _Entry]) -> None:
-        self._entries, self._entries_changed = entries, True
+    def _change_values(self, values: dict[str, Any]) -> None:
+        self._values, self._user_changed = values, True
         self._folded = None
         self._user.clear()
+
+    def _with_values(self, payload: bytes) -> bytes:
+        found = _scanned(payload)
+        part = found.application_properties
+        values, written = self._all_values(), self._written
+        fields: list[bytes] = []
+        added = {name: written[name] for name in values if name in written}
+        for key, value in () if part is None else raw_entries(payload, part):
+            name = str(decode_value(key)[0])
+            if name in values:
+                fields += (key, added.pop(name, value))
+        for name, value in added.items():
+            fields += (encode_value(name), value)
+        section = map_section(APPLICATION_PROPERTIES, fields) if fields else b""
+        if part is not None:
+            return replace_section(payload, part, section)
+        behind = 0 if found.properties is None else found.properties.stop
+        return b"".join((payload[:behind], section, payload[behind:]))
 
     # --- taking apart ---
 
     def _spelling(self, name: str) -> str | None:
-        entries = self._all_entries()
-        if name in entries:
+        values = self._all_values()
+        if name in values:
             return name
         if self._folded is None:
-            self._folded = {fold(each): each for each in reversed(entries)}
+            self._folded = {fold(each): each for each in reversed(values)}
         return self._folded.get(fold(name))
 
     def _all_fields(self) -> list[bytes]:
@@ -268,17 +293,17 @@ class View:
                 raise _unreadable("properties", error) from error
         return self._fields
 
-    def _all_entries(self) -> dict[str, _Entry]:
-        if self._entries is None:
+    def _all_values(self) -> dict[str, Any]:
+        if self._values is None:
             try:
                 part = self._sections().application_properties
-                raw = () if part is None else raw_entries(self._payload, part)
-                self._entries = {_name(key): _Entry(key, value) for key, value in raw}
+                decoded = {} if part is None else decode_value(self._payload, part.start)[0]
             except DecodeError as error:
                 raise _unreadable("application properties", error) from error
-        return self._entries
+            self._values = {str(key): value for key, value in decoded.items()}
+        return self._values
 
-    def _all_annotations(self) -> dict[Any, _Entry]:
+    def _all_annotations(self) -> dict[Any, tuple[bytes, bytes]]:
         if self._annotations is None:
             encoded = Annex.decode(self._annex).annotations
             annotations = {}
@@ -286,7 +311,7 @@ class View:
             while at < len(encoded):
                 name, behind_key = decode_value(encoded, at)
                 end = value_end(encoded, behind_key)
-                annotations[name] = _Entry(encoded[at:behind_key], encoded[behind_key:end])
+                annotations[name] = encoded[at:behind_key], encoded[behind_key:end]
                 at = end
             self._annotations = annotations
         return self._annotations
@@ -298,22 +323,13 @@ class View:
         return self._found
 
 
-class _Entry(NamedTuple):
-    """Of a map, both parts encoded."""
-
-    key: bytes
-    value: bytes
-
-
-_MESSAGE_ID: Final = 0
-_CONTENT_TYPE: Final = 6
 _FIELDS: Final = {
-    "MessageId": _MESSAGE_ID,
+    "MessageId": 0,
     "To": 2,
     "Label": 3,
     "ReplyTo": 4,
     "CorrelationId": 5,
-    "ContentType": _CONTENT_TYPE,
+    "ContentType": 6,
     "SessionId": 10,
     "ReplyToSessionId": 12,
 }
@@ -342,10 +358,6 @@ def _scanned(payload: bytes) -> Scanned:
     return scan(payload) if payload else Scanned(payload)
 
 
-def _name(key: bytes) -> str:
-    return str(decode_value(key)[0])
-
-
 def _decoded(encoded: bytes, name: str) -> Any:
     try:
         return decode_value(encoded)[0]
@@ -353,20 +365,11 @@ def _decoded(encoded: bytes, name: str) -> Any:
         raise _unreadable(f"property '{name}'", error) from error
 
 
-def _encoded(value: Any) -> bytes:
+def _encoded(value: Any, name: str) -> bytes:
     try:
         return encode_value(value)
     except EncodeError as error:
-        raise EvaluationError(f"A value cannot be written: {error}.") from error
-
-
-def _with_entries(payload: bytes, entries: list[_Entry]) -> bytes:
-    found = _scanned(payload)
-    section = map_section(APPLICATION_PROPERTIES, [part for entry in entries for part in entry]) if entries else b""
-    if found.application_properties is not None:
-        return replace_section(payload, found.application_properties, section)
-    behind = 0 if found.properties is None else found.properties.stop
-    return b"".join((payload[:behind], section, payload[behind:]))
+        raise EvaluationError(f"The property '{name}' cannot be written: {error.description}.") from error
 
 
 def _text(name: str, value: Value) -> str | None:
