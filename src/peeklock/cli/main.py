@@ -6,6 +6,7 @@ imported, so that sending a message does not load a broker.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -13,21 +14,37 @@ import typer
 
 from peeklock.cli.failing import Exit, complain
 
-# The commands and groups in the order of the help, and the module each is in.
+# The commands and groups, and the module each is in.
 COMMANDS = {
     "serve": "serve",
     "certificate": "serve",
     "version": "serve",
+    "send": "sending",
+    "receive": "receiving",
+    "peek": "receiving",
+    "purge": "purging",
+    "watch": "watching",
+    "dead-letter": "dead_letters",
+    "queue": "entities",
+    "topic": "entities",
+    "subscription": "entities",
+    "rule": "rules",
+    "config": "config",
 }
+GROUPS = {"dead-letter", "queue", "topic", "subscription", "rule", "config"}
 
 
 def compose(command: str | None) -> typer.Typer:
     """The program with the one command, or with all of them when it is no command that there is."""
-    app = typer.Typer(name="peeklock", add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(name="peeklock", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback()
     def peeklock() -> None:
-        """A Service Bus that you run yourself."""
+        """A Service Bus that you run yourself, and the commands to work with it or with the hosted one.
+
+        Exit codes: 0 done; 1 refused or failed; 2 wrong arguments or configuration; 3 not found; 4 there already;
+        5 not authorized; 6 not reachable; 130 interrupted.
+        """
 
     for module in dict.fromkeys(COMMANDS.values() if command not in COMMANDS else [COMMANDS[command]]):
         part: typer.Typer = import_module(f"peeklock.cli.{module}").app
@@ -38,9 +55,17 @@ def compose(command: str | None) -> typer.Typer:
 
 def main() -> None:
     """Run the command; a mistake in its arguments is one clear sentence too."""
-    arguments = sys.argv[1:] or ["--help"]
+    arguments = sys.argv[1:]
+    if not arguments or (len(arguments) == 1 and arguments[0] in GROUPS):
+        arguments.append("--help")
     try:
         code = compose(arguments[0])(args=arguments, prog_name="peeklock", standalone_mode=False)
+    except (typer.Abort, KeyboardInterrupt):
+        code = Exit.INTERRUPTED
+    except BrokenPipeError:
+        # Who read our output has gone, and Python would stumble over it once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = Exit.FAILED
     except Exception as error:
         format_message = getattr(error, "format_message", None)
         if format_message is None:

@@ -6,21 +6,28 @@ What only these need (the server and all below it) is imported here, so that the
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import signal
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 import uvloop
 
 from peeklock import __version__
+from peeklock.admin.service import administer
 from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.cli.failing import fail
+from peeklock.cli.profiles import ProfileName
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from peeklock.server.config import ConfigError, default_namespace, load_config
 from peeklock.server.logs import configure_logging
+from peeklock.server.reload import Reloader
+
+log = logging.getLogger(__name__)
 
 DEFAULT_DATA = Path("peeklock-data")
 
@@ -34,13 +41,19 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-ProfileName = StrEnum("ProfileName", {name.upper(): name for name in PROFILES})  # type: ignore[misc]
-DEFAULT_PROFILE_NAME = ProfileName(DEFAULT_PROFILE.name)
+EMULATOR_PROFILE: Final = "emulator"
+EMULATOR_HTTP_PORT: Final = 5300
+EMULATOR_CONFIG: Final = Path("/ServiceBus_Emulator/ConfigFiles/Config.json")
+"""Where the official emulator's image has its file mounted."""
 
 
-@app.command()
+# An option that is not given is looked for in the environment: --tls-port as PEEKLOCK_TLS_PORT.
+@app.command(context_settings={"auto_envvar_prefix": "PEEKLOCK"})
 def serve(
     config: Annotated[Path | None, typer.Option(help="The namespace, as the official emulator's JSON.")] = None,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete what the file does not have, at the start and at SIGHUP.")
+    ] = False,
     data: Annotated[Path | None, typer.Option(help="The data folder.", show_default=str(DEFAULT_DATA))] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory; nothing survives.")] = False,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -49,19 +62,35 @@ def serve(
     admin_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5300.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
-    profile: Annotated[ProfileName, typer.Option(help="Whose limits hold.")] = DEFAULT_PROFILE_NAME,
+    profile: Annotated[
+        ProfileName | None, typer.Option(help="Whose limits hold.", show_default=DEFAULT_PROFILE.name)
+    ] = None,
+    emulator: Annotated[
+        bool,
+        typer.Option(
+            "--emulator",
+            help="Be what the official emulator is, as far as no other option says otherwise: its profile, its second "
+            f"port (EMULATOR_HTTP_PORT, else {EMULATOR_HTTP_PORT}), its file (CONFIG_PATH), nothing kept.",
+        ),
+    ] = False,
     insecure_default_key: Annotated[
         bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
     ] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
 ) -> None:
-    """Start the broker. Prints its connection string when it is ready."""
+    """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP."""
+    if emulator:
+        config = config or _emulator_config()
+        memory = memory or data is None
+        admin_port = _emulator_http_port() if admin_port is None else admin_port
     if memory and data is not None:
         fail("--memory and --data exclude each other")
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key go together")
+    if prune and config is None:
+        fail("--prune needs --config, which says what stays")
     configure_logging(log_level)
-    limits = PROFILES[profile]
+    limits = PROFILES[profile or (EMULATOR_PROFILE if emulator else DEFAULT_PROFILE.name)]
     try:
         namespace = default_namespace(limits) if config is None else load_config(config, limits)
     except ConfigError as error:
@@ -78,26 +107,55 @@ def serve(
         tls_folder=default_tls_folder() if memory else None,
         make_certificates=ensure_certificates_apart,
         insecure_default_key=insecure_default_key,
+        administration=administer,
     )
     try:
-        uvloop.run(_serve(options))
+        uvloop.run(_serve(options, config, prune))
     except StartError as error:
         fail(str(error))
 
 
-async def _serve(options: Options) -> None:
+def _emulator_config() -> Path | None:
+    """The file that the official emulator would read."""
+    named = os.environ.get("CONFIG_PATH")
+    if named:
+        return Path(named)
+    return EMULATOR_CONFIG if EMULATOR_CONFIG.exists() else None
+
+
+def _emulator_http_port() -> int:
+    text = os.environ.get("EMULATOR_HTTP_PORT") or str(EMULATOR_HTTP_PORT)
+    if not text.isdecimal() or int(text) > 65535:
+        fail(f"EMULATOR_HTTP_PORT must be a port from 0 to 65535, not '{text}'")
+    return int(text)
+
+
+async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(options)
+    # Before the start, because without a handler the signal ends the process.
+    reloader = None if config is None else Reloader(broker, config, prune=prune)
+    loop.add_signal_handler(signal.SIGHUP, _nothing_to_reload if reloader is None else reloader.ask)
     await broker.start()
+    reloading: asyncio.Task[None] | None = None
+    if reloader is not None:
+        await reloader.follow(options.namespace)
+        reloading = asyncio.create_task(reloader.run())
     print(broker.connection_string, flush=True)
     await stop.wait()
+    if reloading is not None:
+        reloading.cancel()
     await broker.stop()
 
 
-@app.command()
+def _nothing_to_reload() -> None:
+    log.warning("there is no configuration file to read again")
+
+
+@app.command(context_settings={"auto_envvar_prefix": "PEEKLOCK"})
 def certificate(
     data: Annotated[Path | None, typer.Option(help="The data folder.", show_default=str(DEFAULT_DATA))] = None,
     memory: Annotated[bool, typer.Option("--memory", help="The one of brokers started with --memory.")] = False,

@@ -169,7 +169,7 @@ class AdministrationClient:
             destination = entity.settings.get(setting)
             if destination:
                 headers[header] = self._token(str(destination))
-        document = write_entity(entity, rule)
+        document = write_entity(entity, self.endpoint.host, rule)
         return self._entry(
             _path(entity.name, entity.topic), lambda entry: read_entity(entry, entity.topic), "PUT", document, headers
         )

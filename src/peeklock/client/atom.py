@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -31,7 +32,6 @@ from peeklock.client.descriptions import (
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
-COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
@@ -136,13 +136,14 @@ def read_failure(data: bytes) -> str:
         root = parse_document(data)
     except NotAnAnswer:
         return ""
-    detail = next((each.text for each in root.iter() if _local(each) == "Detail"), None) or ""
-    return " ".join(detail.split())
+    return (next((each.text for each in root.iter() if _local(each) == "Detail"), None) or "").strip()
 
 
 def _read_setting(name: str, form: Form, text: str) -> Value:
     if form is Form.FLAG:
         return text.strip().lower() == "true"
+    if form is Form.ENTITY:
+        return unquote(urlsplit(text).path).strip("/")
     return _number(name, text) if form is Form.COUNT else text
 
 
@@ -209,14 +210,14 @@ def _local(element: Element) -> str:
 # --- writing
 
 
-def write_entity(entity: Entity, first_rule: Rule | None = None) -> bytes:
+def write_entity(entity: Entity, host: str, first_rule: Rule | None = None) -> bytes:
     """The entry that creates or replaces it; of a new subscription with the rule that it begins with."""
     root = _description(f"{entity.kind}Description")
     for name, form in SETTINGS[entity.kind].items():
         if name == "Status" and entity.authorization_rules:
             _write_keys(SubElement(root, _KEYS), entity.authorization_rules)
         if name in entity.settings:
-            SubElement(root, name).text = _text(form, entity.settings[name])
+            SubElement(root, name).text = _text(form, entity.settings[name], host)
         if name == "DeadLetteringOnFilterEvaluationExceptions" and first_rule is not None:
             _write_rule(SubElement(root, "DefaultRuleDescription"), first_rule)
     return _entry(root)
@@ -293,8 +294,10 @@ def _write_keys(element: Element, rules: Iterable[AuthorizationRule]) -> None:
             SubElement(each, "SecondaryKey").text = rule.secondary_key
 
 
-def _text(form: Form, value: Value) -> str:
-    return ("true" if value else "false") if form is Form.FLAG else str(value)
+def _text(form: Form, value: Value, host: str) -> str:
+    if form is Form.FLAG:
+        return "true" if value else "false"
+    return f"sb://{host}/{value}" if form is Form.ENTITY and value else str(value)
 
 
 def _description(name: str) -> Element:

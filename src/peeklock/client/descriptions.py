@@ -43,6 +43,8 @@ class Form(Enum):
     DURATION = auto()
     STATUS = auto()
     TEXT = auto()
+    ENTITY = auto()
+    """A queue or a topic by its name; documents have its whole address."""
 
 
 STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
@@ -58,12 +60,12 @@ SETTINGS: Final[Mapping[Kind, Mapping[str, Form]]] = {
         "MaxDeliveryCount": Form.COUNT,
         "EnableBatchedOperations": Form.FLAG,
         "Status": Form.STATUS,
-        "ForwardTo": Form.TEXT,
+        "ForwardTo": Form.ENTITY,
         "UserMetadata": Form.TEXT,
         "SupportOrdering": Form.FLAG,
         "AutoDeleteOnIdle": Form.DURATION,
         "EnablePartitioning": Form.FLAG,
-        "ForwardDeadLetteredMessagesTo": Form.TEXT,
+        "ForwardDeadLetteredMessagesTo": Form.ENTITY,
         "EnableExpress": Form.FLAG,
         "MaxMessageSizeInKilobytes": Form.COUNT,
     },
@@ -92,8 +94,8 @@ SETTINGS: Final[Mapping[Kind, Mapping[str, Form]]] = {
         "MaxDeliveryCount": Form.COUNT,
         "EnableBatchedOperations": Form.FLAG,
         "Status": Form.STATUS,
-        "ForwardTo": Form.TEXT,
-        "ForwardDeadLetteredMessagesTo": Form.TEXT,
+        "ForwardTo": Form.ENTITY,
+        "ForwardDeadLetteredMessagesTo": Form.ENTITY,
         "AutoDeleteOnIdle": Form.DURATION,
         "UserMetadata": Form.TEXT,
     },

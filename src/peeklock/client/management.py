@@ -1,7 +1,7 @@
 """What an entity's `$management` node does for a client: looking at messages, scheduling, deleting many.
 
-Knows the operations that the hosted service documents, as calls with Python values. Settling and receiving are the
-receiver's.
+Knows operations that the hosted service documents, as calls with Python values. Receiving and the usual settling are
+the receiver's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import NO_VALUE, Message, Properties
@@ -74,6 +74,10 @@ class Management:
         if session_id is not None:
             body["session-id"] = session_id
         return int(self.request("batch-delete-messages", body).get("message-count", 0))
+
+    def update_disposition(self, lock_tokens: Sequence[UUID], status: str) -> None:
+        """Settle messages by their tokens, when their link cannot: completed, abandoned, suspended or defered."""
+        self.request("update-disposition", {"disposition-status": status, "lock-tokens": Array(lock_tokens, UUID)})
 
 
 def _scheduled(message: Message, at_ms: int) -> dict[str, Any]:

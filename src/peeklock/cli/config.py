@@ -1,0 +1,126 @@
+"""`peeklock config`: configuration files checked, described and made from what there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from peeklock.broker.definitions import EntityDefinition, NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.broker.durations import format_duration
+from peeklock.broker.settings import DEFAULT_PROFILE, LAXEST, PROFILES, Kind, settings_of
+from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administering
+from peeklock.cli.exporting import namespace_of
+from peeklock.cli.failing import Exit, fail
+from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_table, progress
+from peeklock.cli.profiles import ProfileName
+from peeklock.server.config import ConfigError, load_config
+from peeklock.server.config_writer import format_config
+from peeklock.server.schema import format_schema
+
+app = typer.Typer()
+config = typer.Typer(name="config", help="Check, describe and make configuration files.", no_args_is_help=True)
+app.add_typer(config)
+
+_DEFAULT, _WIDEST = ProfileName(DEFAULT_PROFILE.name), ProfileName(LAXEST)
+_COLUMNS = ("kind", "name", "settings", "rules")
+
+
+@config.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="The configuration file.")],
+    profile: Annotated[ProfileName, typer.Option(help="Whose limits hold.")] = _DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with a file, each mistake with its line, or what it defines."""
+    try:
+        found = load_config(file, PROFILES[profile])
+    except ConfigError as error:
+        if as_json:
+            print_json({"problems": error.problems, "entities": []})
+            raise typer.Exit(Exit.USAGE) from None
+        fail(str(error))
+    rows = list(_rows(found))
+    if as_json:
+        print_json({"problems": [], "entities": [dict(zip(_COLUMNS, row, strict=True)) for row in rows]})
+    else:
+        shown = [(kind, name, _listed(settings), ", ".join(rules)) for kind, name, settings, rules in rows]
+        print_table([column.capitalize() for column in _COLUMNS], shown)
+        note(f"{file} can be used in the {profile} profile.")
+
+
+@config.command()
+def schema(
+    profile: Annotated[ProfileName, typer.Option(help="Whose limits it has.")] = _WIDEST,
+) -> None:
+    """Print a JSON schema of configuration files, for editors."""
+    print(format_schema(PROFILES[profile]), end="")
+
+
+@config.command()
+def export(
+    connection_string: ConnectionString = LOCAL,
+    ca_file: CaFile = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.", show_default="-")] = None,
+    with_keys: Annotated[bool, typer.Option("--with-keys", help="Write the keys of queues and topics too.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Write a live namespace as a configuration file, from which a broker starts with the same entities."""
+    if output is not None and output.exists():
+        confirm(f"{output} is there already: replace it?", yes)
+    with administering(connection_string, ca_file) as client, progress("Reading entities") as step:
+        namespace, lost = namespace_of(client, step)
+    for sentence in lost:
+        note(sentence)
+    entities: list[QueueDefinition | TopicDefinition] = [*namespace.queues, *namespace.topics]
+    if not with_keys and any(entity.authorization_rules for entity in entities):
+        note("The keys of queues and topics are left out; --with-keys writes them.")
+    text = format_config(namespace, with_keys=with_keys)
+    if output is None:
+        print(text, end="")
+        return
+    try:
+        _write(output, text, secret=with_keys)
+    except OSError as error:
+        fail(f"{output} cannot be written: {error.strerror or error}", Exit.FAILED)
+    note(f"{len(namespace.queues)} queues and {len(namespace.topics)} topics are in {output}.")
+
+
+def _rows(namespace: NamespaceDefinition) -> Iterator[tuple[str, str, dict[str, Any], list[str]]]:
+    """What the file defines, in its order: of settings those that are not the usual ones."""
+    for queue in namespace.queues:
+        yield "queue", queue.name, _unusual(queue), []
+    for topic in namespace.topics:
+        yield "topic", topic.name, _unusual(topic), []
+        for each in topic.subscriptions:
+            yield "subscription", f"{topic.name}/{each.name}", _unusual(each), [rule.name for rule in each.rules]
+
+
+def _unusual(entity: EntityDefinition) -> dict[str, Any]:
+    values = {setting: getattr(entity, field) for field, setting in settings_of(type(entity)).items()}
+    return {
+        setting.name: format_duration(value) if setting.kind is Kind.DURATION else value
+        for setting, value in values.items()
+        if value != setting.default
+    }
+
+
+def _listed(settings: dict[str, Any]) -> str:
+    shown = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
+
+
+def _write(path: Path, text: str, *, secret: bool) -> None:
+    """All of it or nothing. A file with keys is for its owner only."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            if secret:
+                temporary.chmod(0o600)
+            file.write(text)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""What the administration API tells of a namespace, as definitions.
+
+The API names settings as the definitions do; destinations it may tell as whole addresses, of which the path is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from peeklock.broker.definitions import (
+    CORRELATION_FIELDS,
+    AuthorizationRule,
+    CorrelationFilter,
+    EntityDefinition,
+    FilterKind,
+    NamespaceDefinition,
+    PropertyValue,
+    QueueDefinition,
+    Right,
+    RuleDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+    destinations,
+)
+from peeklock.broker.durations import parse_time
+from peeklock.broker.names import fold
+from peeklock.broker.settings import Kind as Form
+from peeklock.broker.settings import settings_of
+from peeklock.client.administration import AdministrationClient
+from peeklock.client.descriptions import Duration, Entity, Kind, Rule, RuleValue
+
+D = TypeVar("D", bound=EntityDefinition)
+Forwarding = TypeVar("Forwarding", QueueDefinition, SubscriptionDefinition)
+
+
+def namespace_of(client: AdministrationClient, step: Callable[[int], None]) -> tuple[NamespaceDefinition, list[str]]:
+    """The namespace, and sentences on what could not be taken over. `step` hears of each entity that was read."""
+    read = [*client.entities(Kind.QUEUE), *client.entities(Kind.TOPIC)]
+    names = {fold(entity.name) for entity in read}
+    lost: list[str] = []
+    queues: list[QueueDefinition] = []
+    topics: list[TopicDefinition] = []
+    for entity in read:
+        keys = {"authorization_rules": tuple(_keys(entity))}
+        if entity.kind is Kind.QUEUE:
+            queues.append(_known(_definition(QueueDefinition, entity, keys), entity, names, lost))
+        else:
+            subscriptions = tuple(
+                _known(_subscription(client, each), each, names, lost)
+                for each in client.entities(Kind.SUBSCRIPTION, topic=entity.name)
+            )
+            topics.append(_definition(TopicDefinition, entity, keys | {"subscriptions": subscriptions}))
+        step(1)
+    name = client.namespace()["Name"]
+    return NamespaceDefinition(name=name, queues=tuple(queues), topics=tuple(topics)), lost
+
+
+def _subscription(client: AdministrationClient, entity: Entity) -> SubscriptionDefinition:
+    assert entity.topic is not None
+    rules = tuple(_rule(rule) for rule in client.rules(entity.topic, entity.name))
+    return _definition(SubscriptionDefinition, entity, {"rules": rules})
+
+
+def _definition(kind: type[D], entity: Entity, parts: Mapping[str, Any]) -> D:
+    arguments = {
+        field: setting.parse(_path(value) if setting.kind is Form.ENTITY else value)
+        for field, setting in settings_of(kind).items()
+        if (value := entity.settings.get(setting.name)) is not None
+    }
+    return kind(name=entity.name, **arguments, **parts)
+
+
+def _path(destination: object) -> str:
+    text = str(destination)
+    return unquote(urlsplit(text).path).strip("/") if "://" in text else text
+
+
+def _known(definition: Forwarding, entity: Entity, names: set[str], lost: list[str]) -> Forwarding:
+    """Without a destination that is gone: a file cannot have it."""
+    for setting, destination in destinations(definition):
+        if fold(destination) not in names:
+            lost.append(f"'{entity.path}' forwards to '{destination}', which is not there: {setting.name} is left out")
+            nowhere: dict[str, Any] = {
+                field: None for field, each in settings_of(type(definition)).items() if each is setting
+            }
+            definition = replace(definition, **nowhere)
+    return definition
+
+
+def _keys(entity: Entity) -> Iterable[AuthorizationRule]:
+    for rule in entity.authorization_rules:
+        yield AuthorizationRule(
+            name=rule.name,
+            primary_key=rule.primary_key,
+            secondary_key=rule.secondary_key,
+            rights=frozenset(map(Right, rule.rights)),
+        )
+
+
+def _rule(rule: Rule) -> RuleDefinition:
+    kind = FilterKind(rule.filter.removesuffix("Filter"))
+    correlation = None
+    if kind is FilterKind.CORRELATION:
+        tested = {CORRELATION_FIELDS[name]: value for name, value in rule.correlation.items()}
+        correlation = CorrelationFilter(**tested, properties=_values(rule.properties))
+    is_sql = kind is FilterKind.SQL
+    return RuleDefinition(
+        name=rule.name,
+        filter_kind=kind,
+        sql_expression=rule.expression if is_sql else None,
+        parameters=_parameters(rule.parameters) if is_sql else {},
+        correlation=correlation,
+        action=rule.action,
+        action_parameters=_parameters(rule.action_parameters),
+    )
+
+
+def _parameters(values: Mapping[str, RuleValue]) -> dict[str, PropertyValue]:
+    return {name.removeprefix("@"): value for name, value in _values(values).items()}
+
+
+def _values(values: Mapping[str, RuleValue]) -> dict[str, PropertyValue]:
+    return {name: parse_time(value) if isinstance(value, Duration) else value for name, value in values.items()}

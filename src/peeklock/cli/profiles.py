@@ -1,0 +1,9 @@
+"""The profiles as a choice of the command line."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from peeklock.broker.settings import PROFILES
+
+ProfileName = StrEnum("ProfileName", {name.upper(): name for name in PROFILES})  # type: ignore[misc]
