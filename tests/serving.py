@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from peeklock.admin.service import administer
 from peeklock.broker.agenda import ManualClock
 from peeklock.server.broker import Broker, Options
 from peeklock.store.base import Counters
@@ -81,7 +82,7 @@ class BrokerThread:
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
-        self._options = Options(port=0, clock=self.clock, **options)
+        self._options = Options(**{"port": 0, "clock": self.clock, "administration": administer, **options})
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="broker")

@@ -15,7 +15,8 @@ LADDER: dict[str, set[str]] = {
     "amqp": set(),
     "engine": {"amqp"},
     "store.base": set(),
-    "store.memory": {"store.base"},
+    "store.memory": {"store.base", "store.sorted_numbers"},
+    "store.sorted_numbers": set(),
     "store.sqlite": {
         "store.base",
         "store.sqlite_batch",
@@ -26,14 +27,16 @@ LADDER: dict[str, set[str]] = {
     },
     "store.sqlite_batch": {"store.base", "store.sqlite_schema"},
     "store.sqlite_file": {"store.base", "store.sqlite_schema"},
-    "store.sqlite_reader": {"store.base", "store.sqlite_file", "store.sqlite_schema"},
+    "store.sqlite_queries": {"store.base", "store.sqlite_schema"},
+    "store.sqlite_reader": {"store.base", "store.sqlite_file", "store.sqlite_queries", "store.sqlite_schema"},
     "store.sqlite_schema": {"store.base"},
     "store.sqlite_writer": {"store.base", "store.sqlite_batch", "store.sqlite_file", "store.sqlite_schema"},
     "broker": {"amqp", "engine", "store.base"},
     "nodes": {"amqp", "engine", "broker", "store.base"},
     "server": {"amqp", "engine", "broker", "nodes", "store.base", "store.memory", "store.sqlite"},
+    "admin": {"broker", "server"},
     "client": {"amqp", "engine"},
-    "cli": {"amqp", "engine", "broker", "nodes", "server", "client", "store.base"},
+    "cli": {"amqp", "engine", "broker", "nodes", "server", "admin", "client", "store.base"},
 }
 
 

@@ -196,10 +196,20 @@ def test_sighup_changes_the_rules_of_a_live_subscription(configured: Configured)
         assert client.get_rule("t", "s", "r").expression == "price > 6"
     broker.reload(topic())
     assert broker.rules("t", "s") == ["more", "r"]
-    # The same holds when the file is read at a start.
-    broker.stop()
-    broker.start()
-    assert broker.rules("t", "s") == ["more", "r"]
+
+
+def test_a_start_changes_the_rules_of_a_subscription_that_is_there(configured: Configured) -> None:
+    def restart(*rules: Entity) -> list[str]:
+        broker.stop()
+        broker.write({"Topics": [{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": list(rules)}]}]})
+        broker.start()
+        return broker.rules("t", "s")
+
+    broker = configured({})
+    assert restart() == ["$Default"]
+    assert restart(sql_rule("r", "price > 5")) == ["r"]
+    assert restart(sql_rule("more", "price > 5")) == ["more", "r"]
+    assert restart() == ["more", "r"]
 
 
 def test_a_receiver_stays_connected_while_the_file_is_read_again(configured: Configured) -> None:
@@ -219,7 +229,7 @@ def test_a_receiver_stays_connected_while_the_file_is_read_again(configured: Con
         ({"Name": "other"}, "other: of a running namespace stays sbemulatorns"),
         (
             {"Queues": [{"Name": "n"}, {"Name": "a", "Properties": {"RequiresSession": True}}]},
-            "RequiresSession of 'a' true: cannot be changed once it exists",
+            "RequiresSession of 'a' true: cannot be changed once the entity exists",
         ),
     ],
 )

@@ -118,7 +118,7 @@ def test_what_is_fixed_when_a_queue_is_made_cannot_be_changed(
     start_and_stop(data=tmp_path, namespace=NamespaceDefinition(queues=(QueueDefinition(name="orders"),)))
     changed = NamespaceDefinition(queues=(queue,))
     assert refusal(data=tmp_path, namespace=changed) == (
-        f"{name} of the queue 'orders' true: cannot be changed once the queue exists"
+        f"{name} of 'orders' true: cannot be changed once the entity exists"
     )
 
 

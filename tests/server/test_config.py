@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,16 @@ from peeklock.broker.definitions import (
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.durations import HOUR, MINUTE, SECOND, format_duration
+from peeklock.broker.durations import HOUR, MINUTE, SECOND
 from peeklock.broker.settings import PROFILES, settings_of
 from peeklock.server.config import ConfigError, default_namespace, load_config
-from peeklock.server.config_shape import MAX_FILE_BYTES
+from peeklock.server.config_reference import TABLES, page
+from peeklock.server.config_shape import MAX_FILE_BYTES, MAX_SHOWN
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "configuration.md"
+SAMPLE = ROOT / "examples" / "config.json"
 
 # The shape of the file that comes with the official emulator.
 OFFICIAL = """{
@@ -134,6 +139,37 @@ def test_the_official_emulators_file_is_read_under_every_profile(tmp_path: Path,
     assert second.rules == (RuleDefinition(),)
 
 
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_sample_file_is_read_under_every_profile(profile: Any) -> None:
+    found = load_config(SAMPLE, profile)
+    assert [queue.name for queue in found.queues] == ["queue.1"]
+    (topic,) = found.topics
+    assert [(each.name, [rule.name for rule in each.rules]) for each in topic.subscriptions] == [
+        ("subscription.1", ["app-prop-filter-1"]),
+        ("subscription.2", ["user-prop-filter-1"]),
+        ("subscription.3", ["$Default"]),
+        ("subscription.4", ["sql-filter-1"]),
+    ]
+    (sql,) = topic.subscriptions[3].rules
+    assert sql.sql_expression == "sys.MessageId = '123456' AND userProp1 = 'value1'"
+    assert sql.action == "SET sys.To = 'Entity'"
+
+
+@pytest.mark.parametrize("kind", ["File", "Console", "File,Console", "Console,File", "Console, File"])
+def test_every_spelling_of_where_the_log_goes_is_read(tmp_path: Path, kind: str) -> None:
+    assert load_text(tmp_path, OFFICIAL.replace('"Type": "File"', f'"Type": "{kind}"')).queues
+
+
+def test_a_file_may_name_its_schema(tmp_path: Path) -> None:
+    assert load_text(tmp_path, OFFICIAL.replace("{", '{ "$schema": "config.schema.json",', 1)).queues
+
+
+@pytest.mark.parametrize("rules", [{}, {"Rules": []}])
+def test_a_subscription_without_rules_takes_every_message(tmp_path: Path, rules: Any) -> None:
+    text = namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", **rules}]}])
+    assert load_text(tmp_path, text).topics[0].subscriptions[0].rules == (RuleDefinition(),)
+
+
 def test_without_rules_on_the_namespace_the_emulators_key_has_all_rights(tmp_path: Path) -> None:
     (rule,) = load_text(tmp_path, OFFICIAL).authorization_rules
     assert (rule.name, rule.primary_key, rule.rights) == (DEFAULT_KEY_NAME, DEFAULT_KEY, ALL_RIGHTS)
@@ -186,6 +222,97 @@ def test_a_filter_type_that_is_left_out_is_the_one_that_was_given(tmp_path: Path
     text = namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}])
     (found,) = load_text(tmp_path, text).topics[0].subscriptions[0].rules
     assert found == RuleDefinition(name="r", filter_kind=FilterKind.SQL, sql_expression="a = 1")
+
+
+def in_a_rule(**properties: Any) -> str:
+    rule = {"Name": "r", "Properties": properties}
+    return namespace(Topics=[{"Name": "t", "Subscriptions": [{"Name": "s", "Rules": [rule]}]}])
+
+
+def test_values_that_json_has_no_form_for_are_objects_that_say_what_they_are(tmp_path: Path) -> None:
+    text = in_a_rule(
+        SqlFilter={
+            "SqlExpression": "a > @a AND b < @b",
+            "Parameters": {"a": {"DateTime": "2026-01-31T12:00:00+01:00"}, "@b": {"Duration": "-PT1.5S"}},
+        },
+        Action={"SqlExpression": "SET c = @c", "Parameters": {"c": {"Double": "-inf"}}},
+    )
+    (rule,) = load_text(tmp_path, text).topics[0].subscriptions[0].rules
+    assert rule.parameters == {
+        "a": datetime(2026, 1, 31, 11, tzinfo=UTC),
+        "b": -timedelta(seconds=1.5),
+    }
+    assert rule.action_parameters == {"c": -math.inf}
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ({"DateTime": "2026-01-31T12:00:00"}, "must be a moment with its time zone, such as"),
+        ({"DateTime": 5}, "must be a moment with its time zone, such as"),
+        ({"Duration": "soon"}, "must be an ISO 8601 duration such as"),
+        ({"Double": "many"}, "must be a number in text, such as"),
+        ({"Moment": "2026"}, "must be text, a number, true, false or one of"),
+        ({"Double": "1", "Duration": "PT1S"}, "must be text, a number, true, false or one of"),
+        (None, "must be text, a number, true, false or one of"),
+    ],
+)
+def test_a_value_that_is_none_is_refused(tmp_path: Path, value: Any, problem: str) -> None:
+    message = refusal(tmp_path, in_a_rule(CorrelationFilter={"Properties": {"p": value}}))
+    assert f"Rules[0].Properties.CorrelationFilter.Properties.p: {problem}" in message
+
+
+@pytest.mark.parametrize(
+    ("properties", "key"),
+    [
+        ({"SqlFilter": {"SqlExpression": "price > > 5"}}, "SqlFilter"),
+        ({"FilterType": "True", "Action": {"SqlExpression": "price > > 5"}}, "Action"),
+    ],
+)
+def test_sql_that_cannot_be_read_is_shown_with_a_caret_under_the_place(
+    tmp_path: Path, properties: Any, key: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text(tmp_path, in_a_rule(**properties))
+    sentence, expression, caret = str(refused.value).splitlines()
+    (line,) = [number for number, text in enumerate(in_a_rule(**properties).splitlines(), 1) if "SqlExpression" in text]
+    assert f"config.json:{line}: " in sentence
+    assert f"Rules[0].Properties.{key}.SqlExpression: " in sentence
+    assert expression.strip() == "price > > 5"
+    assert caret.strip() == "^"
+
+
+def test_a_value_for_no_parameter_of_the_sql_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="@limit"):
+        load_text(tmp_path, in_a_rule(SqlFilter={"SqlExpression": "price > @limit"}))
+
+
+def test_a_parameter_has_one_value(tmp_path: Path) -> None:
+    message = refusal(tmp_path, in_a_rule(SqlFilter={"SqlExpression": "a > @a", "Parameters": {"a": 1, "@a": 2}}))
+    assert "SqlFilter.Parameters: must not name a parameter both with @ and without" in message
+
+
+def test_every_element_with_a_mistake_is_told_of(tmp_path: Path) -> None:
+    text = namespace(
+        Queues=[{"Name": "a b"}, {"Name": "fine"}, {"Name": "c", "Properties": {"Status": "Asleep"}}],
+        Topics=[{"Name": "t", "Subscriptions": [{"Name": "s"}, {"Nmae": "u"}]}],
+    )
+    with pytest.raises(ConfigError) as refused:
+        load_text(tmp_path, text)
+    places = [problem.removeprefix(str(tmp_path)).split(": ")[1] for problem in refused.value.problems]
+    assert places == [
+        "Namespaces[0].Queues[0].Name",
+        "Namespaces[0].Queues[2].Properties.Status",
+        "Namespaces[0].Topics[0].Subscriptions[1].Nmae",
+    ]
+    assert str(refused.value) == "\n".join(refused.value.problems)
+
+
+def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text(tmp_path, namespace(Queues=[{"Name": "a b"} for _ in range(MAX_SHOWN + 7)]))
+    lines = str(refused.value).splitlines()
+    assert (len(lines), lines[-1]) == (MAX_SHOWN + 1, "... and 7 more")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +391,8 @@ def test_a_filter_type_that_is_left_out_is_the_one_that_was_given(tmp_path: Path
             '"p": "v"',
             '"p": ["v"]',
             "config.json:47: Namespaces[0].Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter"
-            ".Properties.p: must be text, a number, true or false",
+            '.Properties.p: must be text, a number, true, false or one of {"DateTime": ...}, {"Duration": ...}, '
+            '{"Double": ...}',
         ),
         (
             '"ForwardTo": "",\n              "LockDuration"',
@@ -282,6 +410,16 @@ def test_a_filter_type_that_is_left_out_is_the_one_that_was_given(tmp_path: Path
             '"Logging"',
             '"Loging"',
             "config.json:58: Loging: is not a key that is known here; did you mean Logging?",
+        ),
+        (
+            '"Type": "File"',
+            '"Type": "Syslog"',
+            'config.json:58: Logging.Type: Syslog must be Console or File, or both as in "Console,File"',
+        ),
+        (
+            '"Logging": { "Type": "File" }',
+            '"Logging": {}',
+            "config.json:58: Logging: must have the key Type",
         ),
         (
             '"Name": "queue.1",',
@@ -365,6 +503,26 @@ def test_more_entities_than_the_profile_has_room_for_are_refused(tmp_path: Path)
     assert "Topics[0].Subscriptions: must hold at most 50 in the emulator profile, not 51" in message
 
 
+@pytest.mark.parametrize(
+    ("properties", "most", "what"),
+    [
+        ({"SqlFilter": {"SqlExpression": "a = 1"}}, 20, "SQL"),
+        ({"CorrelationFilter": {"Label": "x"}}, 1000, "correlation"),
+    ],
+)
+def test_more_filters_than_the_profile_allows_a_topic_are_refused(
+    tmp_path: Path, properties: Any, most: int, what: str
+) -> None:
+    def text(number: int) -> str:
+        rules = [{"Name": f"r{each}", "Properties": properties} for each in range(number)]
+        halves = [{"Name": "s", "Rules": rules[::2]}, {"Name": "t", "Rules": rules[1::2]}]
+        return namespace(Topics=[{"Name": "t", "Subscriptions": halves}])
+
+    assert load_text(tmp_path, text(most), EMULATOR).topics
+    message = refusal(tmp_path, text(most + 1), EMULATOR)
+    assert f"Topics[0].Subscriptions: must hold at most {most} {what} filters in the emulator profile" in message
+
+
 def test_a_file_that_is_missing_or_cannot_be_read_is_said_so(tmp_path: Path) -> None:
     missing = tmp_path / "none.json"
     with pytest.raises(ConfigError, match=re.escape(f"{missing}: the configuration file does not exist")):
@@ -400,6 +558,7 @@ def test_without_a_file_there_is_something_of_every_kind(profile: Any) -> None:
     for entity in (*found.queues, topic, *topic.subscriptions):
         entity.check(profile)
     assert found.authorization_rules[0].primary_key == DEFAULT_KEY
+    assert found.only_if_empty
 
 
 # --- the page
@@ -416,21 +575,30 @@ def test_the_example_in_the_documentation_is_read(tmp_path: Path) -> None:
     load_text(tmp_path, blocks[0], EMULATOR)
 
 
-def test_the_tables_in_the_documentation_hold_every_setting_with_its_ranges() -> None:
-    rows = {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
-        key, _, cells = line.removeprefix("| `").partition("` | ")
-        if line.startswith("| `") and cells:
-            rows[key] = [cell.strip() for cell in cells.strip("| ").split("|")]
-    kinds = {"Q": QueueDefinition, "T": TopicDefinition, "S": SubscriptionDefinition}
-    settings = {setting.name: setting for kind in kinds.values() for setting in settings_of(kind).values()}
-    for name, setting in settings.items():
-        on = [letter for letter, kind in kinds.items() if setting in settings_of(kind).values()]
-        assert rows[name][0].split() == on, name
-        if name in STANDARD.ranges:
-            documented = rows[name][2:]
-            durations = format_duration if setting.kind.name == "DURATION" else str
-            for cell, profile in zip(documented, PROFILES.values(), strict=True):
-                low, high = (durations(bound) for bound in profile.ranges[name])
-                expected = low if low == high else f"{low} – {high}"
-                assert cell.replace("max", format_duration(None)) == expected, (name, profile.name)
+def test_the_tables_in_the_documentation_are_those_of_the_code() -> None:
+    """If not: python -m peeklock.server.config_reference docs/configuration.md"""
+    text = PAGE.read_text(encoding="utf-8")
+    assert re.findall("<!-- made: (.*?) -->", text) == list(TABLES)
+    assert page(text) == text
+
+
+def test_every_setting_says_what_it_is_for_and_has_its_row() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for kind in (QueueDefinition, TopicDefinition, SubscriptionDefinition):
+        for setting in settings_of(kind).values():
+            assert setting.note, setting.name
+            (row,) = [line for line in text.splitlines() if line.startswith(f"| `{setting.name}` |")]
+            assert row.endswith(f"| {setting.note} |")
+
+
+def test_a_row_has_the_range_of_every_profile_and_the_defaults() -> None:
+    (row,) = [line for line in TABLES["ranges"]().splitlines() if line.startswith("| `DefaultMessageTimeToLive` |")]
+    cells = [cell.strip() for cell in row.strip("| ").split("|")]
+    assert cells[1:7] == [
+        "Q T S",
+        "max (emulator PT1H)",
+        "PT1S – max",
+        "PT1S – max",
+        "PT5M – PT1H",
+        "PT0.001S – max",
+    ]

@@ -1,4 +1,4 @@
-"""HTTP on the sniffed connection: health, and AMQP inside a WebSocket."""
+"""HTTP on the sniffed connection: pages, who administers, and AMQP inside a WebSocket."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from http.client import HTTPConnection
 
 import pytest
 import websocket
+from aiohttp import web
 
-from broker.world import FlakyStore
 from peeklock.amqp.errors import Condition
 from peeklock.engine.sasl import SaslClient
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.server.http import WRITE_PART
 from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
-from peeklock.store.base import StoreError, StoreFull
 from raw_client import HOST, PATIENCE, RawClient, WebSocketStream, body_of, eventually, get, health
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
@@ -26,7 +25,7 @@ QUICK = Limits(closing_seconds=0.2)
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(data=None, limits=QUICK)
+    return start_broker(data=None, limits=QUICK, administration=None)
 
 
 @pytest.fixture
@@ -64,30 +63,17 @@ def test_a_method_that_a_path_does_not_take_is_refused(port: int) -> None:
     connection.close()
 
 
-def test_health_says_why_the_store_fails_and_that_it_works_again(start_broker: StartBroker) -> None:
-    store = FlakyStore()
-    broker = start_broker(data=None, make_store=lambda call: store)
-    client = RawClient.opened(broker.broker.port)
-    link = client.sender()
-    store.fails = lambda changes: StoreFull("There is no room left for the test.")
-    assert client.refusal(link, b"too much").condition == Condition.RESOURCE_LIMIT_EXCEEDED
-    assert health(broker.broker.port) == (503, "unhealthy", "There is no room left for the test.")
-    store.fails = lambda changes: None
-    client.send(link, b"fits")
-    assert health(broker.broker.port)[0] == 200
+def test_what_is_no_page_is_for_who_administers(start_broker: StartBroker) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=f"{request.method} {request.path}")
 
-
-def test_health_recovers_though_nobody_sends(start_broker: StartBroker) -> None:
-    store = FlakyStore()
-    broker = start_broker(data=None, make_store=lambda call: store)
-    client = RawClient.opened(broker.broker.port)
-    store.fails = lambda changes: StoreError("The disk is on fire.")
-    assert client.refusal(client.sender(), b"lost").condition == Condition.INTERNAL_ERROR
-    broker.advance(5)
-    assert health(broker.broker.port) == (503, "unhealthy", "The disk is on fire.")
-    store.fails = lambda changes: None
-    broker.advance(5)
-    assert health(broker.broker.port)[0] == 200
+    port = start_broker(data=None, administration=lambda namespace: answer).broker.port
+    assert get(port, "/orders") == (200, "GET /orders")
+    assert get(port, "/") == (200, "GET /")
+    assert get(port, "/health?api-version=2021-05") == (200, "GET /health")
+    assert get(port, "/metrics?api-version=2021-05") == (200, "GET /metrics")
+    assert json.loads(get(port, "/health")[1])["status"] == "healthy"
+    assert get(port, "/$servicebus/websocket")[0] == 426
 
 
 # --- WebSocket ---

@@ -20,7 +20,7 @@ from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.sending import SendingNode
 from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
-from raw_client import RawClient, body_of, dial, eventually, health, read_to_end
+from raw_client import RawClient, body_of, dial, eventually, get, read_to_end
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
 
@@ -161,7 +161,7 @@ def test_while_a_commit_hangs_the_others_are_served(held: Held) -> None:
     delivery = sender.post(link, b"on its way")
     sender.write()
     eventually(lambda: held.broker.call(lambda: held.namespace.journal.unsaved_bytes))
-    assert health(held.port)[0] == 200
+    assert get(held.port, "/metrics")[0] == 200
     peer.wait(lambda: peer.heartbeats >= 3)
     assert sender.engine.opened
     RawClient.opened(held.port).receiver()

@@ -27,7 +27,7 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.durations import format_duration
-from peeklock.broker.names import DefinitionError, fold
+from peeklock.broker.names import fold
 from peeklock.broker.settings import MAX_MESSAGE_SIZE, Kind, Profile, Setting, settings_of
 
 MESSAGE_SIZE_SINCE: Final = "2021-05"
@@ -270,9 +270,7 @@ def _read_setting(setting: Setting[Any], text: str) -> Any:
     return setting.parse(word)
 
 
-def _read_authorization_rules(
-    element: Element, former: tuple[AuthorizationRule, ...]
-) -> tuple[AuthorizationRule, ...]:
+def _read_authorization_rules(element: Element, former: tuple[AuthorizationRule, ...]) -> tuple[AuthorizationRule, ...]:
     """Keys that are not given stay what they were; those of a new rule are made up, as the service does."""
     known = {fold(rule.name): rule for rule in former}
     rules = []

@@ -82,10 +82,7 @@ def write_feed(page: Page, place: Place, now: int) -> str:
 def write_error(status: int, sub_code: int, sentence: str, tracker: str) -> str:
     """Clients read the sub-code out of the detail."""
     moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "")
-    detail = (
-        f"SubCode={sub_code}. {sentence} "
-        f"TrackingId:{uuid4()}, SystemTracker:{tracker}, Timestamp:{moment}"
-    )
+    detail = f"SubCode={sub_code}. {sentence} TrackingId:{uuid4()}, SystemTracker:{tracker}, Timestamp:{moment}"
     return branch("Error", (leaf("Code", str(status)), leaf("Detail", detail)))
 
 

@@ -57,7 +57,7 @@ class _Builder(TreeBuilder):
         self._depth = 0
         self._elements = 0
 
-    def start(self, tag: str, attrs: dict[str, str], /) -> Element:  # type: ignore[override]
+    def start(self, tag: str, attrs: dict[str, str], /) -> Element:
         self._depth += 1
         self._elements += 1
         if self._depth > MAX_DEPTH:

@@ -10,14 +10,13 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from xml.etree.ElementTree import Element
 
 from peeklock.admin.addresses import (
     Address,
     EntitiesAddress,
     EntityAddress,
-    NamespaceAddress,
     RuleAddress,
     RulesAddress,
     SubscriptionAddress,
@@ -45,19 +44,24 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.entity import Done
-from peeklock.broker.errors import BrokerError, EntityNotFound
+from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace
 
-RULE_DESCRIPTION = "RuleDescription"
+RULE_DESCRIPTION: Final = "RuleDescription"
 
 Definition = AnyDefinition | RuleDefinition
+KINDS: Final[dict[type, str]] = {
+    QueueDefinition: "queue",
+    TopicDefinition: "topic",
+    SubscriptionDefinition: "subscription",
+    RuleDefinition: "rule",
+}
+"""What people call them."""
 
 
 class Resource(Protocol):
     """Something with a description that can be put and deleted."""
 
-    kind: str
-    """For people."""
     path: str
 
     def look(self) -> Definition:
@@ -147,7 +151,6 @@ class EntityResource:
     """A queue or a topic: which of them, the description says."""
 
     def __init__(self, resources: Resources, name: str) -> None:
-        self.kind = "entity"
         self.path = name
         self._resources = resources
         self._administration = resources.administration
@@ -163,8 +166,12 @@ class EntityResource:
         if kind is None:
             raise MarkupError(f"The entry must have a {' or a '.join(ENTITY_DESCRIPTIONS)} as its content.")
         if former is not None and type(former) is not kind:
-            raise MarkupError(f"'{former.name}' is described by a {NAMES[type(former)]}: it cannot become another kind.")
-        return _read(kind, self.path, description, former, self._resources)
+            raise MarkupError(
+                f"'{former.name}' is described by a {NAMES[type(former)]}: it cannot become another kind."
+            )
+        if kind is TopicDefinition:
+            return _read(TopicDefinition, self.path, description, former, self._resources)
+        return _read(QueueDefinition, self.path, description, former, self._resources)
 
     async def create(self, wanted: QueueDefinition | TopicDefinition) -> None:
         if isinstance(wanted, TopicDefinition):
@@ -187,7 +194,6 @@ class EntityResource:
 
 class SubscriptionResource:
     def __init__(self, resources: Resources, topic: str, name: str) -> None:
-        self.kind = "subscription"
         self.path = f"{topic}/Subscriptions/{name}"
         self._topic, self._name = topic, name
         self._resources = resources
@@ -220,7 +226,6 @@ class SubscriptionResource:
 
 class RuleResource:
     def __init__(self, resources: Resources, topic: str, subscription: str, name: str) -> None:
-        self.kind = "rule"
         self.path = f"{topic}/Subscriptions/{subscription}/Rules/{name}"
         self._topic, self._subscription, self._name = topic, subscription, name
         self._administration = resources.administration
@@ -273,20 +278,20 @@ def _is(description: Element, name: str) -> bool:
 D = TypeVar("D", QueueDefinition, TopicDefinition, SubscriptionDefinition)
 
 
-def _read(
-    kind: type[D], name: str, description: Element, former: Any, resources: Resources
-) -> D:
+def _read(kind: type[D], name: str, description: Element, former: Any, resources: Resources) -> D:
     """What is not said is as before, or of a new one as the profile has it."""
-    found = read_settings(kind, description, resources.place.api_version, former)
-    if former is not None:
-        return replace(former, **found)
+    before = former if isinstance(former, kind) else None
+    found = read_settings(kind, description, resources.place.api_version, before)
+    if before is not None:
+        return replace(before, **found)
     return kind(name=name, **resources.namespace.profile.defaults_for(kind) | found)
 
 
 async def _durable(start: Callable[[Done], None]) -> None:
     """Start a change and wait until the store has it; raises why it has not."""
     outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-    start(outcome.set_result)
+    # The request may have been given up meanwhile; the change goes on.
+    start(lambda error: None if outcome.done() else outcome.set_result(error))
     error = await outcome
     if error is not None:
         raise error

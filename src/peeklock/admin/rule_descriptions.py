@@ -103,7 +103,7 @@ def _is_empty(action: Element) -> bool:
 
 def _read_correlation(element: Element) -> CorrelationFilter:
     tested = {field: text_of(element, name) for name, field in CORRELATION_FIELDS.items()}
-    return CorrelationFilter(**tested, properties=_read_values("Properties", child(element, "Properties")))  # type: ignore[arg-type]
+    return CorrelationFilter(**tested, properties=_read_values("Properties", child(element, "Properties")))
 
 
 def _read_parameters(element: Element) -> dict[str, PropertyValue]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from peeklock.broker.catalogue import AnyContainer, AnyQueue, Catalogue, subscription_path
-from peeklock.broker.changes import check_change, check_filters, check_forwarding
+from peeklock.broker.catalogue import AnyContainer, AnyQueue, Catalogue, subscription_path, topic_of
+from peeklock.broker.changes import check_change, check_filters, check_forwarding, check_keys, fitted
 from peeklock.broker.definitions import (
     AnyDefinition,
     QueueDefinition,
@@ -34,6 +35,8 @@ from peeklock.broker.settings import Profile
 from peeklock.broker.topic import Topic
 
 log = logging.getLogger(__name__)
+
+D = TypeVar("D", bound=AnyDefinition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,8 @@ class Administration:
         self._catalogue = catalogue
         self._journal = journal
         self._profile = profile
+        self.allows_default_key = True
+        """Whether the well-known key may be given to an entity: not where others could use it."""
         self._changing: set[str] = set()
         """Folded paths with a change on its way."""
 
@@ -162,10 +167,9 @@ class Administration:
 
     def create_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
         parent = self.topic(topic)
-        if len(parent.subscriptions) >= self._profile.max_subscriptions:
-            raise QuotaExceeded(
-                f"The topic '{parent.path}' has {len(parent.subscriptions)} subscriptions; no more are allowed."
-            )
+        subscriptions = len(parent.subscriptions) + self._coming(fold(parent.path))
+        if subscriptions >= self._profile.max_subscriptions:
+            raise QuotaExceeded(f"The topic '{parent.path}' has {subscriptions} subscriptions; no more are allowed.")
         rules = tuple(self._dated(rule) for rule in definition.rules)
         for rule in rules:
             check_rule(rule)
@@ -216,17 +220,13 @@ class Administration:
     # --- the way to the store ---
 
     def _create(self, path: str, definition: AnyDefinition, done: Done, parent: Topic | None = None) -> None:
-        try:
-            self._catalogue.find(path)
-        except EntityNotFound:
-            pass
-        else:
+        if self._catalogue.has(path):
             raise EntityExists(f"The messaging entity '{path}' already exists.")
         if parent is None:
-            entities = len(self._catalogue.queues) + len(self._catalogue.topics)
+            entities = self._catalogue.count + self._coming("")
             if entities >= self._profile.max_entities:
                 raise QuotaExceeded(f"The namespace has {entities} queues and topics; no more are allowed.")
-        definition.check(self._profile)
+        definition = self._checked(definition)
         check_forwarding(path, definition, self._catalogue)
         self._begin(path, parent)
         rows = self._catalogue.new_rows(path, definition)
@@ -243,7 +243,7 @@ class Administration:
         self._commit(lane, path, created)
 
     def _update(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
-        definition.check(self._profile)
+        definition = self._checked(definition)
         check_change(container.definition, definition)
         check_forwarding(container.path, definition, self._catalogue)
         self._change(container, replace(definition, name=container.definition.name), done)
@@ -293,6 +293,17 @@ class Administration:
                 self._delete(container, lambda error: None)
         except BrokerError as failure:
             log.info("an idle entity stays: %s", failure)
+
+    def _coming(self, topic: str) -> int:
+        """How many subscriptions of that topic (folded) are being created; queues and topics for the empty name."""
+        return sum(topic_of(path) == topic and not self._catalogue.has(path) for path in self._changing)
+
+    def _checked(self, definition: D) -> D:
+        definition = fitted(definition, self._profile)
+        definition.check(self._profile)
+        if not self.allows_default_key:
+            check_keys(definition)
+        return definition
 
     def _begin(self, path: str, of: Entity | None) -> None:
         """A change of what is at that path, which goes with the entity it is or belongs to."""

@@ -52,7 +52,7 @@ def subscription_path(topic: str, name: str) -> str:
 
 
 def topic_of(path: str) -> str:
-    """The topic that a subscription's path is under, folded."""
+    """The topic that a subscription's path is under, folded; empty for what is no subscription."""
     return fold(path).rpartition(f"/{fold(SUBSCRIPTIONS)}/")[0]
 
 
@@ -76,6 +76,7 @@ class Catalogue:
         self._keys = keys
         self._idleness = idleness
         self._containers: dict[str, AnyContainer] = {}
+        self._count = 0
         self._stored: dict[int, StoredEntity] = {}
         """By number: as last written."""
         self._last_entity = 0
@@ -103,6 +104,14 @@ class Catalogue:
     def whole(self) -> list[AnyContainer]:
         """All but the sub-queues."""
         return [each for each in self._containers.values() if not each.is_dead_letter_queue]
+
+    @property
+    def count(self) -> int:
+        """How many queues and topics there are."""
+        return self._count
+
+    def has(self, path: str) -> bool:
+        return fold(path) in self._containers
 
     def find(self, path: str) -> AnyContainer:
         found = self._containers.get(fold(path))
@@ -199,6 +208,8 @@ class Catalogue:
             assert isinstance(topic, Topic)
             assert not isinstance(made, Topic)
             topic.add(made)
+        else:
+            self._count += 1
         return made
 
     def begin(self, container: AnyContainer) -> None:
@@ -217,6 +228,7 @@ class Catalogue:
             assert not isinstance(container, Topic)
             topic.rules_changed(container)
         self._apply(container)
+        container.tell_of_change()
 
     def rows_of(self, container: AnyContainer) -> list[int]:
         """The numbers of an entity and of what belongs to it."""
@@ -236,6 +248,7 @@ class Catalogue:
             topic = self._containers.get(topic_of(container.path))
             if isinstance(topic, Topic):
                 topic.remove(container)
+        self._count -= not isinstance(container.definition, SubscriptionDefinition)
         for part in (container, container.dead_letters, container.transfer_dead_letters):
             if part is not None:
                 del self._containers[fold(part.path)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from peeklock.broker.catalogue import AnyQueue, Catalogue
 from peeklock.broker.definitions import (
+    DEFAULT_KEY,
     AnyDefinition,
     FilterKind,
     QueueDefinition,
@@ -13,10 +15,13 @@ from peeklock.broker.definitions import (
     SubscriptionDefinition,
     destinations,
 )
+from peeklock.broker.durations import MAX_DURATION_MS
 from peeklock.broker.errors import BrokerError, QuotaExceeded
 from peeklock.broker.names import DefinitionError, fold
-from peeklock.broker.settings import Profile, settings_of
+from peeklock.broker.settings import DEFAULT_TTL, Profile, settings_of
 from peeklock.broker.topic import Topic
+
+D = TypeVar("D", bound=AnyDefinition)
 
 
 def check_change(before: AnyDefinition, after: AnyDefinition) -> None:
@@ -25,7 +30,38 @@ def check_change(before: AnyDefinition, after: AnyDefinition) -> None:
         was, wanted = getattr(before, name), getattr(after, name)
         if not setting.changeable and was != wanted:
             shown = str(wanted).lower()
-            raise DefinitionError(f"{setting.name} of '{before.name}'", shown, "cannot be changed once it exists")
+            raise DefinitionError(
+                f"{setting.name} of '{before.name}'", shown, "cannot be changed once the entity exists"
+            )
+
+
+def merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
+    """The rules of a subscription that is there and that a file names: added and changed, not removed.
+
+    A file that says nothing of rules leaves them as they are. The rule that a subscription begins with goes when others
+    are named: beside one that lets everything pass they would say nothing.
+    """
+    if wanted == (RuleDefinition(),):
+        return before
+    named = {fold(rule.name): rule for rule in before if rule != RuleDefinition()}
+    for rule in wanted:
+        known = named.get(fold(rule.name))
+        named[fold(rule.name)] = rule if known is None else replace(rule, name=known.name, created_at=known.created_at)
+    return tuple(named.values())
+
+
+def fitted(definition: D, profile: Profile) -> D:
+    """The definition under that profile: no limit means its longest. Some clients always ask for no limit."""
+    longest = profile.ranges[DEFAULT_TTL.name][1]
+    if definition.default_message_ttl_ms is None and longest < MAX_DURATION_MS:
+        return replace(definition, default_message_ttl_ms=longest)
+    return definition
+
+
+def check_keys(definition: AnyDefinition) -> None:
+    """DefinitionError for a key that everybody knows."""
+    if any(DEFAULT_KEY in rule.keys for rule in definition.authorization_rules):
+        raise DefinitionError("PrimaryKey", "(not shown)", "must not be the well-known one where others can reach it")
 
 
 def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue) -> None:

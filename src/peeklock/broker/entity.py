@@ -238,8 +238,13 @@ class Entity:
         for part in (self.dead_letters, self.transfer_dead_letters):
             if part is not None:
                 part.reconfigure(definition)
-        for watcher in list(self.watchers):
-            watcher.entity_changed()
+
+    def tell_of_change(self) -> None:
+        """The new definition is in force: those who stand here may have to go."""
+        for part in (self, self.dead_letters, self.transfer_dead_letters):
+            if part is not None:
+                for watcher in list(part.watchers):
+                    watcher.entity_changed()
 
     def doom(self, doomed: bool) -> None:
         """It is about to be deleted; or not, after all."""

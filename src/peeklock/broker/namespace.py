@@ -19,7 +19,7 @@ from peeklock.broker.catalogue import (
     Rows,
     subscription_path,
 )
-from peeklock.broker.changes import check_change
+from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.definitions import (
     AnyDefinition,
     NamespaceDefinition,
@@ -233,16 +233,5 @@ def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:
         raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that is there already")
     check_change(before, wanted)
     if isinstance(before, SubscriptionDefinition) and isinstance(wanted, SubscriptionDefinition):
-        return replace(wanted, name=before.name, rules=_merged_rules(before.rules, wanted.rules))
+        return replace(wanted, name=before.name, rules=merged_rules(before.rules, wanted.rules))
     return replace(wanted, name=before.name)
-
-
-def _merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
-    """Rules are added and changed, never removed; and a subscription of which no rules are said keeps its own."""
-    if wanted == (RuleDefinition(),):
-        return before
-    named = {fold(rule.name): rule for rule in before}
-    for rule in wanted:
-        known = named.get(fold(rule.name))
-        named[fold(rule.name)] = rule if known is None else replace(rule, created_at=known.created_at)
-    return tuple(named.values())

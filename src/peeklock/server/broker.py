@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import os
 import socket
@@ -29,9 +28,12 @@ from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates, server_context
 from peeklock.server.config import default_namespace
-from peeklock.server.http import HttpService
+from peeklock.server.health import Health
+from peeklock.server.http import Handler, HttpService
 from peeklock.server.limits import Limits
 from peeklock.server.listener import Listener
+from peeklock.server.loopback import is_loopback
+from peeklock.server.metrics import Metrics, MetricsPage
 from peeklock.server.shell import AmqpProtocol, Shell
 from peeklock.store.base import Store, StoreError
 from peeklock.store.memory import MemoryStore
@@ -74,6 +76,8 @@ class Options:
     limits: Limits = field(default_factory=Limits)
     make_store: Callable[[CallSoon], Store] | None = None
     """Another store than the one in the data folder or in memory."""
+    administration: Callable[[Namespace], Handler] | None = None
+    """What answers HTTP requests that are none of the server's own."""
 
 
 class Broker:
@@ -120,26 +124,33 @@ class Broker:
     async def start(self) -> None:
         """Serve when this returns. StartError says why it cannot."""
         definition = self.options.namespace
-        self._check_default_key(definition.authorization_rules)
-        for queue in definition.queues:
-            self._check_default_key(queue.authorization_rules)
-        for topic in definition.topics:
-            self._check_default_key(topic.authorization_rules)
+        self.check_keys(definition)
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
         loop = asyncio.get_running_loop()
         sockets = self._bind()
         store: Store | None = None
+        metrics = Metrics()
         try:
-            store = self._store = self._make_store(loop)
+            store = self._store = metrics.measured(self._make_store(loop))
             self.namespace = Namespace(
                 definition, store, loop.call_soon, clock=self.options.clock, profile=self.options.profile
             )
             await self._start_namespace()
             tls = self._tls_context()
             limits = self.options.limits
-            self._http = HttpService(self.namespace, self.shells.add, self.shells.discard, limits)
+            health = Health(self.namespace, store)
+            metrics_page = MetricsPage(metrics, self.namespace, lambda: self.connections)
+            administer = self.options.administration
+            self._http = HttpService(
+                self.namespace,
+                self.shells.add,
+                self.shells.discard,
+                limits,
+                {"/health": health.answer, "/metrics": metrics_page.answer},
+                None if administer is None else administer(self.namespace),
+            )
             await self._http.start()
         except BaseException:
             for sock in sockets:
@@ -182,6 +193,14 @@ class Broker:
         self._store.close()
         log.info("stopped")
 
+    def check_keys(self, definition: NamespaceDefinition) -> None:
+        """StartError when one of its keys is the well-known one, where that would let others in."""
+        self._check_default_key(definition.authorization_rules)
+        for queue in definition.queues:
+            self._check_default_key(queue.authorization_rules)
+        for topic in definition.topics:
+            self._check_default_key(topic.authorization_rules)
+
     def look_at_agenda(self) -> None:
         """Do what is due and come back when the next thing is."""
         agenda = self.namespace.agenda
@@ -209,9 +228,12 @@ class Broker:
             delay = max(0.001, min(LONGEST_WAIT, (due - agenda.now()) / 1000))
             self._timer = asyncio.get_running_loop().call_later(delay, self.look_at_agenda)
 
+    @property
+    def _allows_default_key(self) -> bool:
+        return self.options.insecure_default_key or is_loopback(self.options.host)
+
     def _check_default_key(self, rules: Iterable[AuthorizationRule]) -> None:
-        uses_default = any(DEFAULT_KEY in rule.keys for rule in rules)
-        if uses_default and not self.options.insecure_default_key and not _is_loopback(self.options.host):
+        if not self._allows_default_key and any(DEFAULT_KEY in rule.keys for rule in rules):
             raise StartError(
                 f"the well-known default key is not accepted on {self.options.host}, which others can reach: "
                 "give the namespace keys of its own in the config file, or say --insecure-default-key"
@@ -252,8 +274,9 @@ class Broker:
             raise StartError(str(failure)) from failure
         if error is not None:
             raise StartError(str(error)) from error
-        for queue in self.namespace.queues:
-            self._check_default_key(queue.definition.authorization_rules)
+        self.namespace.administration.allows_default_key = self._allows_default_key
+        for container in self.namespace.containers:
+            self._check_default_key(container.definition.authorization_rules)
 
     def _tls_context(self) -> ssl.SSLContext:
         options = self.options
@@ -277,15 +300,6 @@ async def _within(seconds: float, condition: Callable[[], bool]) -> bool:
             return False
         await asyncio.sleep(0.01)
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    if host.casefold() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def default_tls_folder() -> Path:

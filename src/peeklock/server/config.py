@@ -154,7 +154,7 @@ class _Reader(Shape):
         profile = self.profile
         for what, number, most in (
             ("", len(topic.subscriptions), profile.max_subscriptions),
-            (" SQL filters", kinds.count(FilterKind.SQL), profile.max_sql_filters),
+            (" SQL filters", kinds.count(FilterKind.SQL) + kinds.count(FilterKind.FALSE), profile.max_sql_filters),
             (" correlation filters", kinds.count(FilterKind.CORRELATION), profile.max_correlation_filters),
         ):
             if number > most:
@@ -212,7 +212,11 @@ class _Reader(Shape):
 
     def _sql(self, node: Node) -> tuple[str, dict[str, PropertyValue]]:
         found = self.thing(node, Thing.SQL)
-        return self.text(found["SqlExpression"]), self._values(found, "Parameters")
+        given = self._values(found, "Parameters")
+        parameters = {name.removeprefix("@"): value for name, value in given.items()}
+        if len(parameters) < len(given):
+            raise self.error(found["Parameters"], "must not name a parameter both with @ and without")
+        return self.text(found["SqlExpression"]), parameters
 
     def _correlation(self, node: Node) -> CorrelationFilter:
         found = self.thing(node, Thing.CORRELATION)

@@ -1,7 +1,7 @@
 """Values that filters compare with, as the configuration file writes them.
 
 Text, numbers, true and false are written as such. What JSON has no form for is an object with one key that says what
-it is: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Seconds": 1.5}`, `{"Double": "NaN"}`.
+it is: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Duration": "PT1M"}`, `{"Double": "NaN"}`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from peeklock.broker.definitions import PropertyValue
+from peeklock.broker.durations import format_time, parse_time
 from peeklock.server.jsonc import Node
 
 
@@ -24,7 +25,7 @@ def parse_value(node: Node) -> PropertyValue:
         ((name, member),) = value.items()
         known = TYPES[name]
         try:
-            if isinstance(member.value, known.written) and not isinstance(member.value, bool):
+            if isinstance(member.value, str):
                 return known.parse(member.value)
         except (ValueError, OverflowError):
             pass
@@ -38,7 +39,7 @@ def format_value(value: PropertyValue) -> Any:
     if isinstance(value, datetime):
         return {"DateTime": value.isoformat().replace("+00:00", "Z")}
     if isinstance(value, timedelta):
-        return {"Seconds": value.total_seconds()}
+        return {"Duration": format_time(value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"Double": str(value)}
     return value
@@ -49,8 +50,7 @@ def format_values(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
 
 
 class _Type(NamedTuple):
-    written: type | tuple[type, ...]
-    parse: Callable[[Any], PropertyValue]
+    parse: Callable[[str], PropertyValue]
     rule: str
 
 
@@ -62,8 +62,8 @@ def _moment(text: str) -> datetime:
 
 
 TYPES = {
-    "DateTime": _Type(str, _moment, "a moment with its time zone, such as 2026-01-31T12:00:00Z"),
-    "Seconds": _Type((int, float), lambda seconds: timedelta(seconds=seconds), "a number of seconds that fits"),
-    "Double": _Type(str, float, 'a number in text, such as "NaN" or "-inf"'),
+    "DateTime": _Type(_moment, "a moment with its time zone, such as 2026-01-31T12:00:00Z"),
+    "Duration": _Type(parse_time, "an ISO 8601 duration such as PT30S or -PT5M"),
+    "Double": _Type(float, 'a number in text, such as "NaN" or "-inf"'),
 }
-"""By the key that names them."""
+"""By the key that names them; what they hold is text."""

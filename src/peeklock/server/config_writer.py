@@ -87,7 +87,9 @@ def _rule(rule: RuleDefinition) -> Json:
 
 def _sql(expression: str, parameters: Mapping[str, PropertyValue]) -> Json:
     written: Json = {"SqlExpression": expression}
-    return written | ({"Parameters": format_values(parameters)} if parameters else {})
+    if parameters:
+        written["Parameters"] = format_values({f"@{name}": value for name, value in parameters.items()})
+    return written
 
 
 def _keys(rules: Iterable[AuthorizationRule]) -> Json:

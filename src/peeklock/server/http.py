@@ -1,10 +1,13 @@
-"""What is spoken over HTTP on the sniffed connection: health, and AMQP over WebSocket."""
+"""What is spoken over HTTP on the sniffed connection: AMQP over WebSocket, and what others answer.
+
+A page has a path of its own; who administers the namespace gets every other request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -17,11 +20,14 @@ log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOLS: Final = ("AMQPWSB10", "amqp")
+MAX_BODY: Final = 1024 * 1024
 MAX_WEBSOCKET_MESSAGE: Final = 4 * 1024 * 1024
 WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting to be written to a WebSocket above which nothing new is sent into it."""
 WRITE_PART: Final = 256 * 1024
 """A WebSocket message that we write is no larger; where it is cut means nothing."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpService:
@@ -33,16 +39,21 @@ class HttpService:
         on_made: Callable[[Shell], None],
         on_gone: Callable[[Shell], None],
         limits: Limits,
+        pages: Mapping[str, Handler],
+        administration: Handler | None,
     ) -> None:
         self._namespace = namespace
         self._on_made = on_made
         self._on_gone = on_gone
         self._limits = limits
         self._websockets = 0
-        app = web.Application(client_max_size=1024 * 1024)
-        app.router.add_get("/health", self._health)
+        app = web.Application(client_max_size=MAX_BODY)
+        for path, page in pages.items():
+            app.router.add_get(path, _unless_administered(page, administration))
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
             app.router.add_get(path, self._websocket)
+        if administration is not None:
+            app.router.add_route("*", "/{path:.*}", administration)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -67,12 +78,6 @@ class HttpService:
         server = self._runner.server
         assert server is not None
         return server()
-
-    async def _health(self, request: web.Request) -> web.Response:
-        failure = self._namespace.journal.failure
-        if failure is not None:
-            return web.json_response({"status": "unhealthy", "message": str(failure)}, status=503)
-        return web.json_response({"status": "healthy", "message": "Service is healthy."})
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(
@@ -110,6 +115,17 @@ class HttpService:
             transport.close()
             await writer
         return socket
+
+
+def _unless_administered(page: Handler, administration: Handler | None) -> Handler:
+    """An entity may have the name of one of our pages; who administers it says a version of the interface."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if administration is not None and "api-version" in request.query:
+            return await administration(request)
+        return await page(request)
+
+    return handle
 
 
 class WebSocketTransport:

@@ -15,6 +15,7 @@ from peeklock.broker.durations import format_duration
 from peeklock.broker.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
 from peeklock.broker.settings import LAXEST, MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
 from peeklock.server.config_keys import KEYS, LOG_TARGETS, SETTINGS, Key, Thing, Value
+from peeklock.server.config_values import TYPES
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
 
@@ -39,7 +40,6 @@ _NAMES = {thing: thing.name.lower() for thing in Thing}
 _LOG_TARGETS = [*LOG_TARGETS, ",".join(LOG_TARGETS), ",".join(reversed(LOG_TARGETS))]
 _DURATION_PATTERN = "^P[0-9.DHMSTWY]+$"
 _VALUE: Schema = {
-    "description": "text, a number, true, false; or a moment, a number of seconds or a number that JSON cannot write",
     "anyOf": [
         {"type": ["string", "number", "boolean"]},
         *(
@@ -47,9 +47,9 @@ _VALUE: Schema = {
                 "type": "object",
                 "additionalProperties": False,
                 "required": [name],
-                "properties": {name: {"type": written}},
+                "properties": {name: {"type": "string", "description": known.rule}},
             }
-            for name, written in (("DateTime", "string"), ("Seconds", "number"), ("Double", "string"))
+            for name, known in TYPES.items()
         ),
     ],
 }

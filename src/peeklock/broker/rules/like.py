@@ -94,6 +94,8 @@ class _Piece:
             return -1
         if self.plain is not None:
             return text.find(self.plain, start, end)
+        if not self._runs:
+            return start
         if (end - start) * self.length > MAX_WORK:
             raise EvaluationError("LIKE gives up: the text is too long for a pattern with _ between two %.")
         if self._search is None:

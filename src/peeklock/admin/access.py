@@ -1,0 +1,79 @@
+"""Who may administer what: the token of a request, and what its key allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import unquote_plus
+
+from peeklock.broker.access import Claim
+from peeklock.broker.definitions import (
+    QueueDefinition,
+    Right,
+    RuleDefinition,
+    SubscriptionDefinition,
+    destinations,
+)
+from peeklock.broker.errors import InvalidToken, Unauthorized
+from peeklock.broker.names import fold
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
+
+DESTINATION_HEADERS: Final = {
+    FORWARD_TO.name: "ServiceBusSupplementaryAuthorization",
+    FORWARD_DEAD_LETTERS.name: "ServiceBusDlqSupplementaryAuthorization",
+}
+"""Where clients put the token for an entity that is to be forwarded to."""
+
+
+def authorize(namespace: Namespace, token: str, path: str, owner: str | None) -> Claim:
+    """What the token allows at that path, if it allows to administer it; Unauthorized or InvalidToken otherwise.
+
+    `owner` is the queue or topic that the path belongs to. A rule of the namespace administers everything, a rule of an
+    entity that entity and what is below it.
+    """
+    claim = _verify(namespace, token, path)
+    if not _covers(claim, owner, Right.MANAGE):
+        raise Unauthorized(f"Unauthorized access to '{path}': '{Right.MANAGE}' claim is required.")
+    return claim
+
+
+def authorize_destinations(
+    namespace: Namespace, claim: Claim, wanted: object, former: object, headers: Mapping[str, str]
+) -> None:
+    """Who administers one entity only must show that they may send to those it is to forward to."""
+    if not claim.owner or isinstance(wanted, RuleDefinition):
+        return
+    known = _destinations(former)
+    for setting, destination in _destinations(wanted).items():
+        if known.get(setting) == destination:
+            continue
+        shown = _verify(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}")
+        if not _covers(shown, destination, Right.SEND):
+            raise Unauthorized(f"Unauthorized access to '{destination}': '{Right.SEND}' claim is required.")
+
+
+def key_name(token: str) -> str:
+    """Whose key signed it, for the log."""
+    fields = dict(pair.partition("=")[::2] for pair in token.split(" ", 1)[-1].split("&"))
+    return unquote_plus(fields.get("skn", ""))
+
+
+def _verify(namespace: Namespace, token: str, path: str) -> Claim:
+    if not token:
+        raise Unauthorized("The request has no token: a shared access signature is needed in its header.")
+    if token[:7].lower() == "bearer ":
+        raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
+    if not token.isascii():
+        raise InvalidToken("The token has characters that no token has.")
+    return namespace.keys.verify(token, path, namespace.now())
+
+
+def _covers(claim: Claim, owner: str | None, right: Right) -> bool:
+    return right in claim.rights and (not claim.owner or (owner is not None and claim.owner == fold(owner)))
+
+
+def _destinations(definition: object) -> dict[str, str]:
+    if not isinstance(definition, QueueDefinition | SubscriptionDefinition):
+        return {}
+    return {setting.name: name for setting, name in destinations(definition)}

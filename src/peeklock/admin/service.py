@@ -1,0 +1,211 @@
+"""The ATOM interface over HTTP: who asks, for what, and what they are answered."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+from aiohttp import web
+
+from peeklock.admin.access import authorize, authorize_destinations, key_name
+from peeklock.admin.addresses import Address, NamespaceAddress, owner_of, parse_address
+from peeklock.admin.documents import (
+    ENTRY_TYPE,
+    ERROR_TYPE,
+    FEED_TYPE,
+    Entry,
+    Page,
+    Place,
+    write_entry,
+    write_error,
+    write_feed,
+)
+from peeklock.admin.markup import MarkupError, description_of, parse
+from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, etag_of
+from peeklock.broker.access import Claim
+from peeklock.broker.errors import (
+    BrokerError,
+    EntityChanging,
+    EntityExists,
+    EntityNotFound,
+    StorageFull,
+)
+from peeklock.broker.names import DefinitionError
+from peeklock.broker.namespace import Namespace
+from peeklock.server.http import Handler
+from peeklock.server.logs import event
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LATEST_VERSION: Final = "2024-05"
+MAX_PAGE: Final = 100
+_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
+_HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
+
+
+class Refused(Exception):
+    """What HTTP itself has a word for."""
+
+    def __init__(self, status: HTTPStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def administer(namespace: Namespace) -> Handler:
+    """Answers requests that administer the namespace."""
+    return AtomService(namespace).handle
+
+
+class AtomService:
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+
+    async def handle(self, request: web.Request) -> web.Response:
+        try:
+            return await self._answer(request)
+        except Exception as failure:
+            return _refusal(failure, request)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        unknown: EntityNotFound | None = None
+        address: Address | None = None
+        try:
+            address = parse_address(request.path)
+        except EntityNotFound as failure:
+            unknown = failure
+        token = request.headers.get("Authorization", "")
+        owner = None if address is None else owner_of(address)
+        claim = authorize(self._namespace, token, request.rel_url.raw_path, owner)
+        if address is None:
+            assert unknown is not None
+            raise unknown
+        place = self._place(request)
+        resources = Resources(self._namespace, place)
+        resource = resources.resource(address)
+        if resource is not None and request.method == "PUT":
+            return await self._put(request, resource, claim, place)
+        if resource is not None and request.method == "DELETE":
+            return await self._delete(request, resource)
+        if request.method != "GET":
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not known here.")
+        if resource is not None:
+            return _entry(resource.entry(), place)
+        listing = resources.listing(address)
+        if listing is not None:
+            return self._page(request, listing, place)
+        assert isinstance(address, NamespaceAddress)
+        return _entry(resources.namespace_entry(), place)
+
+    async def _put(self, request: web.Request, resource: Resource, claim: Claim, place: Place) -> web.Response:
+        """Create, or with `If-Match` update."""
+        body = await request.read()
+        expected = request.headers.get("If-Match")
+        try:
+            former = resource.look()
+        except EntityNotFound:
+            if expected is not None:
+                raise
+            former = None
+        if former is not None and expected is None:
+            raise EntityExists(f"The messaging entity '{resource.path}' already exists: say If-Match to update it.")
+        if former is not None:
+            _check_match(expected, etag_of(former))
+        wanted = resource.read(description_of(parse(body)), former)
+        authorize_destinations(self._namespace, claim, wanted, former, request.headers)
+        if former is None:
+            await resource.create(wanted)
+        else:
+            await resource.update(wanted)
+        self._tell(request, resource, wanted, "created" if former is None else "updated")
+        return _entry(resource.entry(), place, HTTPStatus.CREATED if former is None else HTTPStatus.OK)
+
+    async def _delete(self, request: web.Request, resource: Resource) -> web.Response:
+        former = resource.look()
+        _check_match(request.headers.get("If-Match"), etag_of(former))
+        await resource.delete()
+        self._tell(request, resource, former, "deleted")
+        return web.Response()
+
+    def _page(self, request: web.Request, listing: Listing, place: Place) -> web.Response:
+        skip = _number(request, "$skip", 0, 0)
+        top = min(_number(request, "$top", MAX_PAGE, 1), MAX_PAGE)
+        items = listing.items[skip : skip + top]
+        is_last = skip + top >= len(listing.items)
+        page = Page(listing.path, listing.title, [listing.entry(item) for item in items], skip, top, is_last)
+        text = write_feed(page, place, self._namespace.now())
+        return web.Response(body=text.encode(), headers={"Content-Type": FEED_TYPE})
+
+    def _place(self, request: web.Request) -> Place:
+        version = request.query.get("api-version", LATEST_VERSION)
+        if not _VERSION.fullmatch(version):
+            raise Refused(HTTPStatus.BAD_REQUEST, "The api-version must be one such as 2021-05.")
+        host = request.headers.get("Host", "")
+        host = host if _HOST.fullmatch(host) else "localhost"
+        return Place(f"{request.scheme}://{host}", version, self._namespace.definition.name)
+
+    def _tell(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
+        by = key_name(request.headers["Authorization"])
+        event(log, logging.INFO, f"{KINDS[type(definition)]} {what}", entity=resource.path, by=by)
+
+
+def _entry(entry: Entry, place: Place, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    body = write_entry(entry, place).encode()
+    return web.Response(body=body, status=status, headers={"Content-Type": ENTRY_TYPE, "ETag": entry.etag})
+
+
+def _number(request: web.Request, name: str, default: int, lowest: int) -> int:
+    text = request.query.get(name, str(default))
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < lowest:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number from {lowest} on.")
+    return int(text)
+
+
+def _check_match(expected: str | None, etag: str) -> None:
+    """`*` is any; several may be given."""
+    if expected is None or expected.strip() == "*":
+        return
+    if etag not in [each.strip().removeprefix("W/") for each in expected.split(",")]:
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, "The entity is not the one that If-Match names: it was changed.")
+
+
+# --- refusing ---
+
+SUB_CODES: Final[dict[type[Exception], int]] = {EntityExists: 40900, EntityChanging: 40901}
+"""By which clients tell apart what has one status. Others have the status and two zeros."""
+STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
+    MarkupError: HTTPStatus.BAD_REQUEST,
+    DefinitionError: HTTPStatus.BAD_REQUEST,
+    # Clients do not know the status that HTTP has for it.
+    StorageFull: HTTPStatus.FORBIDDEN,
+}
+
+
+def _refusal(failure: Exception, request: web.Request) -> web.Response:
+    sentence = str(failure)
+    if isinstance(failure, web.HTTPRequestEntityTooLarge):
+        status, sentence = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body of the request is too large."
+    elif isinstance(failure, web.RequestPayloadError | ConnectionError):
+        status, sentence = HTTPStatus.BAD_REQUEST, "The body of the request could not be read."
+    elif isinstance(failure, Refused):
+        status = failure.status
+    elif (known := _first(STATUSES, failure)) is not None:
+        status = known
+    elif isinstance(failure, BrokerError):
+        status = failure.status
+    else:
+        log.error("a request failed", exc_info=failure)
+        status, sentence = HTTPStatus.INTERNAL_SERVER_ERROR, "The request could not be processed."
+    sub_code = _first(SUB_CODES, failure) or status * 100
+    if sentence[-1:].isalnum():
+        sentence += "."
+    body = write_error(status, sub_code, f"{status.phrase}. {sentence}", request.path)
+    return web.Response(body=body.encode(), status=status, headers={"Content-Type": ERROR_TYPE})
+
+
+def _first(table: Mapping[type[Exception], T], failure: Exception) -> T | None:
+    return next((value for kind, value in table.items() if isinstance(failure, kind)), None)

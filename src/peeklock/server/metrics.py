@@ -1,0 +1,210 @@
+"""What the broker tells Prometheus: counts of every entity, and what went through the store.
+
+The text format (0.0.4) is a page of lines, written here by hand. What is counted as it happens is counted once a
+commit, around the store; the rest is looked up when somebody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from peeklock import __version__
+from peeklock.broker.administration import Runtime
+from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.definitions import QueueDefinition, Right, TopicDefinition
+from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
+from peeklock.broker.namespace import Namespace
+from peeklock.server.loopback import is_loopback
+from peeklock.store.base import Changes, Committed, Store, StoredMessage, StoreError
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+"""Seconds."""
+ENTITIES_AT_ONCE: Final = 200
+"""Of how many entities the page tells before others get their turn."""
+STATES: Final = ("active", "deferred", "scheduled", "dead_letter", "transfer_dead_letter")
+
+_MEMORY = Path("/proc/self/statm")
+
+
+@dataclass(slots=True)
+class Metrics:
+    """What has happened since the start."""
+
+    started_at: float = field(default_factory=time.time)
+    stored: int = 0
+    stored_bytes: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+    failed_commits: int = 0
+    commit_seconds: float = 0.0
+    commits_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_BUCKETS) + 1))
+    """By the first bucket that is wide enough; the last takes what is longer than all."""
+
+    def measured(self, store: Store) -> Store:
+        """The same store; its commits are counted here."""
+        return cast(Store, _MeasuredStore(store, self))
+
+    def committed(self, changes: Changes, seconds: float, error: StoreError | None) -> None:
+        self.commit_seconds += seconds
+        self.commits_by_bucket[bisect_left(COMMIT_BUCKETS, seconds)] += 1
+        if error is not None:
+            self.failed_commits += 1
+            return
+        self.stored += len(changes.appends)
+        self.stored_bytes += _size(changes.appends)
+        self.removed += len(changes.removals)
+        self.removed_bytes += _size(changes.removals)
+
+    def lines(self) -> Iterator[str]:
+        yield from _head("peeklock_build_info", "gauge", "The version that runs.")
+        yield f'peeklock_build_info{{version="{escape_label(__version__)}"}} 1'
+        yield from _gauge("process_start_time_seconds", "When the process started, in Unix time.", self.started_at)
+        yield from _gauge("process_resident_memory_bytes", "Resident memory.", resident_memory())
+        yield from _counter("process_cpu_seconds_total", "Processor time, user and system.", time.process_time())
+        yield from _counter(
+            "peeklock_messages_stored_total", "Messages written to entities, copies and moves included.", self.stored
+        )
+        yield from _counter("peeklock_message_bytes_stored_total", "Their bytes.", self.stored_bytes)
+        yield from _counter(
+            "peeklock_messages_removed_total",
+            "Messages taken out of entities: completed, expired or moved.",
+            self.removed,
+        )
+        yield from _counter("peeklock_message_bytes_removed_total", "Their bytes.", self.removed_bytes)
+        yield from _counter(
+            "peeklock_commits_failed_total",
+            "Commits that the store refused; nothing of them was kept.",
+            self.failed_commits,
+        )
+        yield from self._commit_seconds()
+
+    def _commit_seconds(self) -> Iterator[str]:
+        name = "peeklock_commit_seconds"
+        yield from _head(name, "histogram", "How long commits took, until they were durable.")
+        count = 0
+        for bound, more in zip((*COMMIT_BUCKETS, "+Inf"), self.commits_by_bucket, strict=True):
+            count += more
+            yield f'{name}_bucket{{le="{bound}"}} {count}'
+        yield f"{name}_sum {self.commit_seconds!r}"
+        yield f"{name}_count {count}"
+
+
+class MetricsPage:
+    """What Prometheus asks for."""
+
+    def __init__(self, metrics: Metrics, namespace: Namespace, count_connections: Callable[[], int]) -> None:
+        self._metrics = metrics
+        self._namespace = namespace
+        self._count_connections = count_connections
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """The names of entities are not for everybody: from other machines a token of the namespace is needed."""
+        peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+        if not (peer and is_loopback(peer[0])):
+            try:
+                self._authorize(request)
+            except BrokerError as failure:
+                return web.Response(status=401, text=f"{failure}\n")
+        text = await self.text()
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def text(self) -> str:
+        lines = list(self._metrics.lines())
+        lines += _gauge("peeklock_connections", "Open connections, of any protocol.", self._count_connections())
+        lines += await _entities(self._namespace)
+        return "\n".join(lines) + "\n"
+
+    def _authorize(self, request: web.Request) -> None:
+        token = request.headers.get("Authorization", "")
+        if not token.isascii():
+            raise InvalidToken("The token has characters that no token has.")
+        claim = self._namespace.keys.verify(token, request.path, self._namespace.now())
+        if claim.owner or Right.LISTEN not in claim.rights:
+            raise Unauthorized(f"'{Right.LISTEN}' claim of the namespace is required.")
+
+
+class _MeasuredStore:
+    """A store, except that its commits are measured."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def commit(self, changes: Changes, done: Committed) -> None:
+        began = time.perf_counter()
+
+        def committed(error: StoreError | None) -> None:
+            self._metrics.committed(changes, time.perf_counter() - began, error)
+            done(error)
+
+        self._store.commit(changes, committed)
+
+
+def resident_memory() -> int:
+    """Bytes of memory that the process holds now; where the system does not say, the most it ever held."""
+    try:
+        return int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _size(messages: Iterable[tuple[int, StoredMessage]]) -> int:
+    return sum([len(message.payload) if message.body is None else message.size for _, message in messages])
+
+
+async def _entities(namespace: Namespace) -> list[str]:
+    """The lines of one metric stand together, so there are two lists."""
+    counts = list(_head("peeklock_messages", "gauge", "Messages in an entity, by state."))
+    sizes = list(_head("peeklock_entity_size_bytes", "gauge", "Bytes of the messages in an entity and its sub-queues."))
+    administration = namespace.administration
+    topics = administration.topics
+    subscriptions = [each for topic in topics for each in administration.subscriptions(topic.path)]
+    entities: list[AnyContainer] = [*administration.queues, *topics, *subscriptions]
+    for number, entity in enumerate(entities):
+        if number % ENTITIES_AT_ONCE == ENTITIES_AT_ONCE - 1:
+            await asyncio.sleep(0)
+        labels = f'entity="{escape_label(entity.path)}",kind="{_kind(entity)}"'
+        runtime: Runtime = administration.runtime(entity)
+        counts += (f'peeklock_messages{{{labels},state="{state}"}} {getattr(runtime, state)}' for state in STATES)
+        sizes.append(f"peeklock_entity_size_bytes{{{labels}}} {runtime.size_in_bytes}")
+    return counts + sizes
+
+
+def _kind(entity: AnyContainer) -> str:
+    if isinstance(entity.definition, TopicDefinition):
+        return "topic"
+    return "queue" if isinstance(entity.definition, QueueDefinition) else "subscription"
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP {name} {text}"
+    yield f"# TYPE {name} {kind}"
+
+
+def _gauge(name: str, text: str, value: float) -> Iterator[str]:
+    yield from _head(name, "gauge", text)
+    yield f"{name} {value!r}"
+
+
+def _counter(name: str, text: str, value: float) -> Iterator[str]:
+    yield from _head(name, "counter", text)
+    yield f"{name} {value!r}"
+
+
+def escape_label(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

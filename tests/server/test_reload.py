@@ -1,0 +1,258 @@
+"""What is done to bring a namespace to what a file says: the steps, their order, and what is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peeklock.broker.definitions import (
+    FilterKind,
+    NamespaceDefinition,
+    QueueDefinition,
+    RuleDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.broker.names import DefinitionError
+from peeklock.server.reload import Live, live, plan, take
+from raw_client import eventually
+from serving import BrokerThread
+
+SQL = RuleDefinition(name="cheap", filter_kind=FilterKind.SQL, sql_expression="price < 5")
+
+
+def queue(name: str, **settings: Any) -> QueueDefinition:
+    return QueueDefinition(name=name, **settings)
+
+
+def topic(name: str, *subscriptions: SubscriptionDefinition, **settings: Any) -> TopicDefinition:
+    return TopicDefinition(name=name, subscriptions=subscriptions, **settings)
+
+
+def subscription(name: str, *rules: RuleDefinition, **settings: Any) -> SubscriptionDefinition:
+    return SubscriptionDefinition(name=name, **settings, **({"rules": rules} if rules else {}))
+
+
+def wanted(*entities: QueueDefinition | TopicDefinition) -> NamespaceDefinition:
+    return NamespaceDefinition(
+        queues=tuple(each for each in entities if isinstance(each, QueueDefinition)),
+        topics=tuple(each for each in entities if isinstance(each, TopicDefinition)),
+    )
+
+
+def there(*entities: QueueDefinition | TopicDefinition) -> Live:
+    both = wanted(*entities)
+    return Live(both.queues, both.topics)
+
+
+def steps(now: Live, then: NamespaceDefinition, *, prune: bool = False) -> list[str]:
+    return [f"{change.verb} {change.kind} {change.name}" for change in plan(now, then, prune=prune)]
+
+
+# --- adding and changing ---
+
+
+def test_what_is_so_already_needs_no_step() -> None:
+    entities = (queue("q"), topic("t", subscription("s", SQL)))
+    assert steps(there(*entities), wanted(*entities)) == []
+
+
+def test_when_a_rule_was_made_is_no_difference() -> None:
+    dated = replace(SQL, created_at=5)
+    assert steps(there(topic("t", subscription("s", dated))), wanted(topic("t", subscription("s", SQL)))) == []
+
+
+def test_what_is_missing_is_created() -> None:
+    assert steps(Live(), wanted(queue("q"), topic("t", subscription("s", SQL)))) == [
+        "create topic t",
+        "create queue q",
+        "create subscription t/s",
+    ]
+
+
+def test_a_new_subscription_has_its_rules_from_the_start() -> None:
+    (_, change) = plan(Live(), wanted(topic("t", subscription("s", SQL))))
+    assert isinstance(change.subject, SubscriptionDefinition)
+    assert change.subject.rules == (SQL,)
+
+
+def test_what_differs_is_updated() -> None:
+    now = there(queue("q"), topic("t", subscription("s")))
+    then = wanted(
+        queue("q", max_delivery_count=5),
+        topic("t", subscription("s", max_delivery_count=5), max_size_in_megabytes=2048),
+    )
+    assert steps(now, then) == ["update queue q", "update topic t", "update subscription t/s"]
+
+
+def test_a_name_in_another_spelling_is_the_same_entity_and_keeps_its_spelling() -> None:
+    now = there(queue("Orders"), topic("Events", subscription("All")))
+    assert steps(now, wanted(queue("ORDERS"), topic("EVENTS", subscription("ALL")))) == []
+    then = wanted(queue("ORDERS", max_delivery_count=5), topic("EVENTS", subscription("ALL", max_delivery_count=5)))
+    assert steps(now, then) == ["update queue Orders", "update subscription Events/All"]
+
+
+def test_what_the_file_does_not_have_is_left_alone() -> None:
+    now = there(queue("q"), topic("t", subscription("s", SQL)), topic("u"))
+    assert steps(now, wanted(topic("t"))) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "named"),
+    [
+        (queue("q"), queue("q", requires_session=True), "RequiresSession of 'q'"),
+        (topic("t"), topic("t", requires_duplicate_detection=True), "RequiresDuplicateDetection of 't'"),
+        (
+            topic("t", subscription("s")),
+            topic("t", subscription("s", requires_session=True)),
+            "RequiresSession of 's'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("prune", [False, True])
+def test_a_change_that_is_not_possible_is_refused_before_anything_is_done(
+    before: Any, after: Any, named: str, prune: bool
+) -> None:
+    with pytest.raises(DefinitionError, match=named):
+        plan(there(before), wanted(after, queue("new")), prune=prune)
+
+
+@pytest.mark.parametrize(("before", "after"), [(queue("x"), topic("X")), (topic("x"), queue("X"))])
+def test_a_queue_does_not_become_a_topic_unless_by_pruning(before: Any, after: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"X: is the name of a (queue|topic) that is there already"):
+        plan(there(before), wanted(after))
+    kinds = [change.kind for change in plan(there(before), wanted(after), prune=True)]
+    assert steps(there(before), wanted(after), prune=True) == [f"delete {kinds[0]} x", f"create {kinds[1]} X"]
+
+
+# --- forwarding ---
+
+
+def test_queues_come_before_those_that_forward_to_them() -> None:
+    then = wanted(
+        queue("a", forward_to="b"),
+        queue("b", forward_to="c", forward_dead_lettered_messages_to="t"),
+        queue("c"),
+        topic("t", subscription("s", forward_to="a")),
+    )
+    assert steps(Live(), then) == [
+        "create topic t",
+        "create queue c",
+        "create queue b",
+        "create queue a",
+        "create subscription t/s",
+    ]
+
+
+def test_queues_that_forward_to_each_other_learn_of_it_when_they_are_there() -> None:
+    then = wanted(queue("a", forward_to="b"), queue("b", forward_to="a", forward_dead_lettered_messages_to="a"))
+    changes = plan(Live(), then)
+    assert [f"{change.verb} {change.name}" for change in changes] == ["create a", "create b", "update a"]
+    first, second, last = (change.subject for change in changes)
+    assert isinstance(first, QueueDefinition)
+    assert first.forward_to is None
+    assert (second, last) == (then.queues[1], then.queues[0])
+
+
+def test_an_entity_is_told_of_a_new_destination_after_that_was_created_and_before_the_old_one_goes() -> None:
+    now = there(queue("a", forward_to="old"), queue("old"))
+    then = wanted(queue("a", forward_to="new"), queue("new"))
+    assert steps(now, then, prune=True) == ["create queue new", "update queue a", "delete queue old"]
+
+
+# --- rules ---
+
+
+def rules(*before: RuleDefinition, then: tuple[RuleDefinition, ...], prune: bool = False) -> list[str]:
+    now = there(topic("t", replace(subscription("s"), rules=before)))
+    found = steps(now, wanted(topic("t", subscription("s", *then))), prune=prune)
+    return [step.replace(" rule t/s/", " ") for step in found]
+
+
+def test_rules_are_added_and_changed_and_others_left_alone() -> None:
+    other = replace(SQL, name="other")
+    new = replace(SQL, name="new")
+    changed = replace(SQL, sql_expression="price < 9")
+    assert rules(SQL, other, then=(changed, new)) == ["update cheap", "create new"]
+    assert rules(SQL, other, then=(changed, new), prune=True) == ["update cheap", "create new", "delete other"]
+
+
+def test_a_subscription_of_which_no_rules_are_said_keeps_its_own() -> None:
+    assert rules(SQL, then=()) == []
+    assert rules(then=()) == []
+
+
+def test_pruning_brings_back_the_rule_of_a_subscription_of_which_none_are_said() -> None:
+    assert rules(SQL, then=(), prune=True) == ["create $Default", "delete cheap"]
+
+
+def test_the_rule_that_lets_everything_pass_goes_when_there_are_others() -> None:
+    assert rules(RuleDefinition(), then=(SQL,)) == ["create cheap", "delete $Default"]
+
+
+def test_a_default_rule_that_somebody_has_changed_stays() -> None:
+    assert rules(replace(SQL, name="$Default"), then=(SQL,)) == ["create cheap"]
+    assert rules(RuleDefinition(name="all"), then=(SQL,)) == ["create cheap"]
+
+
+# --- pruning ---
+
+
+def test_pruning_deletes_what_the_file_does_not_have() -> None:
+    now = there(queue("q"), queue("r"), topic("t", subscription("s"), subscription("u")), topic("v", subscription("w")))
+    assert steps(now, wanted(queue("q"), topic("t", subscription("s"))), prune=True) == [
+        "delete subscription t/u",
+        "delete queue r",
+        "delete topic v",
+    ]
+
+
+# --- a broker ---
+
+FIRST = wanted(
+    queue("kept"),
+    queue("a", forward_to="b", max_delivery_count=3),
+    queue("b", forward_to="a"),
+    topic("t", subscription("s", SQL), subscription("u", forward_to="kept"), max_size_in_megabytes=2048),
+)
+SECOND = wanted(
+    queue("b"),
+    queue("c", forward_dead_lettered_messages_to="b"),
+    topic("t", subscription("s", replace(SQL, sql_expression="price > 7"), replace(SQL, name="more"))),
+    topic("kept", subscription("x")),
+)
+
+
+def follow(broker: BrokerThread, then: NamespaceDefinition, *, prune: bool = False) -> None:
+    administration = broker.call(lambda: broker.broker.namespace.administration)
+    changes = broker.call(lambda: plan(live(administration), then, prune=prune))
+    taking = broker.call(lambda: asyncio.ensure_future(take(administration, changes)))
+    eventually(lambda: broker.call(taking.done))
+    broker.call(taking.result)
+
+
+@contextmanager
+def running(folder: Path, *queues: QueueDefinition) -> Iterator[BrokerThread]:
+    broker = BrokerThread(namespace=NamespaceDefinition(queues=queues), data=folder, tls_folder=folder)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def test_after_the_steps_a_broker_is_as_wanted_also_after_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path, queue("first")) as broker:
+        for then in (FIRST, SECOND):
+            follow(broker, then, prune=True)
+            now = broker.call(lambda: live(broker.broker.namespace.administration))
+            assert plan(now, then, prune=True) == []
+            assert {each.name for each in now.queues} == {each.name for each in then.queues}
+            assert {each.name for each in now.topics} == {each.name for each in then.topics}
+    with running(tmp_path) as again:
+        assert plan(again.call(lambda: live(again.broker.namespace.administration)), SECOND, prune=True) == []
