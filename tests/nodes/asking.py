@@ -6,12 +6,13 @@ from typing import Any
 from uuid import UUID
 
 from peeklock.amqp.message import Message, Properties
-from peeklock.amqp.types import Int, Symbol, Timestamp
+from peeklock.amqp.types import Array, Described, Int, Symbol, Timestamp, UInt
 from peeklock.client import Connection, ReceivedMessage, ReceiveMode, Receiver, Requester
 
 SESSION_FILTER = "com.microsoft:session-filter"
 STATUS_KEYS = {"statusCode", "statusDescription", "status-code", "status-description"}
 ERROR_KEYS = {"errorCondition", "error-condition"}
+SUBSCRIPTION = "topic/Subscriptions/sub"
 FOREVER = 253_402_300_800_000
 """The year 10000, which SDKs give as last-updated-time when they want all sessions."""
 
@@ -39,6 +40,11 @@ class Management:
         body = {"from-sequence-number": first, "message-count": Int(count), **more}
         response = self.ask("peek-message", body)
         return messages_in(body_of(response, 200)) if status_of(response) == 200 else []
+
+    def rules(self, top: int = 100, skip: int = 0) -> list[Described]:
+        """The rules of a subscription as they are listed; nothing when the answer is 204."""
+        response = self.ask("enumerate-rules", {"top": Int(top), "skip": Int(skip)})
+        return rules_in(body_of(response, 200)) if status_of(response) == 200 else []
 
 
 class RequestLinks:
@@ -125,6 +131,17 @@ def messages_in(body: dict[str, Any]) -> list[Message]:
     return [Message.decode(item["message"]) for item in body["messages"]]
 
 
+def rules_in(body: dict[str, Any]) -> list[Described]:
+    """What is described in a response's list of maps."""
+    assert set(body) == {"rules"}
+    assert type(body["rules"]) is list
+    for item in body["rules"]:
+        assert type(item) is dict
+        assert set(item) == {"rule-description"}
+        assert type(item["rule-description"]) is Described
+    return [item["rule-description"] for item in body["rules"]]
+
+
 def annotation(message: Message, name: str) -> Any:
     assert message.message_annotations is not None
     return message.message_annotations.get(name)
@@ -181,3 +198,24 @@ def for_later(due: int, body: bytes = b"later", session: str | None = None) -> d
     )
     item = {"message-id": "m", "message": message.encode()}
     return item if session is None else {**item, "session-id": session}
+
+
+PEEK = {"from-sequence-number": 1, "message-count": Int(10)}
+TOKENS = Array([UUID(int=1)], UUID)
+GOOD: dict[str, dict[str, Any]] = {
+    "renew-lock": {"lock-tokens": TOKENS},
+    "peek-message": PEEK,
+    "receive-by-sequence-number": {"sequence-numbers": Array([1], int), "receiver-settle-mode": UInt(1)},
+    "update-disposition": {"disposition-status": "completed", "lock-tokens": TOKENS},
+    "schedule-message": {"messages": [for_later(FOREVER)]},
+    "cancel-scheduled-message": {"sequence-numbers": Array([1], int)},
+    "batch-delete-messages": {"message-count": Int(1), "enqueued-time-utc": Timestamp(FOREVER)},
+    "renew-session-lock": {"session-id": "s"},
+    "set-session-state": {"session-id": "s", "session-state": b"x"},
+    "get-session-state": {"session-id": "s"},
+    "get-message-sessions": {"last-updated-time": Timestamp(FOREVER), "skip": Int(0), "top": Int(10)},
+    "add-rule": {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}},
+    "remove-rule": {"rule-name": "r"},
+    "enumerate-rules": {"top": Int(1), "skip": Int(0)},
+}
+"""A request for each operation with all that it needs."""

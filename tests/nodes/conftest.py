@@ -1,4 +1,4 @@
-"""A broker with a queue of each kind, and a connection to it."""
+"""A broker with a queue of each kind and a topic, and a connection to it."""
 
 from __future__ import annotations
 
@@ -6,20 +6,37 @@ from collections.abc import Iterator
 
 import pytest
 
-from nodes.asking import Management
-from peeklock.broker.definitions import QueueDefinition
+from nodes.asking import SUBSCRIPTION, Management
+from peeklock.broker.definitions import (
+    NamespaceDefinition,
+    QueueDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
 from peeklock.client import Connection, connect
 from serving import BrokerThread, StartBroker
 
 LOCK_MS = 60_000
+NAMESPACE = NamespaceDefinition(
+    queues=(
+        QueueDefinition(name="queue", lock_duration_ms=LOCK_MS),
+        QueueDefinition(name="sessions", requires_session=True, lock_duration_ms=LOCK_MS),
+    ),
+    topics=(
+        TopicDefinition(
+            name="topic",
+            subscriptions=(
+                SubscriptionDefinition(name="sub", lock_duration_ms=LOCK_MS),
+                SubscriptionDefinition(name="sessions", requires_session=True, lock_duration_ms=LOCK_MS),
+            ),
+        ),
+    ),
+)
 
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(
-        QueueDefinition(name="queue", lock_duration_ms=LOCK_MS),
-        QueueDefinition(name="sessions", requires_session=True, lock_duration_ms=LOCK_MS),
-    )
+    return start_broker(namespace=NAMESPACE)
 
 
 @pytest.fixture
@@ -31,3 +48,9 @@ def connection(broker: BrokerThread) -> Iterator[Connection]:
 @pytest.fixture
 def management(connection: Connection) -> Management:
     return Management(connection)
+
+
+@pytest.fixture
+def subscription(connection: Connection) -> Management:
+    """The management node of the topic's subscription without sessions."""
+    return Management(connection, SUBSCRIPTION)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,6 +15,8 @@ import pytest
 
 from nodes.asking import (
     FOREVER,
+    GOOD,
+    PEEK,
     Management,
     RequestLinks,
     accept_session,
@@ -42,25 +45,6 @@ from peeklock.store.base import StoreError
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
 
-PEEK = {"from-sequence-number": 1, "message-count": Int(10)}
-TOKENS = Array([UUID(int=1)], UUID)
-GOOD: dict[str, dict[str, Any]] = {
-    "renew-lock": {"lock-tokens": TOKENS},
-    "peek-message": PEEK,
-    "receive-by-sequence-number": {"sequence-numbers": Array([1], int), "receiver-settle-mode": UInt(1)},
-    "update-disposition": {"disposition-status": "completed", "lock-tokens": TOKENS},
-    "schedule-message": {"messages": [for_later(FOREVER)]},
-    "cancel-scheduled-message": {"sequence-numbers": Array([1], int)},
-    "batch-delete-messages": {"message-count": Int(1), "enqueued-time-utc": Timestamp(FOREVER)},
-    "renew-session-lock": {"session-id": "s"},
-    "set-session-state": {"session-id": "s", "session-state": b"x"},
-    "get-session-state": {"session-id": "s"},
-    "get-message-sessions": {"last-updated-time": Timestamp(FOREVER), "skip": Int(0), "top": Int(10)},
-    "add-rule": {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}},
-    "remove-rule": {"rule-name": "r"},
-    "enumerate-rules": {"top": Int(1), "skip": Int(0)},
-}
-"""A request for each operation with all that it needs."""
 ARGUMENT_ERROR = (400, "com.microsoft:argument-error")
 LOST_LOCK = (410, "com.microsoft:message-lock-lost")
 LOST_SESSION = (410, "com.microsoft:session-lock-lost")
@@ -410,6 +394,16 @@ def test_a_failure_inside_the_broker_is_told_without_detail(broker: BrokerThread
     assert works(management)
 
 
+def test_an_answer_that_cannot_be_encoded_is_a_failure_inside_the_broker(
+    management: Management, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "com.microsoft:renew-lock"
+    monkeypatch.setitem(OPERATIONS, name, replace(OPERATIONS[name], run=lambda call: call.answer({"x": 2**64})))
+    status, condition, _ = management.refusal("renew-lock", GOOD["renew-lock"])
+    assert (status, condition) == (500, "amqp:internal-error")
+    assert works(management)
+
+
 # --- time-outs ---
 
 
@@ -543,6 +537,23 @@ def test_the_associated_link_must_be_the_one_that_holds_the_session(operation: s
     mine.close()
     assert management.refusal(operation, body, {"associated-link-name": mine.name})[:2] == LOST_SESSION
     assert works(management)
+
+
+def test_the_associated_link_says_which_session_when_the_request_does_not(connection: Connection) -> None:
+    for body, session in ((b"m1", "mine"), (b"o1", "other"), (b"m2", "mine")):
+        send(connection, body, to="sessions", session=session)
+    mine, other = accept_session(connection, "mine"), accept_session(connection, "other")
+    (message,) = receive(mine, 1)
+    management = Management(connection, "sessions")
+    mine.modify([message], delivery_failed=False, undeliverable_here=True, wait=True)
+    fetching = {"sequence-numbers": Array([number_of(message)], int), "receiver-settle-mode": UInt(1)}
+    for name, status in ((other.name, 404), ("a link of long ago", 400), (mine.name, 200)):
+        asked = management.ask("receive-by-sequence-number", fetching, {"associated-link-name": name})
+        assert status_of(asked) == status
+    looking = {"from-sequence-number": 1, "message-count": 10}
+    for name, count in ((mine.name, 2), (other.name, 1), ("a link of long ago", 3)):
+        found = management.ok("peek-message", looking, {"associated-link-name": name})
+        assert len(found["messages"]) == count
 
 
 def test_the_associated_link_of_other_operations_may_be_any(connection: Connection, management: Management) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from nodes.asking import (
     FOREVER,
+    SUBSCRIPTION,
     Management,
     RequestLinks,
     accept_session,
@@ -24,13 +25,14 @@ from nodes.asking import (
     receive,
     refusal_of,
     request,
+    rules_in,
     send,
     token_of,
 )
 from nodes.conftest import LOCK_MS
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.transactions import Coordinator, Declare, Discharge, TransactionalState
-from peeklock.amqp.types import Array, Int, Symbol, Timestamp, UByte, UInt
+from peeklock.amqp.types import Array, Described, Int, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.client import Connection, connect
 from serving import BrokerThread, StartBroker
@@ -385,13 +387,13 @@ def test_update_disposition_of_a_lost_lock_is_410_and_settles_none(
     assert management.ok("update-disposition", {**body, "lock-tokens": uuids(token_of(message))}) == {}
 
 
-# --- rules, which a queue has none of ---
+# --- rules ---
 
-RULE = {
-    "sql-filter": {"expression": "1=1"},
-    "sql-rule-action": {"expression": "SET x = 1"},
+SQL_RULE = {
+    "sql-filter": {"expression": "color = 'red'"},
+    "sql-rule-action": {"expression": "SET seen = 1"},
 }
-CORRELATION = {
+CORRELATION_RULE = {
     "correlation-filter": {
         "correlation-id": "c",
         "message-id": "m",
@@ -405,21 +407,97 @@ CORRELATION = {
     },
     "sql-rule-action": None,
 }
+RULE_LIST = 0x0000013700000004
+SQL_FILTER = 0x000001370000006
+TRUE_FILTER = 0x000001370000007
+FALSE_FILTER = 0x000001370000008
+CORRELATION_FILTER = 0x000001370000009
+EMPTY_ACTION = 0x0000013700000005
+SQL_ACTION = 0x0000013700000006
+ALL_RULES = {"top": Int(100), "skip": Int(0)}
 
 
-@pytest.mark.parametrize(
-    ("operation", "body"),
-    [
-        ("add-rule", {"rule-name": "r", "rule-description": RULE}),
-        ("add-rule", {"rule-name": "r", "rule-description": CORRELATION}),
-        ("remove-rule", {"rule-name": "r"}),
-        ("enumerate-rules", {"top": Int(100), "skip": Int(0)}),
-    ],
-)
-def test_a_queue_has_no_rules(operation: str, body: dict[str, Any], management: Management) -> None:
-    status, condition, text = management.refusal(operation, body, TIME_OUT)
-    assert (status, condition) == (400, "amqp:not-allowed")
-    assert text == "The entity 'queue' has no rules."
+def described(value: Any) -> tuple[int, list[Any]]:
+    """Descriptor code and items of a described list."""
+    assert type(value) is Described
+    assert type(value.descriptor) is ULong
+    assert type(value.value) is list
+    return int(value.descriptor), value.value
+
+
+def listed(body: dict[str, Any]) -> list[tuple[str, tuple[int, list[Any]], tuple[int, list[Any]]]]:
+    """Name, filter and action of each rule in the response to enumerate-rules."""
+    found = []
+    for rule in rules_in(body):
+        code, (filter, action, name, *_) = described(rule)
+        assert code == RULE_LIST
+        assert type(name) is str
+        found.append((name, described(filter), described(action)))
+    return found
+
+
+def test_add_rule_with_a_sql_filter_and_an_action(connection: Connection, subscription: Management) -> None:
+    assert subscription.ok("add-rule", {"rule-name": "r", "rule-description": SQL_RULE}, TIME_OUT) == {}
+    _, (name, (filter, condition), (action, statement)) = listed(subscription.ok("enumerate-rules", ALL_RULES))
+    assert name == "r"
+    assert (filter, condition[0]) == (SQL_FILTER, "color = 'red'")
+    assert (action, statement[0]) == (SQL_ACTION, "SET seen = 1")
+    connection.sender("topic").send(Message(application_properties={"color": "red"}, data=[b"x"]))
+    plain, changed = receive(connection.receiver(SUBSCRIPTION), 2)  # that of $Default too
+    assert plain.message.application_properties == {"color": "red"}
+    assert changed.message.application_properties == {"color": "red", "seen": 1, "RuleName": "r"}
+
+
+def test_add_rule_with_a_correlation_filter(connection: Connection, subscription: Management) -> None:
+    assert subscription.ok("add-rule", {"rule-name": "r", "rule-description": CORRELATION_RULE}, TIME_OUT) == {}
+    _, (name, (filter, tested), (action, nothing)) = listed(subscription.ok("enumerate-rules", ALL_RULES))
+    assert (name, filter) == ("r", CORRELATION_FILTER)
+    assert tested == ["c", "m", "t", "r", "l", "s", "rs", "text/plain", {"x": 1}]
+    assert (action, nothing) == (EMPTY_ACTION, [])
+    subscription.ok("remove-rule", {"rule-name": "$Default"})
+    properties = Properties(
+        correlation_id="c",
+        message_id="m",
+        to="t",
+        reply_to="r",
+        subject="l",
+        group_id="s",
+        reply_to_group_id="rs",
+        content_type=Symbol("text/plain"),
+    )
+    sender = connection.sender("topic")
+    sender.send(Message(properties=properties, application_properties={"x": Int(2)}, data=[b"another"]))
+    sender.send(Message(properties=properties, application_properties={"x": Int(1)}, data=[b"the one"]))
+    receiver = connection.receiver(SUBSCRIPTION)
+    assert receive(receiver, 1)[0].body == b"the one"
+    assert receiver.receive(timeout=0) == []
+
+
+def test_remove_rule(subscription: Management) -> None:
+    assert subscription.ok("remove-rule", {"rule-name": "$Default"}, TIME_OUT) == {}
+    assert body_of(subscription.ask("enumerate-rules", ALL_RULES), 204) == {}
+    status, condition, text = subscription.refusal("remove-rule", {"rule-name": "$Default"}, TIME_OUT)
+    assert (status, condition) == (404, "amqp:not-found")
+    assert "could not be found" in text
+
+
+def test_get_rules(subscription: Management) -> None:
+    for name, expression in (("all", "1=1"), ("none", "1=0"), ("some", "x > 1")):
+        description = {"sql-filter": {"expression": expression}, "sql-rule-action": None}
+        subscription.ok("add-rule", {"rule-name": name, "rule-description": description})
+    nothing = (EMPTY_ACTION, [])
+    default, *others = listed(subscription.ok("enumerate-rules", ALL_RULES, TIME_OUT))
+    assert default == ("$Default", (TRUE_FILTER, []), nothing)
+    assert [(name, code) for name, (code, _), _ in others] == [
+        ("all", TRUE_FILTER),
+        ("none", FALSE_FILTER),
+        ("some", SQL_FILTER),
+    ]
+    assert all(action == nothing for _, _, action in others)
+    page = listed(subscription.ok("enumerate-rules", {"top": Int(2), "skip": Int(1)}, TIME_OUT))
+    assert [name for name, _, _ in page] == ["all", "none"]
+    page = listed(subscription.ok("enumerate-rules", {"top": Int(2), "skip": Int(3)}, TIME_OUT))
+    assert [name for name, _, _ in page] == ["some"]
 
 
 # --- in a transaction (2021: the request's transfer carries a transactional state) ---

@@ -9,9 +9,10 @@ import pytest
 
 from nodes.asking import SESSION_FILTER, Management, accept_session, annotation, for_later, receive, send
 from nodes.conftest import LOCK_MS
+from nodes.waiting import Waiting
 from peeklock.amqp.performatives import Source
 from peeklock.amqp.types import Described, Int, Symbol, UInt, ULong
-from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, Timeout, connect
+from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, connect
 from raw_client import eventually
 from serving import BrokerThread
 
@@ -41,31 +42,6 @@ def refusal(attach: Callable[[], object]) -> LinkClosed:
     with pytest.raises(LinkClosed) as refused:
         attach()
     return refused.value
-
-
-class Waiting:
-    """A receiver that asked for the next session and was not answered yet."""
-
-    def __init__(self, connection: Connection, broker: BrokerThread, **options: Any) -> None:
-        self.connection = connection
-        self._broker = broker
-        connection.authenticate("sessions")
-        waiting, links = self.waiters, set(connection.session().links)
-        with pytest.raises(Timeout):
-            accept_session(connection, None, timeout=0, **options)
-        eventually(lambda: self.waiters == waiting + 1)
-        (link,) = set(connection.session().links) - links
-        self.link: Receiver = link.node
-
-    @property
-    def waiters(self) -> int:
-        queue: Any = self._broker.broker.namespace.queue("sessions")
-        return self._broker.call(lambda: len(queue._waiting))
-
-    def answered(self) -> Receiver:
-        """Wait for the answer to the attach; LinkClosed when it is a refusal."""
-        self.link.wait_for(lambda: self.link._answered, 10, "the answer")
-        return self.link
 
 
 # --- what is asked for and what is answered ---

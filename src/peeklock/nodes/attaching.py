@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
-from peeklock.broker.catalogue import AnyContainer
-from peeklock.broker.definitions import Right, SubscriptionDefinition
+from peeklock.broker.definitions import Right
 from peeklock.broker.errors import InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Link, Receiver, Sender
@@ -34,20 +33,20 @@ def make_node(peer: Peer, link: Link) -> Node:
         return CoordinatorNode(peer, Address("$coordinator", "", ""), link)
     terminus = attach.source if isinstance(link, Sender) else attach.target
     address = _address(link, terminus)
-    if address.is_cbs or address.is_management:
-        if address.is_management:
-            _check_any_right(peer, address)
-            container = peer.namespace.container(address.container)
-        if isinstance(link, Sender):
-            return ReplyNode(peer, address, link)
-        assert isinstance(link, Receiver)
-        return CbsNode(peer, address, link) if address.is_cbs else ManagementNode(peer, address, link, container)
+    if address.is_cbs:
+        return ReplyNode(peer, address, link) if isinstance(link, Sender) else CbsNode(peer, address, _receiver(link))
+    if address.is_management:
+        return _management_node(peer, address, link)
     right = Right.LISTEN if isinstance(link, Sender) else Right.SEND
     peer.claims.check(address.container, address.entity, right, peer.namespace.now())
-    if isinstance(link, Receiver):
-        return _sending_node(peer, address, link)
-    assert isinstance(link, Sender)
-    return _receiving_node(peer, address, link, terminus)
+    if isinstance(link, Sender):
+        return _receiving_node(peer, address, link, terminus)
+    return _sending_node(peer, address, _receiver(link))
+
+
+def _receiver(link: Link) -> Receiver:
+    assert isinstance(link, Receiver)
+    return link
 
 
 def _address(link: Link, terminus: object) -> Address:
@@ -57,6 +56,17 @@ def _address(link: Link, terminus: object) -> Address:
             raise NotSupported("Dynamic nodes are not supported.")
         raise InvalidProperty(f"The attach of link '{link.name}' has no {side} address.")
     return parse_address(terminus.address)
+
+
+def _management_node(peer: Peer, address: Address, link: Link) -> Node:
+    _check_any_right(peer, address)
+    container = peer.namespace.container(address.container)
+    if isinstance(link, Sender):
+        node: Node = ReplyNode(peer, address, link)
+    else:
+        node = ManagementNode(peer, address, _receiver(link), container)
+    node.stand_at(link, container)
+    return node
 
 
 def _check_any_right(peer: Peer, address: Address) -> None:
@@ -75,22 +85,15 @@ def _check_any_right(peer: Peer, address: Address) -> None:
 def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     assert link.remote is not None
     destination = (link.remote.properties or {}).get(TRANSFER_DESTINATION)
+    container = peer.namespace.container(address.container)
     if destination is None:
-        return SendingNode(peer, address, link, _taker(peer, address))
+        return SendingNode(peer, address, link, container)
     if not isinstance(destination, str):
         raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
     # Send through one entity to another: both must allow it, and a transaction sees only the first.
-    peer.namespace.container(address.container)
     final = parse_address(destination)
     peer.claims.check(final.container, final.entity, Right.SEND, peer.namespace.now())
-    return SendingNode(peer, address, link, _taker(peer, final))
-
-
-def _taker(peer: Peer, address: Address) -> AnyContainer:
-    container = peer.namespace.container(address.container)
-    if isinstance(container.definition, SubscriptionDefinition) and not container.is_dead_letter_queue:
-        raise OperationNotAllowed(f"Messages cannot be sent to '{container.path}': send to its topic.")
-    return container
+    return SendingNode(peer, address, link, peer.namespace.container(final.container), through=container)
 
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, terminus: object) -> Node:

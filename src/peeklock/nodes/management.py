@@ -1,7 +1,7 @@
-"""`<entity>/$management`: requests about messages, locks and sessions, by the table in `operations`.
+"""`<entity>/$management`: requests about messages, locks, sessions and rules, by the table in `operations`.
 
 Here is the envelope: keys and their types are checked, rights asked for, answers put into the form that every SDK
-reads. What the operations do stands in `message_operations` and `session_operations`.
+reads. What the operations do stands in `message_operations`, `session_operations` and `rule_operations`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, OperationTimedOut
+from peeklock.broker.names import DefinitionError
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.operation import Call, Operation
@@ -42,7 +43,6 @@ class ManagementNode(RequestNode):
     def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyContainer) -> None:
         super().__init__(peer, address, link)
         self._container = container
-        self.stand_at(container, link)
 
     def answer(self, request: Request) -> None:
         reply = _Reply(self.peer, request)
@@ -76,16 +76,18 @@ class ManagementNode(RequestNode):
                 reply.expect(self.peer.namespace.now() + time_out)
             operation.run(call)
         except BrokerError as failure:
-            if isinstance(request.state, TransactionalState):
-                self.peer.transactions.spoil(request.state.txn_id, failure)
-            reply.fail(failure)
+            self._fail(request, reply, failure)
+        except DefinitionError as error:
+            self._fail(request, reply, InvalidProperty(str(error)))
         except Exception:
             # The trouble of one request is its own: others on the connection go on.
             log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
-            unknown = BrokerError("The broker failed at this request.")
-            if isinstance(request.state, TransactionalState):
-                self.peer.transactions.spoil(request.state.txn_id, unknown)
-            reply.fail(unknown)
+            self._fail(request, reply, BrokerError("The broker failed at this request."))
+
+    def _fail(self, request: Request, reply: _Reply, failure: BrokerError) -> None:
+        if isinstance(request.state, TransactionalState):
+            self.peer.transactions.spoil(request.state.txn_id, failure)
+        reply.fail(failure)
 
 
 class _Reply:
@@ -114,9 +116,6 @@ class _Reply:
     def _say(self, status: int, description: str, condition: str | None, body: dict[str, Any]) -> None:
         if self._is_said:
             return
-        self._is_said = True
-        if self._deadline is not None:
-            self._deadline.cancel()
         # Both spellings: some SDKs read the one, some the other.
         properties: dict[Any, Any] = {
             "statusCode": Int(status),
@@ -128,6 +127,9 @@ class _Reply:
             properties["errorCondition"] = Symbol(condition)
             properties["error-condition"] = Symbol(condition)
         self._request.reply(Message(application_properties=properties, value=body))
+        self._is_said = True
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._peer.wake()
 
 

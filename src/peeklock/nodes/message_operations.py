@@ -20,8 +20,9 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.sessions import SessionQueue
-from peeklock.nodes.operation import Call, Field, Kind, Operation
-from peeklock.nodes.session_operations import held_session
+from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
+from peeklock.nodes.sending import largest_message
+from peeklock.nodes.session_operations import held_session, session_id_of
 from peeklock.store.base import StoredMessage
 
 MAX_COUNT: Final = 4096
@@ -50,7 +51,7 @@ def peek_message(call: Call) -> None:
             found = [{"message": head(message, None, with_state=True) + message.content} for message in messages]
             call.answer({"messages": found})
 
-    session_id = arguments["session-id"]
+    session_id = session_id_of(call)
     call.container.peek(arguments["from-sequence-number"], min(count, MAX_COUNT), session_id, peeked)
 
 
@@ -60,7 +61,8 @@ def receive_by_sequence_number(call: Call) -> None:
     if mode not in (RECEIVE_AND_DELETE, PEEK_LOCK):
         raise InvalidProperty("'receiver-settle-mode' must be 0 (receive and delete) or 1 (peek-lock).")
     container = call.container
-    session_id = arguments["session-id"]
+    container.check_receiving()
+    session_id = session_id_of(call)
     if isinstance(container, SessionQueue):
         if session_id is None:
             raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
@@ -152,12 +154,9 @@ def schedule_message(call: Call) -> None:
 
 
 def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
-    values = {field.name: field.check(item.get(field.name)) for field in _SCHEDULED_ITEM}
+    values = check_keys(_SCHEDULED_ITEM, item)
     encoded = values["message"]
-    limit = call.peer.namespace.profile.max_message_bytes
-    kilobytes = call.entity.definition.max_message_size_in_kilobytes
-    if kilobytes is not None:
-        limit = min(limit, kilobytes * 1024)
+    limit = largest_message(call.entity, call.peer.namespace.profile)
     if len(encoded) > limit:
         raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
     incoming = read_incoming(encoded, call.entity.reads_session_ids)

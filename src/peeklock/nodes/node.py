@@ -43,20 +43,22 @@ class Node:
 
     # --- at an entity ---
 
-    _place: tuple[Entity, Link] | None = None
+    _place: tuple[Link, tuple[Entity, ...]] | None = None
 
-    def stand_at(self, entity: Entity, link: Link) -> None:
-        """The node belongs to that entity: attached, it hears when the entity goes, and keeps it from being idle."""
-        self._place = entity, link
+    def stand_at(self, link: Link, *entities: Entity) -> None:
+        """The link needs these entities: attached, it hears when one of them goes, and keeps them from being idle."""
+        self._place = link, entities
 
     def attached(self) -> None:
         if self._place is not None:
-            self._place[0].watch(self)
+            for entity in self._place[1]:
+                entity.watch(self)
 
     def left(self) -> None:
         """The link is gone: nobody stands there any more."""
         if self._place is not None:
-            self._place[0].unwatch(self)
+            for entity in self._place[1]:
+                entity.unwatch(self)
             self._place = None
 
     def entity_changed(self) -> None:
@@ -65,7 +67,7 @@ class Node:
     def entity_gone(self, failure: BrokerError) -> None:
         """The link cannot stay."""
         if self._place is not None:
-            self.peer.expel(self._place[1], failure)
+            self.peer.expel(self._place[0], failure)
 
 
 def error_of(failure: BrokerError) -> Error:

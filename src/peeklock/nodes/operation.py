@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from peeklock.amqp.types import Array
+from peeklock.amqp.types import Array, Described
 from peeklock.broker.catalogue import AnyContainer, AnyQueue
 from peeklock.broker.definitions import Right
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
@@ -69,12 +69,16 @@ class Field:
     note: str = ""
     keys: tuple[Field, ...] = ()
     """The keys of a map, or of each map in a list."""
+    or_described: bool = False
+    """Whether a described list is taken in place of the map; what is in it is for the operation to say."""
 
     def check(self, value: Any) -> Any:
         if value is None:
             if self.required:
                 raise InvalidProperty(f"The request has no '{self.name}' ({self.kind.value}).")
             return None
+        if self.or_described and isinstance(value, Described):
+            return value
         if isinstance(value, Array):
             value = list(value)
         elif isinstance(value, str):
@@ -91,6 +95,21 @@ class Field:
 
 def _article(words: str) -> str:
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def check_keys(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values of a map by key, None for those left out; InvalidProperty names what is wrong."""
+    return {field.name: field.check(given.get(field.name)) for field in fields}
+
+
+def check_page(arguments: dict[str, Any], most: int) -> tuple[int, int]:
+    """`skip` and `top` of a request for one page of a listing, which has so many items at most."""
+    skip, top = arguments["skip"], arguments["top"]
+    if skip < 0:
+        raise InvalidProperty("'skip' must not be negative.")
+    if top < 1:
+        raise InvalidProperty("'top' must be at least 1.")
+    return skip, min(top, most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,5 +156,5 @@ class Operation:
     transactional: bool = False
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The request's values by key, None for those left out; InvalidProperty names what is wrong."""
-        return {field.name: field.check(body.get(field.name)) for field in self.request}
+        """The request's values, as `check_keys` gives them."""
+        return check_keys(self.request, body)

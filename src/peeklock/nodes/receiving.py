@@ -51,7 +51,7 @@ class Receiving(Node):
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
         container.check_receiving()
-        self.stand_at(container, link)
+        self.stand_at(link, container)
 
     def entity_changed(self) -> None:
         try:

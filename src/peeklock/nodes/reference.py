@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from peeklock.broker.errors import (
     BrokerError,
+    EntityDisabled,
+    EntityExists,
+    EntityNotFound,
     InvalidProperty,
     MessageLockLost,
     MessageNotFound,
@@ -24,13 +27,25 @@ from peeklock.broker.errors import (
 )
 from peeklock.nodes.operation import Field, Operation
 from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.rule_descriptions import FORMS
 
 _FAILURES: tuple[tuple[type[BrokerError], str], ...] = (
-    (InvalidProperty, "a key is missing, empty, of the wrong type or out of range; the description names it"),
-    (OperationNotAllowed, "the entity has no such thing: no sessions, no rules; or the operation takes no transaction"),
+    (
+        InvalidProperty,
+        "a key is missing, empty, of the wrong type or out of range, and the description names it; "
+        "or the SQL of a rule is wrong, and it shows where",
+    ),
+    (
+        OperationNotAllowed,
+        "the entity has no such thing: no sessions, no rules, or as a topic no messages of its own; "
+        "or the operation takes no transaction",
+    ),
+    (EntityDisabled, "the entity's status does not allow it"),
     (Unauthorized, "the connection lacks the right for the operation; the links stay"),
     (MessageSizeExceeded, "a message or a session state is larger than the entity takes"),
-    (QuotaExceeded, "the entity is full, or a transaction has too many messages"),
+    (QuotaExceeded, "the entity is full, a transaction has too many messages, or a topic too many filters"),
+    (EntityNotFound, "there is no such rule"),
+    (EntityExists, "there is a rule of that name"),
     (MessageNotFound, "no message in that state has one of the sequence numbers; nothing was done"),
     (OperationTimedOut, "it took longer than the client's server-timeout; it may still be done later"),
     (MessageLockLost, "one of the lock tokens is not good, or no longer; nothing was done"),
@@ -45,9 +60,10 @@ _OPENING = """\
 
 <!-- Made from the table of operations: python -m peeklock.nodes.reference > docs/management-operations.md -->
 
-Each queue and each dead-letter queue has a management node, `<entity>/$management`: requests about messages, locks and
-sessions that are no transfers of messages. The SDKs use it for peek, renew, schedule, deferral and session state; any
-AMQP 1.0 client can.
+Each queue, topic, subscription and dead-letter queue has a management node, `<entity>/$management`: requests about
+messages, locks, sessions and rules that are no transfers of messages. The SDKs use it for peek, renew, schedule,
+deferral, session state and rules; any AMQP 1.0 client can. Messages are scheduled and cancelled at a queue or topic;
+all else is asked of queues, subscriptions and dead-letter queues, and rules are those of subscriptions.
 
 ## Asking
 
@@ -62,7 +78,7 @@ receive from the entity may attach; each operation then asks for its own right.
 | application property `com.microsoft:server-timeout` or `server-timeout` | uint, ulong or long | milliseconds after \
 which the answer is 408 |
 | application property `associated-link-name` | string | the link that holds the session, for operations on one; \
-without it any link of the connection |
+without it any link of the connection. Peeking and fetching deferred messages may leave `session-id` to it |
 | application property `com.microsoft:tracking-id` | string | is repeated in the description of a failure |
 | body | amqp-value: map | string keys; null is as good as absent; integers of any width; lists as good as arrays |
 | state of the transfer | transactional-state | makes a transactional operation part of that transaction |
@@ -81,12 +97,25 @@ Many requests may be under way at a time. Answers come in the order in which the
 A request that cannot be read, is larger than 16 MB or has no response link is rejected on its own link.
 """
 
+_DESCRIBED_LISTS = """\
+## Described lists
+
+Rules are listed as described lists, whose descriptors are the codes (ulong). In requests each may stand in place of
+the map, described by its code, with eleven hexadecimal digits or ten, or by its name (symbol).
+"""
+
 
 def page() -> str:
     """The whole page."""
     parts = [_OPENING, _failures(), "## Operations\n", _overview(OPERATIONS.values())]
     parts += [_section(operation) for operation in OPERATIONS.values()]
+    parts += [_DESCRIBED_LISTS, _forms()]
     return "\n".join(parts)
+
+
+def _forms() -> str:
+    rows = [f"| `{form.symbol}` | `0x{form.code:016X}` | {form.items} |" for form in FORMS]
+    return "\n".join(("| Descriptor | Code | List of |", "|---|---|---|", *rows, ""))
 
 
 def _failures() -> str:

@@ -59,8 +59,7 @@ class ReplyNode(Node):
         target = self.link.remote.target if self.link.remote is not None else None
         return getattr(target, "address", None)
 
-    def reply(self, message: Message) -> None:
-        encoded = message.encode()
+    def reply(self, encoded: bytes) -> None:
         self._waiting.append(encoded)
         self._waiting_bytes += len(encoded)
         self.on_credit()
@@ -85,7 +84,7 @@ class Request:
     state: Any
     """The state of its transfer: a transaction's, or None."""
     reply: Callable[[Message], None]
-    """To be called once, with a message that lacks only its correlation-id."""
+    """To be called once, with a message that lacks only its correlation-id; again if that could not be encoded."""
 
 
 class RequestNode(Node):
@@ -130,10 +129,11 @@ class RequestNode(Node):
         self.peer.wake()
 
     def _reply(self, replies: ReplyNode, message_id: Any, reply: Message) -> None:
-        self._in_flight -= 1
         reply.properties = Properties(correlation_id=message_id)
+        encoded = reply.encode()  # first: should that fail, the request waits for another answer
+        self._in_flight -= 1
         if replies.link.attached:
-            replies.reply(reply)
+            replies.reply(encoded)
         self._renew_credit()
 
     def _renew_credit(self) -> None:

@@ -1,58 +1,112 @@
-"""Operations on the rules of subscriptions. A queue has none."""
+"""Operations on the rules of subscriptions. Queues, topics and sub-queues have none."""
 
 from __future__ import annotations
 
-from peeklock.broker.definitions import Right
-from peeklock.broker.errors import OperationNotAllowed
-from peeklock.nodes.operation import Call, Field, Kind, Operation
+from collections.abc import Callable
+from typing import Final
+
+from peeklock.broker.administration import Administration, rules_of
+from peeklock.broker.catalogue import SUBSCRIPTIONS, AnyQueue
+from peeklock.broker.definitions import Right, SubscriptionDefinition
+from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllowed
+from peeklock.broker.topic import Topic
+from peeklock.nodes.operation import Call, Field, Kind, Operation, check_page
+from peeklock.nodes.rule_descriptions import DESCRIPTION, read_rule, write_rule
+
+MAX_LISTED: Final = 10_000
 
 
-def _no_rules(call: Call) -> None:
-    raise OperationNotAllowed(f"The entity '{call.container.path}' has no rules.")
+def add_rule(call: Call) -> None:
+    arguments = call.arguments
+    topic, subscription = _names(call)
+    rule = read_rule(arguments["rule-name"], arguments[DESCRIPTION.name])
+    _in_turn(call, lambda: _administration(call).create_rule(topic, subscription, rule, call.done))
+
+
+def remove_rule(call: Call) -> None:
+    topic, subscription = _names(call)
+    name = call.arguments["rule-name"]
+    _in_turn(call, lambda: _administration(call).delete_rule(topic, subscription, name, call.done))
+
+
+def enumerate_rules(call: Call) -> None:
+    subscription = _subscription(call)
+    skip, top = check_page(call.arguments, MAX_LISTED)
+    rules = rules_of(subscription)[skip : skip + top]
+    if not rules:
+        call.answer({}, 204)
+        return
+    listed = [write_rule(rule, rule.created_at or subscription.created_at) for rule in rules]
+    call.answer({"rules": [{DESCRIPTION.name: each} for each in listed]})
+
+
+def _subscription(call: Call) -> AnyQueue:
+    entity = call.entity
+    if (
+        isinstance(entity, Topic)
+        or not isinstance(entity.definition, SubscriptionDefinition)
+        or entity.is_dead_letter_queue
+    ):
+        raise OperationNotAllowed(f"The entity '{entity.path}' has no rules.")
+    return entity
+
+
+def _names(call: Call) -> tuple[str, str]:
+    """Of the topic and of the subscription."""
+    topic, _, name = _subscription(call).path.rpartition(f"/{SUBSCRIPTIONS}/")
+    return topic, name
+
+
+def _administration(call: Call) -> Administration:
+    administration: Administration = call.peer.namespace.administration
+    return administration
+
+
+def _in_turn(call: Call, change: Callable[[], None]) -> None:
+    """Make a change of the subscription, after one that is on its way to the store: clients add rules side by side."""
+
+    def again(_: None, error: BrokerError | None) -> None:
+        try:
+            _in_turn(call, change)
+        except BrokerError as failure:
+            call.fail(failure)
+
+    try:
+        change()
+    except EntityChanging:
+        journal = call.peer.namespace.journal
+        journal.rest.waiting.append((again, None))
+        journal.wake()
 
 
 _RULE_NAME = Field("rule-name", Kind.STRING, note="without the names of topic and subscription")
-_EXPRESSION = (Field("expression", Kind.STRING),)
-_CORRELATION = (
-    Field("correlation-id", Kind.STRING, required=False),
-    Field("message-id", Kind.STRING, required=False),
-    Field("to", Kind.STRING, required=False),
-    Field("reply-to", Kind.STRING, required=False),
-    Field("label", Kind.STRING, required=False),
-    Field("session-id", Kind.STRING, required=False),
-    Field("reply-to-session-id", Kind.STRING, required=False),
-    Field("content-type", Kind.STRING, required=False),
-    Field("properties", Kind.MAP, required=False),
-)
-_DESCRIPTION = (
-    Field("sql-filter", Kind.MAP, required=False, note="this or a correlation-filter", keys=_EXPRESSION),
-    Field("correlation-filter", Kind.MAP, required=False, note="at least one of its keys", keys=_CORRELATION),
-    Field("sql-rule-action", Kind.MAP, required=False, keys=_EXPRESSION),
-)
 
 OPERATIONS = (
     Operation(
         name="com.microsoft:add-rule",
-        summary="Add a rule to a subscription. A queue has none, and answers 400.",
+        summary="Add a rule to a subscription, in force for the next message that is sent to its topic.",
         right=Right.LISTEN,
-        request=(_RULE_NAME, Field("rule-description", Kind.MAP, keys=_DESCRIPTION)),
+        request=(_RULE_NAME, DESCRIPTION),
         response=(),
-        run=_no_rules,
+        run=add_rule,
     ),
     Operation(
         name="com.microsoft:remove-rule",
-        summary="Remove a rule from a subscription. A queue has none, and answers 400.",
+        summary="Remove a rule from a subscription; one without rules gets nothing.",
         right=Right.LISTEN,
         request=(_RULE_NAME,),
         response=(),
-        run=_no_rules,
+        run=remove_rule,
     ),
     Operation(
         name="com.microsoft:enumerate-rules",
-        summary="List the rules of a subscription. A queue has none, and answers 400.",
+        summary="List the rules of a subscription, the oldest first. 204 when there are none.",
         right=Right.LISTEN,
-        request=(Field("top", Kind.INT), Field("skip", Kind.INT)),
-        response=(Field("rules", Kind.MAPS, keys=(Field("rule-description", Kind.DESCRIBED),)),),
-        run=_no_rules,
+        request=(
+            Field("top", Kind.INT, note=f"at most {MAX_LISTED} are given at a time"),
+            Field("skip", Kind.INT),
+        ),
+        response=(Field("rules", Kind.MAPS, keys=(Field(DESCRIPTION.name, Kind.DESCRIBED),)),),
+        run=enumerate_rules,
     ),
 )

@@ -1,4 +1,4 @@
-"""Links on which a client sends to a queue: messages and batches in, an outcome for each delivery out."""
+"""Links on which a client sends to a queue or topic: messages and batches in, an outcome for each delivery out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.sections import data_sections
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
-from peeklock.broker.container import Container
+from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.definitions import Right
 from peeklock.broker.envelope import Incoming, read_incoming
-from peeklock.broker.errors import BrokerError, InvalidMessage, MessageSizeExceeded, NotSupported, ServerBusy
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidMessage,
+    MessageSizeExceeded,
+    NotSupported,
+    ServerBusy,
+)
+from peeklock.broker.settings import Profile
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
@@ -41,31 +48,32 @@ ACCEPTED: Final = Accepted().encode()
 
 
 class SendingNode(Node):
-    """Takes what a client sends to one queue."""
+    """Takes what a client sends to one entity, perhaps through another."""
 
     needs = Right.SEND
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, container: Container) -> None:
+    def __init__(
+        self, peer: Peer, address: Address, link: Receiver, container: AnyContainer, through: AnyContainer | None = None
+    ) -> None:
         super().__init__(peer, address)
         self._link = link
         self._container = container
         container.check_sending()
-        self.stand_at(container, link)
+        self.stand_at(link, container, *(() if through is None else (through,)))
         self._in_flight = 0
         self._arrived: list[IncomingDelivery] = []
         """In this turn."""
         self._journal = peer.namespace.journal
-        limit = peer.namespace.profile.max_message_bytes
-        if container.definition.max_message_size_in_kilobytes is not None:
-            limit = min(limit, container.definition.max_message_size_in_kilobytes * 1024)
-        self._limit = limit
-        link.max_message_size = limit
+        self._limit = link.max_message_size = limit = largest_message(container, peer.namespace.profile)
         properties: dict[Any, Any] = {Symbol(MAX_BATCH_SIZE): ULong(min(limit, MAX_BATCH_BYTES))}
         asked = link.remote.properties if link.remote is not None else None
         if asked and TRANSFER_DESTINATION in asked:
             properties[Symbol(TRANSFER_DESTINATION)] = asked[TRANSFER_DESTINATION]
         link.accept(max_message_size=limit, properties=properties)
         link.grant(CREDIT)
+
+    def entity_changed(self) -> None:
+        self._limit = self._link.max_message_size = largest_message(self._container, self.peer.namespace.profile)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if delivery.state is not None:
@@ -102,7 +110,7 @@ class SendingNode(Node):
             cost += len(delivery.payload)
         if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
             raise ServerBusy("The broker waits for its store and takes no more messages for now.")
-        cost += MESSAGE_BYTES * len(messages)
+        cost += MESSAGE_BYTES * len(messages) * self._container.copies
         self._container.send(messages, partial(self._sent, deliveries, cost))
         self._in_flight += len(deliveries)
         self.peer.unsaved_bytes += cost
@@ -160,3 +168,9 @@ class SendingNode(Node):
         if link.credit + self._in_flight < CREDIT // 2 and link.attached:
             link.grant(CREDIT - self._in_flight)
         self.peer.wake()
+
+
+def largest_message(container: AnyContainer, profile: Profile) -> int:
+    """Bytes of the largest message that an entity takes."""
+    kilobytes = container.definition.max_message_size_in_kilobytes
+    return profile.max_message_bytes if kilobytes is None else min(profile.max_message_bytes, kilobytes * 1024)

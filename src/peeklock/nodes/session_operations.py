@@ -8,14 +8,13 @@ from peeklock.amqp.types import Array, Int, Timestamp
 from peeklock.broker.definitions import Right
 from peeklock.broker.errors import (
     BrokerError,
-    InvalidProperty,
     MessageSizeExceeded,
     OperationNotAllowed,
     SessionLockLost,
 )
 from peeklock.broker.session import Session
 from peeklock.broker.sessions import SessionQueue
-from peeklock.nodes.operation import Call, Field, Kind, Operation
+from peeklock.nodes.operation import Call, Field, Kind, Operation, check_page
 from peeklock.nodes.session_receiving import SessionReceivingNode
 
 MAX_LISTED: Final = 10_000
@@ -29,10 +28,24 @@ def _queue(call: Call) -> SessionQueue:
     return call.container
 
 
+def session_id_of(call: Call) -> str | None:
+    """Which session the request is about: the one it names, or else that of the link it speaks for.
+
+    One SDK names only the link when it peeks and when it fetches deferred messages.
+    """
+    named: str | None = call.arguments["session-id"]
+    if named is not None or call.link_name is None:
+        return named
+    holders = (node for node in call.peer.nodes if isinstance(node, SessionReceivingNode))
+    sessions = (node.session_of(call.container, call.link_name) for node in holders)
+    return next((session.id for session in sessions if session is not None), None)
+
+
 def held_session(call: Call) -> tuple[SessionQueue, Session]:
     """The session the request is about, which the caller must hold: by the link it names, or on its connection."""
     queue = _queue(call)
-    id = call.arguments["session-id"]
+    id = session_id_of(call)
+    assert id is not None
     session = queue.held(id)
     holder = session.holder
     if not isinstance(holder, SessionReceivingNode) or not holder.is_of(call.peer, call.link_name):
@@ -69,11 +82,7 @@ def get_session_state(call: Call) -> None:
 def get_message_sessions(call: Call) -> None:
     queue = _queue(call)
     arguments = call.arguments
-    skip, top = arguments["skip"], arguments["top"]
-    if skip < 0:
-        raise InvalidProperty("'skip' must not be negative.")
-    if top < 1:
-        raise InvalidProperty("'top' must be at least 1.")
+    skip, top = check_page(arguments, MAX_LISTED)
     updated_after = arguments["last-updated-time"]
 
     def read(ids: list[str] | BrokerError) -> None:
@@ -85,7 +94,7 @@ def get_message_sessions(call: Call) -> None:
             call.answer({"skip": Int(skip + len(ids)), "sessions-ids": Array(ids, str)})
 
     everything = updated_after >= ALL_SESSIONS
-    queue.list_sessions(None if everything else updated_after, skip, min(top, MAX_LISTED), read)
+    queue.list_sessions(None if everything else updated_after, skip, top, read)
 
 
 _SESSION_ID = Field("session-id", Kind.STRING)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
+from peeklock.broker.catalogue import AnyQueue
 from peeklock.broker.envelope import MAX_ID_LENGTH
 from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.session import Session, Waiter
@@ -75,6 +76,10 @@ class SessionReceivingNode(Receiving):
     def is_of(self, peer: Peer, link_name: str | None) -> bool:
         """Whether a request on that connection, for the link of that name if it names one, may speak of the session."""
         return self.peer is peer and link_name in (None, self._link.name)
+
+    def session_of(self, queue: AnyQueue, link_name: str) -> Session | None:
+        """The session it holds, if it is the link of that name to that queue."""
+        return self.session if self._queue is queue and self._link.name == link_name else None
 
     def session_lost(self, failure: BrokerError) -> None:
         self.session = None
