@@ -55,6 +55,32 @@ PRINTED = {
         "committed: step 1 is completed",
         "now there is step 2",
     ],
+    "topics_and_rules.py": [
+        "everything got a lamp",
+        "everything got a house",
+        "everything got a car",
+        "europe got a lamp",
+        "europe got a car",
+        "large got a house, made high by large",
+        "large got a car, made high by large",
+    ],
+    "forwarding.py": ["work got good", "work got bad", "failures got bad from work: Unusable"],
+    "duplicate_detection.py": ["accepted", "accepted", "received 10 euros for Ada", "received 20 euros for Bob"],
+    "entity_status.py": ["the harbour is closed", "a ship was unloaded all the same", "the harbour is open"],
+    "administration.py": [
+        "invoices is there already",
+        "5 deliveries, expired ones kept: True",
+        "2 messages wait, 0 are dead letters",
+        "invoices is listed: True",
+        "invoices is listed: False",
+    ],
+    "monitoring.py": [r"Service is healthy\.", "queue holds 0 messages", "session-queue holds 0 messages"],
+    "topics.mjs": [
+        "loud: volume > 7, then SET volume = 7",
+        "subscription-1 got a scream at 7 by the rule loud",
+        "subscription-2 got a whisper at 1",
+        "subscription-2 got a scream at 11",
+    ],
     "send-and-receive.mjs": ["sent", "received Hello with the subject greeting", "completed"],
 }
 """What each program prints, as one pattern a line."""
@@ -67,6 +93,7 @@ def run(command: list[str], broker: ServedBroker) -> list[str]:
         env={
             **os.environ,
             "SERVICEBUS_CONNECTION_STRING": broker.connection_string,
+            "PEEKLOCK_CA_FILE": str(broker.authority),  # for those that administer, over HTTPS
             "PYTHONPATH": str(SOURCE),  # for those that use Peeklock's own client
         },
         capture_output=True,

@@ -5,17 +5,26 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from peeklock.broker.forwarding import REASONS
+from peeklock.broker.rules.compiler import MAX_DEPTH, MAX_STATEMENTS
+from peeklock.broker.rules.like import MAX_PATTERN
+from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
+from peeklock.broker.rules.values import MAX_TEXT_MADE
+from peeklock.broker.settings import MAX_TEXT
 from peeklock.server.broker import Broker, Options
-from serving import ServedBroker
+from peeklock.server.metrics import Metrics
+from serving import SOURCE, ServedBroker
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -68,6 +77,24 @@ def test_the_programs_ten_lines_work_as_they_stand(served: ServedBroker) -> None
         env={key: value for key, value in os.environ.items() if key != "SERVICEBUS_CONNECTION_STRING"},
     )
     assert (outcome.returncode, outcome.stdout) == (0, "Hello\n"), outcome.stderr
+
+
+def test_the_commands_for_a_terminal_work_as_they_stand(served: ServedBroker) -> None:
+    (block,) = [block for block in blocks(README, "console") if "peeklock topic create" in block]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE),
+        "PEEKLOCK_CONNECTION_STRING": served.connection_string,
+    }
+    said = ""
+    for line in block.splitlines():
+        program, *arguments = shlex.split(line.removeprefix("$ "))
+        assert program == "peeklock"
+        command = [sys.executable, "-m", program, *arguments]
+        outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        assert outcome.returncode == 0, (line, outcome.stderr)
+        said += outcome.stdout
+    assert "a house" in said
 
 
 # --- links and names ---
@@ -134,11 +161,20 @@ def test_every_dependency_has_its_reason() -> None:
 # --- the tests that docs/compatibility.md names ---
 
 
+SCENARIOS = {
+    ".mjs": r'^  async "(.+)"\(',
+    ".java": r'^        ALL\.put\("(.+)",',
+    ".go": r'^\t\{"(.+)", func\(w \*world\) \{$',
+}
+"""How a scenario of an SDK in another language begins."""
+COLUMNS = ["Behaviour", "Azure", "Official emulator", "Peeklock", "Proved by"]
+
+
 @cache
 def names_in(path: Path) -> frozenset[str]:
     """The tests of a file, as they are named after `::`."""
-    if path.suffix == ".mjs":
-        return frozenset(re.findall(r'^  async "(.+)"\(', path.read_text(), re.MULTILINE))
+    if path.suffix in SCENARIOS:
+        return frozenset(re.findall(SCENARIOS[path.suffix], path.read_text(), re.MULTILINE))
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -170,12 +206,59 @@ def test_a_test_that_proves_a_behaviour_exists(test: str) -> None:
     assert name in names_in(ROOT / file)
 
 
-def test_every_behaviour_has_a_test() -> None:
-    behaviours = [(heading, cells) for heading, cells in rows(COMPATIBILITY) if cells[-1] != "Proved by"]
-    without = [
-        (heading, cells[0])
-        for heading, cells in behaviours
-        if not heading.startswith("Differences") and not re.search(r"`tests/.+::.+`", cells[-1])
+def behaviours() -> list[tuple[str, list[str]]]:
+    """The rows with what Azure, the emulator and Peeklock do, under their headings."""
+    others = ("Compatibility", "Differences")
+    return [
+        (heading, cells)
+        for heading, cells in rows(COMPATIBILITY)
+        if not heading.startswith(others) and cells != COLUMNS
     ]
-    assert behaviours
-    assert without == []
+
+
+def test_every_behaviour_says_what_azure_the_emulator_and_peeklock_do() -> None:
+    assert behaviours()
+    assert [cells for _, cells in behaviours() if len(cells) != len(COLUMNS) or not all(cells)] == []
+
+
+def test_every_behaviour_has_a_test() -> None:
+    assert [row for row in behaviours() if not re.search(r"`tests/.+::.+`", row[1][-1])] == []
+
+
+def test_no_behaviour_is_told_twice_under_one_heading() -> None:
+    told = Counter((heading, cells[0]) for heading, cells in behaviours())
+    assert [row for row, count in told.items() if count > 1] == []
+
+
+# --- tables of the features that the code has too ---
+
+
+def page_of(feature: str) -> str:
+    return (DOCS / "features" / f"{feature}.md").read_text()
+
+
+def test_every_system_property_is_on_the_page_of_rules_and_whether_it_can_be_set() -> None:
+    told = {
+        name: cells[-1].startswith("yes")
+        for heading, cells in rows(DOCS / "features" / "rules.md")
+        if heading == "System properties"
+        for name in re.findall(r"(?<!or )`(\w+)`", cells[0])
+    }
+    assert told == SYSTEM_PROPERTIES
+
+
+def test_every_limit_of_rules_is_on_their_page() -> None:
+    limits = page_of("rules").partition("\n## Limits\n")[2]
+    for limit in (MAX_TEXT, MAX_STATEMENTS, MAX_DEPTH, MAX_PATTERN, f"{MAX_TEXT_MADE:,}"):
+        assert f" {limit} " in limits.replace("\n", " ")
+
+
+def test_every_reason_why_a_message_cannot_be_forwarded_is_on_its_page() -> None:
+    told = {cells[0].strip("`") for _, cells in rows(DOCS / "features" / "forwarding.md")}
+    assert set(REASONS.values()) <= told
+
+
+def test_every_metric_is_on_the_page_of_monitoring() -> None:
+    metrics = {line.split()[2] for line in Metrics().lines() if line.startswith("# TYPE")}
+    assert metrics
+    assert [name for name in metrics if f"`{name}" not in page_of("monitoring")] == []

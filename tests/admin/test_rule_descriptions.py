@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
 
 import pytest
 
@@ -178,6 +179,7 @@ def test_a_rule_that_lets_everything_pass_is_written_with_its_expression() -> No
             "dateTime",
             "2020-01-02T02:04:05.000006Z",
         ),
+        (UUID(int=1), "guid", "00000000-0000-0000-0000-000000000001"),
         (timedelta(), "duration", "PT0S"),
         (timedelta(days=1), "duration", "P1D"),
         (timedelta(days=1, microseconds=1), "duration", "P1DT0.000001S"),

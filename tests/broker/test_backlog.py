@@ -16,7 +16,7 @@ from peeklock.broker.backlog import (
     Backlog,
     Budget,
 )
-from peeklock.store.base import MessagesRead, Range, StoredMessage, StoreError
+from peeklock.store.base import Body, MessagesRead, Range, StoredMessage, StoreError
 
 
 class LateStore:
@@ -247,6 +247,36 @@ def test_what_a_forgotten_entity_held_is_given_back() -> None:
     assert bench.budget.used == 0
     assert bench.backlog.take() is None
     assert bench.store.reads == []
+
+
+def test_a_forgotten_entity_takes_nothing_back() -> None:
+    bench = Bench()
+    bench.arrive(2)
+    taken = bench.backlog.take()
+    assert taken is not None
+    bench.backlog.forget()
+    bench.backlog.add(taken)
+    bench.arrive(1)
+    assert bench.budget.used == 0
+    assert bench.backlog.take() is None
+
+
+def test_a_page_that_comes_for_a_forgotten_entity_is_not_kept() -> None:
+    bench = Bench(stored=3)
+    bench.backlog.resume(3, any_stored=True)
+    assert bench.backlog.take() is None
+    bench.backlog.forget()
+    bench.store.answer()
+    assert (bench.budget.used, bench.loaded) == (0, 0)
+
+
+def test_a_body_that_messages_share_is_charged_in_shares() -> None:
+    bench = Bench()
+    body = Body(1, bytes(1000), cost=10)
+    bench.backlog.add(StoredMessage(1, b"front", 0, body=body))
+    assert bench.budget.used == len(b"front") + OBJECT_BYTES + 10
+    assert bench.backlog.take() is not None
+    assert bench.budget.used == 0
 
 
 # --- messages that leave while they wait ---

@@ -19,7 +19,13 @@ from peeklock.broker.envelope import (
     Annex,
     _full_head,
     head,
+    identity_of,
+    partition_key_of,
     read_incoming,
+    session_id_of,
+    session_of,
+    split,
+    stamp_expiry,
     with_application_properties,
     with_session_id,
 )
@@ -324,9 +330,63 @@ def test_many_annotations_of_a_sender_fit_too() -> None:
 
 
 def test_an_annex_survives_the_store() -> None:
-    annex = Annex(3, b"\xa3\x01k\x43", 2, "source")
+    annex = Annex(3, b"\xa3\x01k\x43", 2, "source", 1000, 12, 3)
     assert Annex.decode(annex.encode()) == annex
     assert Annex.decode(None) == Annex()
+    assert Annex.decode(encode_value(list(annex[:5]))) == annex._replace(enqueued_number=None, hops=0), "as it once was"
+
+
+def test_a_message_that_came_another_way_tells_the_number_it_was_first_given() -> None:
+    message = StoredMessage(7, Message(data=[b"x"]).encode(), 1000, annex=Annex(enqueued_number=3).encode())
+    told = delivered(message).message_annotations or {}
+    assert (told["x-opt-sequence-number"], told["x-opt-enqueue-sequence-number"]) == (7, 3)
+
+
+# --- front and body ---
+
+
+@pytest.mark.parametrize(
+    ("front", "body"),
+    [
+        (Message(properties=properties()).encode(), BODY),
+        (Message(properties=properties(), application_properties={"a": 1}).encode(), BODY + BODY),
+        (Message(properties=properties()).encode(), b"\x00\x53\x77\xa1\x01x"),
+        (
+            Message(properties=properties(), application_properties={"a": 1}).encode(),
+            BODY + b"\x00\x53\x78\xc1\x01\x00",
+        ),
+        (Message(properties=properties()).encode(), b""),
+        # Somebody wrote the properties behind the body: there is nothing to share.
+        (BODY + Message(properties=properties()).encode(), b""),
+    ],
+)
+def test_a_message_is_split_before_its_body(front: bytes, body: bytes) -> None:
+    assert split(front + body) == (front, body)
+
+
+UNREADABLE = b"\x00\x53\x73\xc0\x05\x01\xa1\x10ab"
+"""Properties with one field, which says that it is longer than they are."""
+
+
+def test_properties_that_nobody_can_read_are_no_obstacle() -> None:
+    bare = UNREADABLE + BODY
+    assert read_incoming(bare, False).bare == bare
+    assert stamp_expiry(bare, 0, 1000) == bare
+    assert session_id_of(bare) is None
+    assert session_of(bare) == b""
+    assert identity_of(bare) == identity_of(UNREADABLE + BODY + BODY) != identity_of(UNREADABLE[:-1] + b"c" + BODY)
+
+
+def test_what_stands_for_a_session_id_is_taken_whatever_it_is() -> None:
+    assert session_of(Message(properties=properties(group_id="g")).encode()) == b"g"
+    assert session_of(Message(properties=properties()).encode()) == b""
+
+
+def test_a_partition_key_is_found_among_other_annotations() -> None:
+    annotations = {Symbol("x"): 1, Symbol("x-opt-partition-key"): "key", Symbol("y"): [2]}
+    annex = read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False).annex
+    assert partition_key_of(annex) == b"key"
+    assert partition_key_of(None) == b""
 
 
 # --- time to live, end to end ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -13,15 +12,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+from broker.windows import check_windows
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
-from peeklock.broker.backlog import OBJECT_BYTES, Backlog
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
-from peeklock.broker.queue import Queue
-from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.transactions import Scope, Transactions
-from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Counters, StoredMessage, StoreError
+from peeklock.store.base import DEFERRED, StoredMessage, StoreError
 
 PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")
 SESSIONS = ("x", "y", "z")
@@ -358,64 +355,12 @@ class Broker(RuleBasedStateMachine):
         assert self.named.setdefault((to, message.sequence_number), body(message)) == body(message)
 
     def _stored(self, to: str) -> list[StoredMessage]:
-        return list(self.store._entities[self.world.namespace.queue(to).entity].messages.values())
+        return self.world.stored(to)
 
     def _check(self) -> None:
-        assert self.world.namespace.journal.idle
-        for to in PATHS:
-            self._check_counters(to)
-            queue = self.world.namespace.queue(to)
-            assert not queue._leaving
-            assert not queue._watches
-            assert not queue._sweeps
-            numbers = {message.sequence_number for message in self._stored(to)}
-            assert numbers >= queue._locks.keys(), "a lock on a message that is gone"
-            assert not any(lock.settling for lock in queue._locks.values())
-            if isinstance(queue, SessionQueue):
-                self._check_sessions(queue)
-            else:
-                self._check_window(queue, queue._backlog, self._active(to))
-        used = sum(_bytes_in(backlog) for backlog in self._backlogs())
-        assert self.world.namespace._machinery.budget.used == used
+        self.world.check()
+        check_windows(self.world)
         self._check_bodies()
-
-    def _active(self, to: str, session: str | None = None) -> set[int]:
-        return {
-            message.sequence_number
-            for message in self._stored(to)
-            if message.state == ACTIVE and session in (None, message.session_id)
-        }
-
-    def _check_counters(self, to: str) -> None:
-        queue = self.world.namespace.queue(to)
-        messages = self._stored(to)
-        states = Counter(message.state for message in messages)
-        size = sum(len(message.payload) for message in messages)
-        expected = (states[ACTIVE], states[DEFERRED], states[SCHEDULED], size)
-        assert _summary(queue.counters) == expected
-        assert _summary(self.store._entities[queue.entity].stored.counters) == expected
-        assert queue._staged_bytes == 0
-
-    def _check_window(self, queue: Queue | SessionQueue, backlog: Backlog, active: set[int]) -> None:
-        window = _window(backlog)
-        assert len(window) == len(set(window)), "twice in the window"
-        assert not set(window) & queue._locks.keys(), "locked and waiting"
-        known = {number for number in active if number <= backlog._through}
-        assert set(window) == known - queue._locks.keys(), "in the window is what waits"
-
-    def _check_sessions(self, queue: SessionQueue) -> None:
-        counts = Counter(message.session_id for message in self._stored("s") if message.state == ACTIVE)
-        assert {id: session.active for id, session in queue._sessions.items() if session.active} == dict(counts)
-        for id, session in queue._sessions.items():
-            assert session.id == id
-            assert session.active or session.holder is not None
-            assert (id in queue._free) == (session.holder is None)
-            assert session.holder is not None or not session.locks
-            if session.backlog is not None:
-                self._check_window(queue, session.backlog, self._active("s", id))
-        assert queue._free.keys() <= queue._sessions.keys()
-        assert not (queue._free and queue._waiting), "somebody waits though a session is free"
-        assert sum(len(session.locks) for session in queue._sessions.values()) == len(queue._locks)
 
     def _check_bodies(self) -> None:
         there = Counter(body(message) for to in PATHS for message in self._stored(to))
@@ -425,14 +370,6 @@ class Broker(RuleBasedStateMachine):
         assert not there.keys() & self.gone, "a message that is gone is still there"
         lost = taken - there.keys() - self.gone - self.expirable
         assert len(lost) <= self.deleted, f"lost: {lost}"
-
-    def _backlogs(self) -> Iterator[Backlog]:
-        for to in PATHS:
-            queue = self.world.namespace.queue(to)
-            if isinstance(queue, SessionQueue):
-                yield from (session.backlog for session in queue._held if session.backlog is not None)
-            else:
-                yield queue._backlog
 
     def _drain(self) -> None:
         """Everything that is active can be received in the end, each message once."""
@@ -458,22 +395,6 @@ class Broker(RuleBasedStateMachine):
                 got = Receiver(self.world, self.world.queue(to), deletes=True).bodies
             assert sorted(got) == sorted(waiting)
         assert all(self.world.namespace.queue(to).counters.active == 0 for to in PATHS)
-
-
-def _summary(counters: Counters) -> tuple[int, int, int, int]:
-    return counters.active, counters.deferred, counters.scheduled, counters.size_in_bytes
-
-
-def _window(backlog: Backlog) -> list[int]:
-    numbers = [message.sequence_number for message in backlog._ready]
-    numbers += [number for number, _ in backlog._returned]
-    return [number for number in numbers if number not in backlog._gone]
-
-
-def _bytes_in(backlog: Backlog) -> int:
-    messages = [*backlog._ready, *(message for _, message in backlog._returned)]
-    assert backlog._bytes == sum(len(message.payload) + OBJECT_BYTES for message in messages)
-    return backlog._bytes
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import pytest
 
 from peeklock.broker.errors import BrokerError, StorageFailed, StorageFull
 from peeklock.broker.journal import COMMITS_IN_FLIGHT, Journal, Lane
-from peeklock.store.base import Changes, Committed, StoredMessage, StoreError, StoreFull
+from peeklock.store.base import Changes, Committed, StoredEntity, StoredMessage, StoreError, StoreFull
 
 
 class Disk:
@@ -268,3 +268,55 @@ def test_a_probe_that_works_proves_it_and_one_that_fails_asks_for_another(desk: 
     desk.disk.answer()
     assert desk.journal.failure is None
     assert desk.journal.idle
+
+
+# --- what goes together ---
+
+
+def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(desk: Desk) -> None:
+    journal = desk.journal
+    row = StoredEntity(1, "q", "queue", {})
+    for lane, number in ((journal.sends, 5), (journal.moves, 7), (journal.rest, 6)):
+        desk._stage(lane, "any")
+        lane.changes.advances = {1: number, number: number}
+        lane.changes.seen.append((number, bytes(16), 0))
+        lane.changes.forgotten.append((number, 0))
+        lane.changes.session_states.append((number, "s", None, 0))
+        lane.changes.dropped_entities.append(number)
+        lane.changes.entities[number] = row
+    desk.turn()
+    ((changes, _),) = desk.disk.commits
+    assert changes.advances == {1: 7, 5: 5, 6: 6, 7: 7}, "the highest number given out"
+    for of in (changes.seen, changes.forgotten, changes.session_states):
+        assert [each[0] for each in of] == [5, 7, 6]
+    assert changes.dropped_entities == [5, 7, 6]
+    assert list(changes.entities) == [5, 7, 6]
+
+
+def test_what_is_all_or_nothing_goes_with_the_moves_or_with_the_rest(desk: Desk) -> None:
+    def move() -> None:
+        desk._stage(desk.journal.moves, "moved").appends.append((1, message("moved")))
+        desk.settle("removed")
+
+    desk.send("sent")
+    desk.journal.all_or_nothing(move)
+    desk.journal.all_or_nothing(lambda: desk.settle("settled"))
+    desk.turn()
+    desk.disk.answer(StoreFull("no room"))
+    desk.disk.answer(StoreFull("no room"))
+    desk.disk.answer()
+    expected = [("sent", StorageFull), ("moved", StorageFull), ("removed", StorageFull), ("settled", None)]
+    assert desk.told == expected
+
+
+def test_what_cannot_be_staged_whole_is_undone_at_once(desk: Desk) -> None:
+    def fail() -> None:
+        desk.settle("first")
+        raise StorageFailed("no")
+
+    desk.settle("other")
+    with pytest.raises(StorageFailed):
+        desk.journal.all_or_nothing(fail)
+    assert desk.told == [("first", StorageFailed)]
+    desk.turn()
+    assert names(desk.disk.answer().removals) == ["other"]

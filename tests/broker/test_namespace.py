@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from broker.world import SECOND, FlakyStore, Receiver, World
-from peeklock.broker.agenda import ManualClock
-from peeklock.broker.definitions import (
-    AuthorizationRule,
-    NamespaceDefinition,
-    QueueDefinition,
-    Right,
-    TopicDefinition,
+from broker.world import (
+    SECOND,
+    FlakyStore,
+    Receiver,
+    World,
+    correlation,
+    encoded,
+    sql,
+    subscription,
+    topic,
 )
-from peeklock.broker.errors import BrokerError, EntityNotFound, NotSupported, StorageFull
+from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.errors import BrokerError, EntityNotFound, OperationNotAllowed, StorageFull
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import PROBE_INTERVAL_MS, Namespace
-from peeklock.store.base import StoreError, StoreFull
+from peeklock.store.base import Changes, StoredEntity, StoredMessage, StoreError, StoreFull
 from peeklock.store.memory import MemoryStore
 
 
@@ -50,14 +54,14 @@ def test_what_is_not_there_is_not_found(path: str) -> None:
 
 
 def test_a_topic_is_told_from_what_is_not_there() -> None:
-    store = FlakyStore()
-    turn: deque[Callable[[], None]] = deque()
-    definition = NamespaceDefinition(topics=(TopicDefinition(name="news"),))
-    namespace = Namespace(definition, store, turn.append, clock=ManualClock())
-    namespace.start(lambda error: None)
-    for path in ("news", "NEWS/Subscriptions/all"):
-        with pytest.raises(NotSupported, match="topic"):
-            namespace.queue(path)
+    world = World(topic("news", "all"))
+    assert world.namespace.container("NEWS") is world.topic("news")
+    with pytest.raises(OperationNotAllowed, match="'news' is a topic"):
+        world.queue("news")
+    for path in ("news/Subscriptions/none", "news/Subscriptions", "news/$DeadLetterQueue", "other"):
+        with pytest.raises(EntityNotFound):
+            world.namespace.container(path)
+    assert world.namespace.queues == []
 
 
 # --- over restarts ---
@@ -134,6 +138,132 @@ def test_a_store_that_cannot_keep_the_entities_is_told() -> None:
     told: list[StoreError | None] = []
     namespace.start(told.append)
     assert str(told[0]) == "on fire"
+
+
+# --- what the store has and what the file says ---
+
+
+def again(world: World, *entities: Any, only_if_empty: bool = False) -> World:
+    """The broker is started again with another file."""
+    return World(*entities, store=world.store, now=world.clock(), only_if_empty=only_if_empty)
+
+
+def rules(world: World, name: str = "a") -> dict[str, str | None]:
+    return {rule.name: rule.sql_expression for rule in world.administration.rules("t", name)}
+
+
+def test_a_file_that_is_only_a_start_changes_nothing_that_is_there() -> None:
+    first = World(QueueDefinition(name="q"), topic("t", "a"))
+    administration = first.administration
+    assert first.administer(administration.update_queue, QueueDefinition(name="q", max_delivery_count=2)) is None
+    assert first.administer(administration.create_queue, QueueDefinition(name="r")) is None
+    assert first.administer(administration.delete_topic, "t") is None
+    second = again(first, QueueDefinition(name="q"), topic("t", "a"), only_if_empty=True)
+    assert second.queue().definition.max_delivery_count == 2
+    assert sorted(each.path for each in second.namespace.queues) == ["q", "r"]
+    with pytest.raises(EntityNotFound):
+        second.topic()
+
+
+def test_a_file_that_is_only_a_start_fills_a_store_that_has_nothing() -> None:
+    world = World(QueueDefinition(name="q"), topic("t", "a"), only_if_empty=True)
+    assert world.queue().path == "q"
+    assert world.subscription("a").path == "t/Subscriptions/a"
+
+
+def test_a_file_brings_back_what_it_names() -> None:
+    first = World(QueueDefinition(name="q"), topic("t", "a"))
+    first.send("kept", to="t")
+    assert first.administer(first.administration.delete_queue, "q") is None
+    second = again(first, QueueDefinition(name="q"), topic("T", "A", subscription("b", requires_session=True)))
+    assert second.queue().counters.active == 0
+    assert second.bodies("t/Subscriptions/a") == ["kept"]
+    assert second.subscription("b").path == "t/Subscriptions/b", "under the topic as it was spelt"
+    second.check()
+
+
+def test_topics_and_subscriptions_take_the_settings_of_the_file() -> None:
+    first = World(topic("t", "a"))
+    created_at = first.clock()
+    first.advance(SECOND)
+    changed = topic("t", subscription("a", max_delivery_count=2), default_message_ttl_ms=SECOND)
+    second = again(first, changed)
+    for path in ("t", "t/Subscriptions/a"):
+        told = second.runtime(path)
+        assert (told.created_at, told.updated_at) == (created_at, second.clock())
+    third = again(second, QueueDefinition(name="other"))
+    assert third.topic().definition.default_message_ttl_ms == SECOND
+    assert third.subscription("a").definition.max_delivery_count == 2
+
+
+def test_a_file_cannot_make_a_queue_of_a_topic() -> None:
+    first = World(topic("name", "a"), QueueDefinition(name="q"))
+    with pytest.raises(DefinitionError, match="name of a topic"):
+        again(first, QueueDefinition(name="NAME"))
+    with pytest.raises(DefinitionError, match="name of a queue"):
+        again(first, topic("Q"))
+    with pytest.raises(DefinitionError, match="RequiresSession of 'a' true"):
+        again(first, topic("name", subscription("a", requires_session=True)))
+
+
+def test_rules_of_the_file_are_added_and_changed_and_none_is_removed() -> None:
+    first = World(topic("t", subscription("a", sql("mine", "x = 1"), sql("kept", "x = 2"))))
+    dated = first.administration.rule("t", "a", "mine").created_at
+    assert first.administer(first.administration.create_rule, "t", "a", sql("live", "x = 3")) is None
+    first.advance(SECOND)
+    second = again(first, topic("t", subscription("a", sql("MINE", "x = 4"), sql("new", "x = 5"))))
+    assert rules(second) == {"mine": "x = 4", "kept": "x = 2", "live": "x = 3", "new": "x = 5"}
+    assert second.administration.rule("t", "a", "mine").created_at == dated
+    assert second.administration.rule("t", "a", "new").created_at == second.clock()
+
+
+def test_a_default_rule_that_was_deleted_stays_deleted() -> None:
+    first = World(topic("t", "a"))
+    assert first.administer(first.administration.create_rule, "t", "a", sql("r", "x = 1")) is None
+    assert first.administer(first.administration.delete_rule, "t", "a", "$Default") is None
+    second = again(first, topic("t", "a"))
+    assert rules(second) == {"r": "x = 1"}
+    second.send("one", to="t")
+    assert second.bodies("t/Subscriptions/a") == []
+
+
+def test_a_rule_of_the_file_that_is_not_well_formed_is_refused_before_anything_is_stored() -> None:
+    store = FlakyStore()
+    with pytest.raises(DefinitionError, match="SqlFilter"):
+        World(QueueDefinition(name="q"), topic("t", subscription("a", sql("r", "x = "))), store=store)
+    assert store.open() == []
+    world = World(topic("t", "a"), store=store)
+    with pytest.raises(DefinitionError, match="Action"):
+        again(world, topic("t", subscription("a", sql("r", "x = 1", "SET"))))
+    assert rules(again(world, topic("t", "a"))) == {"$Default": None}
+
+
+def test_a_start_with_topics_that_changes_nothing_writes_nothing() -> None:
+    store = FlakyStore()
+    definition = topic("t", subscription("a", sql("r", "x = 1"), correlation("c", label="x")), "b")
+    World(definition, QueueDefinition(name="q", forward_to="t"), store=store)
+    commits: list[object] = []
+    store.fails = lambda changes: commits.append(changes)
+    World(definition, QueueDefinition(name="q", forward_to="t"), store=store)
+    assert commits == []
+
+
+def test_a_store_of_an_earlier_version_gets_what_it_lacks() -> None:
+    store = FlakyStore()
+    queue = QueueDefinition(name="q").to_json()
+    rows = [StoredEntity(1, "q/$DeadLetterQueue", "dead-letter-queue", {}), StoredEntity(2, "q", "queue", queue)]
+    store.open()
+    store.commit(
+        Changes(entities={row.id: row for row in rows}, appends=[(2, StoredMessage(1, encoded("old"), 5))]),
+        lambda error: None,
+    )
+    store.close()
+    world = World(QueueDefinition(name="q"), store=store)
+    assert world.unforwarded().counters.active == 0
+    assert Receiver(world, world.queue()).bodies == ["old"]
+    assert (world.queue().entity, world.dead_letters().entity) == (2, 1)
+    world.check()
+    assert entities(store) == entities(world.restarted().store)  # type: ignore[arg-type]
 
 
 # --- keys ---

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
+import sqlite3
+from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
+from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.broker.catalogue import AnyContainer, subscription_path
+from peeklock.broker.definitions import (
+    CorrelationFilter,
+    FilterKind,
+    NamespaceDefinition,
+    QueueDefinition,
+    RuleDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
 from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Incoming, head, read_incoming
 from peeklock.broker.errors import BrokerError
@@ -17,22 +31,52 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
-from peeklock.store.base import Changes, Committed, Store, StoredMessage, StoreError
+from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.broker.topic import Topic
+from peeklock.store.base import (
+    ACTIVE,
+    DEFERRED,
+    SCHEDULED,
+    Changes,
+    Committed,
+    Range,
+    Store,
+    StoredMessage,
+    StoreError,
+)
 from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite import SqliteStore
 
 SECOND = 1000
 MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+Counted = tuple[int, int, int, int]
+"""Active, deferred, scheduled, and their bytes."""
 
 
 class World:
     """One namespace and the time in it."""
 
-    def __init__(self, *queues: QueueDefinition, store: Store | None = None, now: int = 1_800_000_000_000) -> None:
+    def __init__(
+        self,
+        *entities: QueueDefinition | TopicDefinition,
+        store: Store | None = None,
+        now: int = 1_800_000_000_000,
+        profile: Profile = DEFAULT_PROFILE,
+        only_if_empty: bool = False,
+    ) -> None:
         self.clock = ManualClock(now)
         self.store = store if store is not None else FlakyStore()
         self._turn: deque[Callable[[], None]] = deque()
-        definition = NamespaceDefinition(queues=queues or (QueueDefinition(name="q"),))
-        self.namespace = Namespace(definition, self.store, self._turn.append, clock=self.clock)
+        entities = entities or (QueueDefinition(name="q"),)
+        definition = NamespaceDefinition(
+            only_if_empty=only_if_empty,
+            queues=tuple(each for each in entities if isinstance(each, QueueDefinition)),
+            topics=tuple(each for each in entities if isinstance(each, TopicDefinition)),
+        )
+        self.namespace = Namespace(definition, self.store, self._turn.append, clock=self.clock, profile=profile)
         started: list[StoreError | None] = []
         self.namespace.start(started.append)
         self.run()
@@ -46,17 +90,62 @@ class World:
         assert isinstance(queue, SessionQueue)
         return queue
 
+    def topic(self, path: str = "t") -> Topic:
+        topic = self.namespace.container(path)
+        assert isinstance(topic, Topic)
+        return topic
+
+    def subscription(self, name: str, topic: str = "t") -> Queue:
+        return self.queue(subscription_path(topic, name))
+
+    def dead_letters(self, path: str = "q") -> Queue:
+        return self.queue(f"{path}/$DeadLetterQueue")
+
+    def unforwarded(self, path: str = "q") -> Queue:
+        """The transfer dead-letter queue."""
+        return self.queue(f"{path}/$Transfer/$DeadLetterQueue")
+
+    @property
+    def administration(self) -> Administration:
+        return self.namespace.administration
+
+    def administer(self, change: Callable[..., None], *arguments: Any) -> BrokerError | None:
+        """Make a change and wait for it; what is wrong with it at once is raised."""
+        outcomes: list[BrokerError | None] = []
+        change(*arguments, outcomes.append)
+        self.run()
+        assert len(outcomes) == 1, "told once"
+        return outcomes[0]
+
+    def runtime(self, path: str = "q") -> Runtime:
+        return self.administration.runtime(self.namespace.container(path))
+
     def restarted(self) -> World:
-        """The same store and time after a restart; the old world must not be used any more."""
-        return World(*self.namespace.definition.queues, store=self.store, now=self.clock())
+        """The same store and time after a restart; the old world must not be used any more.
+
+        What was created, changed and deleted meanwhile stays so.
+        """
+        definition = self.namespace.definition
+        return World(
+            *definition.queues,
+            *definition.topics,
+            store=self.store.reopened() if isinstance(self.store, DiskStore) else self.store,
+            now=self.clock(),
+            profile=self.namespace.profile,
+            only_if_empty=True,
+        )
 
     def run(self) -> None:
         """Let everything happen that happens by itself at this moment."""
-        while self._turn:
-            self._turn.popleft()()
-        self.namespace.agenda.run()
-        if self._turn:
-            self.run()
+        while True:
+            while self._turn:
+                self._turn.popleft()()
+            self.namespace.agenda.run()
+            if self._turn:
+                continue
+            if not (isinstance(self.store, DiskStore) and self.store.pending):
+                break
+            self.store.answer()
 
     def advance(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
@@ -66,9 +155,132 @@ class World:
         """Send each body as a message of its own; returns the outcomes."""
         outcomes: list[BrokerError | None] = []
         for body in bodies:
-            self.namespace.queue(to).send([incoming(body, **fields)], outcomes.append)
+            self.namespace.container(to).send([incoming(body, **fields)], outcomes.append)
         self.run()
         return outcomes
+
+    def send_together(self, *messages: Incoming, to: str = "q") -> list[BrokerError | None]:
+        """Send them as a batch; what is wrong with it at once is raised."""
+        outcomes: list[BrokerError | None] = []
+        self.namespace.container(to).send(messages, outcomes.append)
+        self.run()
+        return outcomes
+
+    def settle(self, how: Callable[..., None], *arguments: Any) -> None:
+        """Settle a message: it must work."""
+        outcomes: list[BrokerError | None] = []
+        how(arguments[0], outcomes.append, *arguments[1:])
+        self.run()
+        assert outcomes == [None]
+
+    # --- what the store has ---
+
+    def stored(self, path: str = "q") -> list[StoredMessage]:
+        """Its messages in any state, by number."""
+        return self.stored_of(self.namespace.container(path).entity)
+
+    def stored_of(self, entity: int) -> list[StoredMessage]:
+        if isinstance(self.store, MemoryStore):  # whose answers may be held, or fail
+            owner = self.store._entities.get(entity)
+            return [] if owner is None else [owner.messages[number] for number in sorted(owner.messages)]
+        found: list[list[StoredMessage]] = []
+        wanted = Range(entity=entity, through=2**44 - 1, limit=1_000_000, max_bytes=1 << 40, state=None)
+        self.store.read(wanted, found.append)  # type: ignore[arg-type]
+        self.run()
+        return found[0]
+
+    def bodies(self, path: str = "q") -> list[str]:
+        """Those of its messages, by number."""
+        return [body(message) for message in self.stored(path)]
+
+    def check(self) -> None:
+        """Nothing is under way, and what every entity believes of itself is so."""
+        assert self.namespace.journal.idle
+        counted = stored_counters(self.store)
+        paths: list[str] = []
+        for container in self.namespace.containers:
+            paths += [container.path] * (container.entity in counted)
+            messages = self.stored_of(container.entity)
+            states = Counter(message.state for message in messages)
+            size = sum(message.size for message in messages)
+            expected = (states[ACTIVE], states[DEFERRED], states[SCHEDULED], size)
+            counters = container.counters
+            told = (counters.active, counters.deferred, counters.scheduled, counters.size_in_bytes)
+            assert told == expected, container.path
+            assert counted[container.entity] == expected, container.path
+            assert container._staged_bytes == 0, container.path
+            assert not container._leaving, container.path
+            assert not any(lock.settling for lock in container._locks.values()), container.path
+        assert len(paths) == len(counted) - 1, "the store has what there is, and the namespace"
+
+
+def stored_counters(store: Store) -> dict[int, Counted]:
+    """By the number of the entity, the namespace's included."""
+    if isinstance(store, MemoryStore):
+        counters = {id: entity.stored.counters for id, entity in store._entities.items()}
+        return {id: (of.active, of.deferred, of.scheduled, of.size_in_bytes) for id, of in counters.items()}
+    assert isinstance(store, SqliteStore)
+    rows = query(store, "SELECT id, active, deferred, scheduled, size_in_bytes FROM entity")
+    return {row[0]: row[1:] for row in rows}
+
+
+def shared_bodies(store: Store) -> int:
+    """How many bodies the store keeps for messages that share them."""
+    if isinstance(store, MemoryStore):
+        messages = [message for entity in store._entities.values() for message in entity.messages.values()]
+        return len({id(message.body) for message in messages if message.body is not None})
+    assert isinstance(store, SqliteStore)
+    return int(query(store, "SELECT count(*) FROM body")[0][0])
+
+
+def bodies_in_the_end(store: Store) -> int:
+    """As above, once the store has deleted what dropped entities left behind. It is closed then."""
+    if isinstance(store, DiskStore):
+        store.close()
+        while query(store, "SELECT 1 FROM dropped_entity"):
+            store = store.reopened()
+            store.open()
+            store.close()
+    return shared_bodies(store)
+
+
+def query(store: SqliteStore, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(store._file)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+class DiskStore(SqliteStore):
+    """A SQLite store whose answers are waited for, one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._folder = folder
+        self.pending = 0
+        self.successor: DiskStore | None = None
+        super().__init__(folder, self._calls.put)
+
+    def reopened(self) -> DiskStore:
+        """As after a restart."""
+        self.close()
+        self.successor = DiskStore(self._folder)
+        return self.successor
+
+    def answer(self) -> None:
+        self._calls.get(timeout=30)()
+
+    def commit(self, changes: Changes, done: Committed) -> None:
+        super().commit(changes, self._counted(done))
+
+    def _ask(self, question: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        super()._ask(question, self._counted(done))
+
+    def _counted(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        def told(answer: Any) -> None:
+            self.pending -= 1
+            done(answer)
+
+        self.pending += 1
+        return told
 
 
 class FlakyStore(MemoryStore):
@@ -242,6 +454,46 @@ class SessionReceiver(Consumer):
         self._world.run()
 
 
+class Standing:
+    """Somebody who stands at an entity, as a link does."""
+
+    def __init__(self, entity: AnyContainer) -> None:
+        self.changes = 0
+        self.failures: list[BrokerError] = []
+        self._entity = entity
+        entity.watch(self)
+
+    def entity_changed(self) -> None:
+        self.changes += 1
+
+    def entity_gone(self, failure: BrokerError) -> None:
+        self.failures.append(failure)
+
+    def leave(self) -> None:
+        self._entity.unwatch(self)
+
+
+def topic(name: str = "t", *subscriptions: str | SubscriptionDefinition, **settings: Any) -> TopicDefinition:
+    """With subscriptions, of which a name is enough."""
+    whole = tuple(SubscriptionDefinition(name=each) if isinstance(each, str) else each for each in subscriptions)
+    return TopicDefinition(name=name, subscriptions=whole, **settings)
+
+
+def subscription(name: str, *rules: RuleDefinition, **settings: Any) -> SubscriptionDefinition:
+    """With these rules; without any it has the one that lets everything pass."""
+    if rules:
+        settings["rules"] = rules
+    return SubscriptionDefinition(name=name, **settings)
+
+
+def sql(name: str, text: str, action: str | None = None) -> RuleDefinition:
+    return RuleDefinition(name=name, filter_kind=FilterKind.SQL, sql_expression=text, action=action)
+
+
+def correlation(name: str, **tested: Any) -> RuleDefinition:
+    return RuleDefinition(name=name, filter_kind=FilterKind.CORRELATION, correlation=CorrelationFilter(**tested))
+
+
 def session_queue(name: str = "s", **settings: Any) -> QueueDefinition:
     return QueueDefinition(name=name, requires_session=True, **settings)
 
@@ -251,7 +503,7 @@ def incoming(
 ) -> Incoming:
     """A message as a sender gives it: of a session, for a time, with a time to live."""
     if session_id is not None:
-        fields["properties"] = Properties(message_id=f"id-{text[:20]}", group_id=session_id)
+        fields.setdefault("properties", Properties(message_id=f"id-{text[:20]}", group_id=session_id))
     if at is not None:
         fields["message_annotations"] = {Symbol(SCHEDULED_ENQUEUE_TIME): Timestamp(at)}
     if ttl is not None:
@@ -268,7 +520,7 @@ def encoded(text: str, **fields: Any) -> bytes:
 
 def delivered(message: StoredMessage, locked_until: int | None = None) -> Message:
     """As a receiver would read it."""
-    return Message.decode(head(message, locked_until) + message.payload)
+    return Message.decode(head(message, locked_until) + message.content)
 
 
 def body(message: StoredMessage) -> str:

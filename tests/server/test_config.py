@@ -392,7 +392,7 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
             '"p": ["v"]',
             "config.json:47: Namespaces[0].Topics[0].Subscriptions[0].Rules[0].Properties.CorrelationFilter"
             '.Properties.p: must be text, a number, true, false or one of {"DateTime": ...}, {"Duration": ...}, '
-            '{"Double": ...}',
+            '{"Guid": ...}, {"Double": ...}',
         ),
         (
             '"ForwardTo": "",\n              "LockDuration"',

@@ -5,10 +5,10 @@ The SQL stays text here; whether it can be parsed is for the broker to say.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from uuid import UUID
 from xml.etree.ElementTree import Element
 
 from peeklock.admin.markup import SCHEMA, branch, child, children, leaf, text_of, type_of
@@ -21,14 +21,13 @@ from peeklock.broker.definitions import (
     PropertyValue,
     RuleDefinition,
 )
-from peeklock.broker.durations import MAX_DURATION_MS, format_duration, parse_duration
+from peeklock.broker.durations import format_time, parse_time
 from peeklock.broker.names import DefinitionError
 
 COMPATIBILITY: Final = leaf("CompatibilityLevel", "20")
 CONSTANT_FILTERS: Final = {FilterKind.TRUE: "1=1", FilterKind.FALSE: "1=0"}
 _INT32: Final = range(-(2**31), 2**31)
 _INT64: Final = range(-(2**63), 2**63)
-_FRACTION: Final = re.compile(r"\.([0-9]+)S$")
 
 
 def read_rule(description: Element, name: str | None = None) -> RuleDefinition:
@@ -158,7 +157,9 @@ def _typed(value: PropertyValue) -> tuple[str, str]:
         case datetime():
             return "dateTime", value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case timedelta():
-            return "duration", _format_time(value)
+            return "duration", format_time(value)
+        case UUID():
+            return "guid", str(value)
         case str():
             return "string", value
 
@@ -179,30 +180,9 @@ def _parse_moment(text: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _parse_time(text: str) -> timedelta:
-    """Settings are whole milliseconds; these values have a finer grain and may be negative."""
-    text = text.strip()
-    fraction = _FRACTION.search(text)
-    whole = parse_duration(_FRACTION.sub("S", text).removeprefix("-"))
-    time = timedelta(milliseconds=MAX_DURATION_MS if whole is None else whole)
-    if fraction:
-        time += timedelta(microseconds=int(fraction[1][:6].ljust(6, "0")))
-    return -time if text.startswith("-") else time
-
-
-def _format_time(time: timedelta) -> str:
-    sign, time = ("-", -time) if time < timedelta() else ("", time)
-    text = format_duration(time // timedelta(seconds=1) * 1000)
-    if time.microseconds:
-        # The seconds, which a duration without any does not write.
-        text = text if text.endswith("S") else text + ("0S" if "T" in text else "T0S")
-        text = f"{text[:-1]}.{time.microseconds:06}".rstrip("0") + "S"
-    return sign + text
-
-
 _READERS: Final[dict[str, Callable[[str], PropertyValue]]] = {
     "string": str,
-    "guid": str,
+    "guid": UUID,
     "anyURI": str,
     "char": str,
     "boolean": _parse_boolean,
@@ -211,5 +191,5 @@ _READERS: Final[dict[str, Callable[[str], PropertyValue]]] = {
     ),
     **dict.fromkeys(("float", "double", "decimal"), float),
     "dateTime": _parse_moment,
-    "duration": _parse_time,
+    "duration": lambda text: parse_time(text.strip()),
 }

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self, cast, get_args
+from uuid import UUID
 
 from peeklock.broker.names import (
     DefinitionError,
@@ -64,7 +65,7 @@ DEFAULT_RULE_NAME = "$Default"
 
 MAX_AUTHORIZATION_RULES = 12
 
-PropertyValue = str | int | float | bool | datetime | timedelta
+PropertyValue = str | int | float | bool | datetime | timedelta | UUID
 """What a filter compares with and an action sets; moments are aware."""
 
 
@@ -168,7 +169,10 @@ class CorrelationFilter:
 def _check_values(setting: str, values: Mapping[str, PropertyValue]) -> None:
     for key, value in values.items():
         if not isinstance(key, str) or not isinstance(value, _VALUES):
-            raise DefinitionError(f"{setting}.{key}", value, "must be text, a number, true, false, a moment or a time")
+            rule = "must be text, a number, true, false, a moment, a time or a guid"
+            raise DefinitionError(f"{setting}.{key}", value, rule)
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise DefinitionError(f"{setting}.{key}", value, "must fit into 64 bits")
         if isinstance(value, datetime) and value.tzinfo is None:
             raise DefinitionError(f"{setting}.{key}", value, "must say its time zone")
 
@@ -184,6 +188,8 @@ def _values_to_json(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
             shown[key] = {"moment": value.isoformat()}
         elif isinstance(value, timedelta):
             shown[key] = {"microseconds": value // timedelta(microseconds=1)}
+        elif isinstance(value, UUID):
+            shown[key] = {"guid": str(value)}
         else:
             shown[key] = value
     return shown
@@ -194,6 +200,8 @@ def _values_from_json(data: Mapping[str, Any]) -> dict[str, PropertyValue]:
     for key, value in data.items():
         if isinstance(value, dict) and "moment" in value:
             values[key] = datetime.fromisoformat(value["moment"])
+        elif isinstance(value, dict) and "guid" in value:
+            values[key] = UUID(value["guid"])
         elif isinstance(value, dict):
             values[key] = timedelta(microseconds=value["microseconds"])
         else:

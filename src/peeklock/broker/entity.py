@@ -210,9 +210,6 @@ class Entity:
 
     def begin(self) -> None:
         """All entities are there, with what they must know of their messages: time may do its work."""
-        for part in (self.dead_letters, self.transfer_dead_letters):
-            if part is not None:
-                part.begin()
 
     def load_history(self, done: Callable[[StoreError | None], None]) -> None:
         """At start: which messages were taken within the window."""

@@ -39,8 +39,7 @@ class Scheduling(Container):
         """How many are removing messages wherever they stand."""
 
     def begin(self) -> None:
-        """What fell due while nobody looked, and what will."""
-        super().begin()
+        """What fell due while nobody looked, and what will. Nothing does in a dead-letter queue."""
         if self.counters.active:
             self._expiries.look()
         if self.counters.scheduled:
@@ -160,7 +159,6 @@ class Scheduling(Container):
             message.session_id,
             message.due_at,
         )
-        enqueued.body = message.body
         lane.changes.removals.append((self.entity, message))
         self._stage(lane, [enqueued], lambda error: self._enqueued(message, error))
 

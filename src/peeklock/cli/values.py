@@ -117,7 +117,7 @@ MESSAGE_TYPES: Mapping[str, Callable[[str], Any]] = {
     "datetime": lambda text: Timestamp(int(_moment(text).timestamp() * 1000)),
     "guid": UUID,
 }
-RULE_TYPES: Mapping[str, Callable[[str], Any]] = {**_COMMON, "datetime": _moment, "duration": _span}
+RULE_TYPES: Mapping[str, Callable[[str], Any]] = {**_COMMON, "datetime": _moment, "duration": _span, "guid": UUID}
 
 
 def _refuse(option: str, text: str, expected: str) -> NoReturn:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -196,6 +197,7 @@ _READERS: Final[Mapping[str, Callable[[str], RuleValue]]] = {
     "boolean": lambda text: text.strip().lower() in ("true", "1"),
     "dateTime": _read_moment,
     "duration": Duration,
+    "guid": UUID,
 }
 
 
@@ -259,7 +261,7 @@ def _write_values(element: Element, name: str, values: Mapping[str, RuleValue]) 
         pair = SubElement(holder, "KeyValueOfstringanyType")
         SubElement(pair, "Key").text = key
         kind, text = _typed(value)
-        namespace = SERIALIZATION if kind == "duration" else SCHEMA
+        namespace = SERIALIZATION if kind in ("duration", "guid") else SCHEMA
         SubElement(pair, "Value", {"i:type": f"d6p1:{kind}", "xmlns:d6p1": namespace}).text = text
 
 
@@ -277,6 +279,8 @@ def _typed(value: RuleValue) -> tuple[str, str]:
             return "dateTime", value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case Duration():
             return "duration", value
+        case UUID():
+            return "guid", str(value)
     return "string", value
 
 

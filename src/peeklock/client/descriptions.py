@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum, auto
 from typing import Final
+from uuid import UUID
 
 DEFAULT_RULE: Final = "$Default"
 
@@ -25,7 +26,7 @@ class Duration(str):
     __slots__ = ()
 
 
-RuleValue = str | bool | int | float | datetime | Duration
+RuleValue = str | bool | int | float | datetime | Duration | UUID
 """In rules; `Int` has 32 bits and a plain int 64."""
 
 

@@ -1,7 +1,8 @@
 """Values that filters compare with, as the configuration file writes them.
 
 Text, numbers, true and false are written as such. What JSON has no form for is an object with one key that says what
-it is: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Duration": "PT1M"}`, `{"Double": "NaN"}`.
+it is: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Duration": "PT1M"}`, `{"Guid": "..."}`,
+`{"Double": "NaN"}`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from peeklock.broker.definitions import PropertyValue
 from peeklock.broker.durations import format_time, parse_time
@@ -40,6 +42,8 @@ def format_value(value: PropertyValue) -> Any:
         return {"DateTime": value.isoformat().replace("+00:00", "Z")}
     if isinstance(value, timedelta):
         return {"Duration": format_time(value)}
+    if isinstance(value, UUID):
+        return {"Guid": str(value)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"Double": str(value)}
     return value
@@ -64,6 +68,7 @@ def _moment(text: str) -> datetime:
 TYPES = {
     "DateTime": _Type(_moment, "a moment with its time zone, such as 2026-01-31T12:00:00Z"),
     "Duration": _Type(parse_time, "an ISO 8601 duration such as PT30S or -PT5M"),
+    "Guid": _Type(UUID, "a guid such as 6f9619ff-8b86-d011-b42d-00c04fc964ff"),
     "Double": _Type(float, 'a number in text, such as "NaN" or "-inf"'),
 }
 """By the key that names them; what they hold is text."""

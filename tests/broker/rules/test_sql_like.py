@@ -74,6 +74,7 @@ def test_a_text_is_gone_through_once_whatever_the_pattern() -> None:
     assert not compile_pattern("%a%" + "a%" * 500 + "b%")(text)
     assert compile_pattern("%a" * 500 + "%")(text)
     assert not compile_pattern("%" + "_" * 1000 + "b")(text)
+    assert compile_pattern("%" + "_" * 1000 + "%")(text)
 
 
 def test_a_search_that_would_be_too_much_work_is_given_up() -> None:

@@ -1,0 +1,85 @@
+"""What must hold of the windows in memory at any time when nothing is under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from broker.world import World
+from peeklock.broker.backlog import Backlog, _cost
+from peeklock.broker.queue import Queue
+from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.topic import Topic
+from peeklock.store.base import ACTIVE, StoredMessage
+
+
+def check_windows(world: World) -> None:
+    """In the windows is what waits in the store and nothing else, and their memory is counted."""
+    used = 0
+    for container in world.namespace.containers:
+        assert not container._leaving
+        assert not container._watches
+        assert not container._sweeps
+        assert not any(lock.settling for lock in container._locks.values())
+        if isinstance(container, Topic):
+            continue
+        stored = world.stored_of(container.entity)
+        numbers = {message.sequence_number for message in stored}
+        assert numbers >= container._locks.keys(), "a lock on a message that is gone"
+        for backlog in _backlogs(container):
+            used += _bytes_in(backlog)
+        if isinstance(container, SessionQueue):
+            _check_sessions(container, stored)
+        else:
+            _check_window(container, container._backlog, _active(stored))
+    assert world.namespace._machinery.budget.used == used
+
+
+def _backlogs(queue: Queue | SessionQueue) -> Iterator[Backlog]:
+    if isinstance(queue, SessionQueue):
+        yield from (session.backlog for session in queue._held if session.backlog is not None)
+    else:
+        yield queue._backlog
+
+
+def _active(stored: list[StoredMessage], session: str | None = None) -> set[int]:
+    return {
+        message.sequence_number
+        for message in stored
+        if message.state == ACTIVE and session in (None, message.session_id)
+    }
+
+
+def _check_window(queue: Queue | SessionQueue, backlog: Backlog, active: set[int]) -> None:
+    window = _window(backlog)
+    assert len(window) == len(set(window)), "twice in the window"
+    assert not set(window) & queue._locks.keys(), "locked and waiting"
+    known = {number for number in active if number <= backlog._through}
+    assert set(window) == known - queue._locks.keys(), "in the window is what waits"
+
+
+def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
+    counts = Counter(message.session_id for message in stored if message.state == ACTIVE)
+    assert {id: session.active for id, session in queue._sessions.items() if session.active} == dict(counts)
+    for id, session in queue._sessions.items():
+        assert session.id == id
+        assert session.active or session.holder is not None
+        assert (id in queue._free) == (session.holder is None)
+        assert session.holder is not None or not session.locks
+        if session.backlog is not None:
+            _check_window(queue, session.backlog, _active(stored, id))
+    assert queue._free.keys() <= queue._sessions.keys()
+    assert not (queue._free and queue._waiting), "somebody waits though a session is free"
+    assert sum(len(session.locks) for session in queue._sessions.values()) == len(queue._locks)
+
+
+def _window(backlog: Backlog) -> list[int]:
+    numbers = [message.sequence_number for message in backlog._ready]
+    numbers += [number for number, _ in backlog._returned]
+    return [number for number in numbers if number not in backlog._gone]
+
+
+def _bytes_in(backlog: Backlog) -> int:
+    messages = [*backlog._ready, *(message for _, message in backlog._returned)]
+    assert backlog._bytes == sum(map(_cost, messages))
+    return backlog._bytes
