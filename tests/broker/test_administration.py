@@ -27,6 +27,7 @@ from broker.world import (
     topic,
 )
 from peeklock.broker.definitions import (
+    DEFAULT_KEY,
     AuthorizationRule,
     QueueDefinition,
     Right,
@@ -278,10 +279,6 @@ def test_what_is_not_there_is_neither_updated_nor_deleted() -> None:
     world.check()
 
 
-def fixed(**settings: Any) -> QueueDefinition:
-    return queue("other", **settings)
-
-
 @pytest.mark.parametrize(
     ("setting", "name"),
     [
@@ -332,6 +329,30 @@ def test_what_the_profile_forbids_is_refused() -> None:
             change(definition, lambda error: None)
 
 
+def test_no_limit_is_the_longest_that_the_profile_allows() -> None:
+    world = start(queue(default_message_ttl_ms=MINUTE), profile=PROFILES["emulator"])
+    others: dict[str, Any] = {"max_delivery_count": 3, "duplicate_detection_window_ms": 20 * SECOND}
+    create(world, queue("new", **others))
+    assert world.administer(world.administration.update_queue, queue(**others)) is None
+    for path in ("new", "q"):
+        assert world.queue(path).definition.default_message_ttl_ms == HOUR
+
+
+def test_the_well_known_key_is_refused_where_others_could_use_it() -> None:
+    world = start(queue())
+    rule = AuthorizationRule(name="mine", primary_key="x", secondary_key=DEFAULT_KEY, rights=frozenset({Right.SEND}))
+    world.administration.allows_default_key = False
+    for change, definition in (
+        (world.administration.create_queue, queue("new", authorization_rules=(rule,))),
+        (world.administration.update_queue, queue(authorization_rules=(rule,))),
+        (world.administration.create_topic, topic("new", authorization_rules=(rule,))),
+    ):
+        with pytest.raises(DefinitionError, match="well-known"):
+            change(definition, lambda error: None)  # type: ignore[operator]
+    world.administration.allows_default_key = True
+    create(world, queue("new", authorization_rules=(rule,)))
+
+
 def limited(**limits: int) -> Any:
     return replace(PROFILES["standard"], **limits)
 
@@ -361,12 +382,12 @@ def test_entities_on_their_way_to_the_store_count_too() -> None:
 
 def test_there_are_as_many_subscriptions_as_the_profile_allows() -> None:
     world = start(topic("t", "a"), topic("t/b"), profile=limited(max_subscriptions=2))
-    outcomes = begin(world.administration.create_subscription, "t/b", subscription("b"))
+    elsewhere = begin(world.administration.create_subscription, "t/b", subscription("b"))
     outcomes = begin(world.administration.create_subscription, "t", subscription("b"))
     with pytest.raises(QuotaExceeded, match="2 subscriptions"):
         world.administration.create_subscription("t", subscription("c"), lambda error: None)
     world.run()
-    assert outcomes == [None]
+    assert elsewhere == outcomes == [None]
     with pytest.raises(QuotaExceeded, match="2 subscriptions"):
         world.administration.create_subscription("t", subscription("c"), lambda error: None)
 

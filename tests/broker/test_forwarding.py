@@ -324,6 +324,16 @@ def test_what_the_target_does_not_take_ends_in_the_transfer_dead_letter_queue(
     world.check()
 
 
+def test_what_is_set_aside_is_logged_once_for_all_that_go_together(caplog: pytest.LogCaptureFixture) -> None:
+    world = pair()
+    not_there(world)
+    world.send_together(*map(incoming, ("1", "2", "3")))
+    (record,) = [each for each in caplog.records if each.name.endswith("forwarding")]
+    fields = record.fields  # type: ignore[attr-defined]
+    assert (fields["from"], fields["to"], fields["messages"]) == ("q", "to", 3)
+    assert "could not be found" in fields["reason"]
+
+
 def test_a_message_whose_properties_cannot_be_read_is_forwarded_all_the_same() -> None:
     world = World(queue("q", "to"), queue("to", default_message_ttl_ms=MINUTE, requires_duplicate_detection=True))
     malformed = b"\x00\x53\x73\xc0\x05\x01\xa1\x10ab" + b"\x00\x53\x75\xa0\x01x"

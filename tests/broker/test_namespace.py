@@ -217,6 +217,14 @@ def test_rules_of_the_file_are_added_and_changed_and_none_is_removed() -> None:
     assert second.administration.rule("t", "a", "new").created_at == second.clock()
 
 
+def test_the_rule_that_a_subscription_began_with_goes_when_the_file_names_others() -> None:
+    first = World(topic("t", "a"))
+    second = again(first, topic("t", subscription("a", sql("r", "x = 1"))))
+    assert rules(second) == {"r": "x = 1"}
+    third = again(second, topic("t", "a"))
+    assert rules(third) == {"r": "x = 1"}, "a file that says nothing of rules leaves them"
+
+
 def test_a_default_rule_that_was_deleted_stays_deleted() -> None:
     first = World(topic("t", "a"))
     assert first.administer(first.administration.create_rule, "t", "a", sql("r", "x = 1")) is None

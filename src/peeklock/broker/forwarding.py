@@ -95,6 +95,7 @@ class Forwarder:
         self._machinery.journal.wake()
 
     def _stage(self, locks: list[Lock]) -> None:
+        refused: dict[str, int] = {}
         for lock in locks:
             done = partial(self._done, lock)
             try:
@@ -108,10 +109,7 @@ class Forwarder:
                 target, admitted = self._admitted(lock.message)
             except BrokerError as failure:
                 reason = next((REASONS[kind] for kind in type(failure).__mro__ if kind in REASONS), "TransferFailed")
-                log.warning(
-                    "a message could not be forwarded",
-                    extra={"fields": {"from": self._source.path, "to": self.destination, "reason": str(failure)}},
-                )
+                refused[str(failure)] = refused.get(str(failure), 0) + 1
                 self._source.set_aside(lock, reason, str(failure), self._unforwardable, done)
                 continue
             try:
@@ -120,6 +118,9 @@ class Forwarder:
                 done(failure)
             else:
                 self._source.complete(lock, done)
+        for why, count in refused.items():
+            fields = {"from": self._source.path, "to": self.destination, "messages": count, "reason": why}
+            log.warning("messages could not be forwarded", extra={"fields": fields})
 
     def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
         """Where the message goes, and as what. Raises why it cannot."""
