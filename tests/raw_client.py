@@ -21,7 +21,7 @@ from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.message import Message
 from peeklock.amqp.outcomes import Accepted, Rejected
 from peeklock.amqp.performatives import Attach, Error, Source, Target
-from peeklock.broker.definitions import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from peeklock.engine.connection import Connection, Settings
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import ConnectionClosed, LinkAttached, LinkDetached, OutgoingDisposed

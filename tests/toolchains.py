@@ -63,6 +63,26 @@ def java_classpath(folder: Path) -> str:
         return f"{classes}{os.pathsep}{libraries.read_text()}"
 
 
+def go_program(folder: Path) -> Path:
+    """Fetch what the folder's go.mod names and build its program, unless that was done already.
+
+    Test processes take turns.
+    """
+    go = toolchain("go")
+    sources = [folder / "go.mod", folder / "go.sum", *sorted(folder.glob("*.go"))]
+    wanted = "".join(path.read_text() for path in sources)
+    program, done = (folder / "build" / name for name in ("scenarios", "done"))
+    with _locked(folder):
+        if not (done.exists() and done.read_text() == wanted and program.exists()):
+            _run([go, "mod", "download"], folder, "Go could not fetch the modules")
+            # The state of the repository is of no interest, and not always there to be asked.
+            build = [go, "build", "-buildvcs=false", "-o", str(program), "."]
+            outcome = subprocess.run(build, cwd=folder, capture_output=True, text=True, check=False)
+            assert outcome.returncode == 0, outcome.stderr
+            done.write_text(wanted)
+        return program
+
+
 def _all_there(classpath: str) -> bool:
     return all(Path(path).exists() for path in classpath.split(os.pathsep))
 

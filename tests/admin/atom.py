@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
 
 from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS
-from peeklock.broker.definitions import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from peeklock.client.tokens import sas_token
 from raw_client import HOST, PATIENCE
 

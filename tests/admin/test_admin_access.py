@@ -5,15 +5,8 @@ from __future__ import annotations
 import pytest
 
 from admin.atom import AtomClient, queue, rule, subscription, topic
-from peeklock.broker.definitions import (
-    ALL_RIGHTS,
-    AuthorizationRule,
-    NamespaceDefinition,
-    QueueDefinition,
-    Right,
-    TopicDefinition,
-    default_authorization_rule,
-)
+from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right, default_authorization_rule
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
 from serving import StartBroker
 
 

@@ -18,13 +18,8 @@ from peeklock.admin.descriptions import (
 )
 from peeklock.admin.markup import description_of, parse
 from peeklock.broker.administration import Runtime
-from peeklock.broker.definitions import (
-    AuthorizationRule,
-    QueueDefinition,
-    Right,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.broker.authorization import AuthorizationRule, Right
+from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.settings import PROFILES, Status, settings_of
 

@@ -13,7 +13,7 @@ import pytest
 
 from peeklock.amqp.errors import Condition
 from peeklock.broker.access import MAX_CLAIMS, Claim, Claims, Keys, resource_path
-from peeklock.broker.definitions import AuthorizationRule, Right
+from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
 
 NOW = 1_800_000_000_000

@@ -26,15 +26,8 @@ from broker.world import (
     subscription,
     topic,
 )
-from peeklock.broker.definitions import (
-    DEFAULT_KEY,
-    AuthorizationRule,
-    QueueDefinition,
-    Right,
-    RuleDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.errors import (
     BrokerError,
     EntityChanging,
@@ -48,6 +41,7 @@ from peeklock.broker.errors import (
     TransactionRolledBack,
 )
 from peeklock.broker.names import DefinitionError
+from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.store.base import StoreError
@@ -378,6 +372,19 @@ def test_entities_on_their_way_to_the_store_count_too() -> None:
         world.administration.create_queue(queue("x"), lambda error: None)
     world.run()
     assert outcomes == [None]
+
+
+def test_when_the_store_has_no_numbers_left_creating_is_refused_and_all_else_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = start()
+    create(world, queue("last"))
+    monkeypatch.setattr("peeklock.broker.catalogue.MAX_ENTITY", max(rows(world).values()) + 2)
+    for _ in range(2):
+        with pytest.raises(QuotaExceeded, match="new data folder"):
+            world.administration.create_queue(queue("one-too-many"), lambda error: None)
+    assert world.send("hello", to="last") == [None]
+    delete(world, "last")
 
 
 def test_there_are_as_many_subscriptions_as_the_profile_allows() -> None:

@@ -11,18 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.broker.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
 from peeklock.broker.definitions import (
-    ALL_RIGHTS,
-    DEFAULT_KEY,
-    DEFAULT_KEY_NAME,
-    AuthorizationRule,
-    CorrelationFilter,
     EntityDefinition,
-    FilterKind,
     NamespaceDefinition,
     QueueDefinition,
-    Right,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
@@ -43,6 +36,7 @@ from peeklock.broker.names import (
     check_subscription_name,
     fold,
 )
+from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.settings import (
     LOCK_DURATION,
     PROFILES,

@@ -17,8 +17,6 @@ from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     MAX_ID_LENGTH,
     Annex,
-    _full_head,
-    head,
     identity_of,
     partition_key_of,
     read_incoming,
@@ -30,6 +28,10 @@ from peeklock.broker.envelope import (
     with_session_id,
 )
 from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty
+from peeklock.broker.heads import (
+    _full_head,
+    head,
+)
 from peeklock.store.base import StoredMessage
 
 BODY = b"\x00\x53\x75\xa0\x04body"

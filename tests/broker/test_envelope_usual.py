@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.broker import envelope
-from peeklock.broker.envelope import Incoming, read_incoming
+from peeklock.broker.envelope import (
+    Incoming,
+    read_incoming,
+)
 from peeklock.broker.errors import InvalidMessage
 
 HEADERS = st.one_of(

@@ -19,7 +19,8 @@ from broker.world import (
     subscription,
     topic,
 )
-from peeklock.broker.definitions import AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.authorization import AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import BrokerError, EntityNotFound, OperationNotAllowed, StorageFull
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import PROBE_INTERVAL_MS, Namespace

@@ -8,7 +8,9 @@ from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, delivered,
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import PAGE_MESSAGES, WINDOW_MESSAGES
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.envelope import read_incoming
+from peeklock.broker.envelope import (
+    read_incoming,
+)
 from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,

@@ -20,7 +20,9 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header, Properties
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.envelope import read_incoming
+from peeklock.broker.envelope import (
+    read_incoming,
+)
 from peeklock.broker.errors import BrokerError, MessageNotFound, OperationNotAllowed
 from peeklock.store.base import Changes, StoreError
 

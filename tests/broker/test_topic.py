@@ -26,8 +26,13 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.definitions import QueueDefinition, RuleDefinition
-from peeklock.broker.envelope import ENQUEUED_SEQUENCE_NUMBER, SCHEDULED_ENQUEUE_TIME, SEQUENCE_NUMBER, read_incoming
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.envelope import (
+    ENQUEUED_SEQUENCE_NUMBER,
+    SCHEDULED_ENQUEUE_TIME,
+    SEQUENCE_NUMBER,
+    read_incoming,
+)
 from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,
@@ -37,6 +42,7 @@ from peeklock.broker.errors import (
     StorageFailed,
     TransactionRolledBack,
 )
+from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.topic import MIN_SHARED_BYTES
 from peeklock.broker.transactions import Scope, Transactions

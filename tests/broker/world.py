@@ -16,19 +16,24 @@ from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.catalogue import AnyContainer, subscription_path
 from peeklock.broker.definitions import (
-    CorrelationFilter,
-    FilterKind,
     NamespaceDefinition,
     QueueDefinition,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
 from peeklock.broker.entity import Lock
-from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Incoming, head, read_incoming
+from peeklock.broker.envelope import (
+    SCHEDULED_ENQUEUE_TIME,
+    Incoming,
+    read_incoming,
+)
 from peeklock.broker.errors import BrokerError
+from peeklock.broker.heads import (
+    head,
+)
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
+from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile

@@ -19,8 +19,8 @@ import pytest
 from client.atom_server import Answer, AtomServer
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int
-from peeklock.broker.definitions import CORRELATION_FIELDS as BROKER_CORRELATION_FIELDS
 from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.broker.rules.definitions import CORRELATION_FIELDS as BROKER_CORRELATION_FIELDS
 from peeklock.broker.settings import Status, settings_of
 from peeklock.client import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout, connect
 from peeklock.client.administration import PAGE, AdministrationClient

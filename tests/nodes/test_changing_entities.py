@@ -35,12 +35,10 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.transactions import Coordinator, Declare, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Symbol, UByte
+from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from peeklock.broker.definitions import (
-    ALL_RIGHTS,
-    AuthorizationRule,
     NamespaceDefinition,
     QueueDefinition,
-    Right,
     SubscriptionDefinition,
     TopicDefinition,
 )

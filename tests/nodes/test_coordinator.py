@@ -13,7 +13,8 @@ from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
 from peeklock.amqp.performatives import Attach, Disposition, Flow, Source, Transfer
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Described, Symbol, Timestamp, ULong
-from peeklock.broker.definitions import DEFAULT_KEY, AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.transactions import MAX_MESSAGES, MAX_OPEN
 from peeklock.client import LinkClosed, ReceivedMessage, Receiver, SendRejected, SettlementFailed, connect
 from peeklock.store.base import StoreFull

@@ -37,7 +37,8 @@ from nodes.conftest import LOCK_MS
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.termini import Target
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, UInt, ULong
-from peeklock.broker.definitions import ALL_RIGHTS, AuthorizationRule, NamespaceDefinition, QueueDefinition, Right
+from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import StorageFailed
 from peeklock.client import Connection, LinkClosed, SendRejected, connect
 from peeklock.nodes.operations import OPERATIONS

@@ -38,14 +38,8 @@ from peeklock.amqp.types import (
     ULong,
     UShort,
 )
-from peeklock.broker.definitions import (
-    ALL_RIGHTS,
-    AuthorizationRule,
-    NamespaceDefinition,
-    Right,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.rules.conversion import DATETIME_OFFSET, TIMESPAN, URI
 from peeklock.broker.settings import DEFAULT_PROFILE
 from peeklock.client import Connection, LinkClosed, connect

@@ -1,83 +1,123 @@
-"""azure-messaging-servicebus for Java, unmodified: the scenarios of `java/Scenarios.java`, each as a test.
+"""azure-messaging-servicebus for Java, unmodified: the scenarios of `java/*Scenarios.java`, each as a test.
 
-One Java process runs them all, one at a time, each against a broker of its own; what Java cannot do (move the broker's
-clock, count its messages) it asks this side for.
+One Java process runs them all.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scenario_runner import Runner, answers_of
 
-from peeklock.broker.definitions import QueueDefinition
-from serving import BrokerThread, StartBroker
+from peeklock.broker.definitions import (
+    NamespaceDefinition,
+    QueueDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.broker.settings import Status
+from peeklock.server.certificates import ensure_certificates
+from serving import StartBroker
 from toolchains import java_classpath, toolchain
 
 FOLDER = Path(__file__).parent / "java"
 # Read from the text so that the names are known, and shown, without Java.
-SCENARIOS = re.findall(r'^        ALL\.put\("(.+)",', (FOLDER / "Scenarios.java").read_text(), re.MULTILINE)
+SCENARIOS = [
+    name
+    for file in sorted(FOLDER.glob("*Scenarios.java"))
+    for name in re.findall(r'^        ALL\.put\("(.+)",', file.read_text(), re.MULTILINE)
+]
 
-Answer = Callable[..., str]
-
-
-class Runner:
-    """`java/Run.java` in a process, and the lines spoken with it."""
-
-    def __init__(self, java: str, classpath: str) -> None:
-        self._process = subprocess.Popen(
-            [java, "-XX:TieredStopAtLevel=1", "-cp", classpath, "Run"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.scenarios = self._hear()[1].split("|")
-
-    def run(self, scenario: str, connection_string: str, answers: dict[str, Answer]) -> str | None:
-        """Run a scenario to its end; returns why it failed, or None."""
-        self._say("run", scenario, connection_string)
-        while (heard := self._hear())[0] == "ask":
-            _, question, *arguments = heard
-            self._say(answers[question](*arguments))
-        return None if heard == ["passed"] else heard[1].replace("\\n", "\n")
-
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=20)
-        self._process.stdout.close()
-
-    def _say(self, *fields: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\t".join(fields) + "\n")
-        self._process.stdin.flush()
-
-    def _hear(self) -> list[str]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, f"Java ended with code {self._process.wait(timeout=20)}"
-        return line.rstrip("\n").split("\t")
+MARK = "SET sys.Label = 'big'; SET half = amount / 2.0; REMOVE secret"
+PASSWORD = "changeit"
+"""Of the trust store; it holds nothing secret."""
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    java = toolchain("java")
-    runner = Runner(java, java_classpath(FOLDER))
-    yield runner
-    runner.stop()
+def sql(name: str, expression: str, action: str | None = None) -> RuleDefinition:
+    return RuleDefinition(name=name, filter_kind=FilterKind.SQL, sql_expression=expression, action=action)
 
 
-@pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(
+def label(name: str, text: str) -> RuleDefinition:
+    tested = CorrelationFilter(label=text)
+    return RuleDefinition(name=name, filter_kind=FilterKind.CORRELATION, correlation=tested)
+
+
+NAMESPACE = NamespaceDefinition(
+    queues=(
         QueueDefinition(name="queue", lock_duration_ms=60_000),
         QueueDefinition(name="other", lock_duration_ms=60_000),
         QueueDefinition(name="sessions", requires_session=True, lock_duration_ms=60_000),
-    )
+        QueueDefinition(name="first", forward_to="second"),
+        QueueDefinition(name="second", forward_to="other"),
+        QueueDefinition(name="letters", forward_dead_lettered_messages_to="other"),
+        QueueDefinition(name="astray", forward_to="sessions"),
+        QueueDefinition(name="unique", requires_duplicate_detection=True),
+        QueueDefinition(name="closed", status=Status.DISABLED),
+    ),
+    topics=(
+        TopicDefinition(
+            name="topic",
+            subscriptions=(
+                SubscriptionDefinition(name="all"),
+                SubscriptionDefinition(name="red", rules=(sql("red", "color = 'red'"),)),
+                SubscriptionDefinition(name="orders", rules=(label("orders", "order"),)),
+                SubscriptionDefinition(name="big", rules=(sql("mark", "amount > 10", MARK),)),
+            ),
+        ),
+        TopicDefinition(name="talks", subscriptions=(SubscriptionDefinition(name="all", requires_session=True),)),
+        TopicDefinition(
+            name="relay",
+            subscriptions=(
+                SubscriptionDefinition(name="all"),
+                SubscriptionDefinition(name="onward", forward_to="other"),
+                SubscriptionDefinition(name="astray", forward_to="sessions", rules=(label("astray", "astray"),)),
+            ),
+        ),
+        TopicDefinition(
+            name="news",
+            requires_duplicate_detection=True,
+            subscriptions=(
+                SubscriptionDefinition(name="all"),
+                SubscriptionDefinition(name="closed", status=Status.DISABLED),
+            ),
+        ),
+    ),
+)
+"""What each scenario finds."""
+
+
+def trust_store(folder: Path) -> Path:
+    """The local authority in a file that Java reads."""
+    store = folder / "trusted.p12"
+    authority = ensure_certificates(folder, ["127.0.0.1"]).authority
+    command = [toolchain("keytool"), "-importcert", "-noprompt", "-alias", "peeklock", "-file", str(authority)]
+    command += ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", PASSWORD]
+    subprocess.run(command, check=True, capture_output=True)
+    return store
+
+
+@pytest.fixture(scope="module")
+def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the authority lives that Java trusts; it reads that only when it starts."""
+    return tmp_path_factory.mktemp("authority")
+
+
+@pytest.fixture(scope="module")
+def runner(tls_folder: Path) -> Iterator[Runner]:
+    java = toolchain("java")
+    trusted = [
+        f"-Djavax.net.ssl.trustStore={trust_store(tls_folder)}",
+        f"-Djavax.net.ssl.trustStorePassword={PASSWORD}",
+    ]
+    runner = Runner([java, "-XX:TieredStopAtLevel=1", *trusted, "-cp", java_classpath(FOLDER), "Run"], {})
+    yield runner
+    runner.stop()
 
 
 def test_the_scenarios_that_are_run_are_all_there_are(runner: Runner) -> None:
@@ -85,15 +125,12 @@ def test_the_scenarios_that_are_run_are_all_there_are(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario(runner: Runner, broker: BrokerThread, scenario: str) -> None:
-    def advance(seconds: str) -> str:
-        broker.advance(int(seconds))
-        return "done"
+def test_scenario(runner: Runner, start_broker: StartBroker, tls_folder: Path, scenario: str) -> None:
+    broker = start_broker(namespace=NAMESPACE, tls_folder=tls_folder)
 
-    def counters(queue: str) -> str:
-        found = broker.counters(queue)
-        return f"{found.active} {found.deferred} {found.scheduled}"
+    def counters(asked: dict[str, Any]) -> dict[str, int]:
+        found = broker.counters(asked["queue"])
+        return {"active": found.active, "deferred": found.deferred, "scheduled": found.scheduled}
 
-    answers: dict[str, Answer] = {"advance": advance, "counters": counters, "now": lambda: str(broker.clock())}
-    error = runner.run(scenario, broker.connection_string, answers)
+    error = runner.run(scenario, {"plain": broker.connection_string}, answers_of(broker) | {"counters": counters})
     assert error is None, error

@@ -25,12 +25,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from peeklock.broker.definitions import (
-    AuthorizationRule,
-    NamespaceDefinition,
-    QueueDefinition,
-    Right,
-)
+from peeklock.broker.authorization import AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

@@ -13,12 +13,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.errors import Condition
-from peeklock.broker.definitions import (
-    AuthorizationRule,
-    NamespaceDefinition,
-    QueueDefinition,
-    Right,
-)
+from peeklock.broker.authorization import AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.server.broker import Broker, Options, StartError
 from peeklock.server.limits import Limits
 from peeklock.store.base import StoredEntity, StoreError

@@ -12,20 +12,15 @@ from typing import Any
 
 import pytest
 
+from peeklock.broker.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, Right
 from peeklock.broker.definitions import (
-    ALL_RIGHTS,
-    DEFAULT_KEY,
-    DEFAULT_KEY_NAME,
-    CorrelationFilter,
-    FilterKind,
     NamespaceDefinition,
     QueueDefinition,
-    Right,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
 from peeklock.broker.durations import HOUR, MINUTE, SECOND
+from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.settings import PROFILES, settings_of
 from peeklock.server.config import ConfigError, default_namespace, load_config
 from peeklock.server.config_reference import TABLES, page

@@ -13,18 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.definitions import (
-    CORRELATION_FIELDS,
-    AuthorizationRule,
-    CorrelationFilter,
-    FilterKind,
     NamespaceDefinition,
     QueueDefinition,
-    Right,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
+from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.settings import PROFILES, Kind, Setting, Status, settings_of
 from peeklock.server.config import load_config
 from peeklock.server.config_writer import format_config

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 from peeklock.broker.definitions import (
-    FilterKind,
     NamespaceDefinition,
     QueueDefinition,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
 from peeklock.broker.names import DefinitionError
+from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.server.reload import Live, live, plan, take
 from raw_client import eventually
 from serving import BrokerThread

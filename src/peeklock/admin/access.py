@@ -7,16 +7,12 @@ from typing import Final
 from urllib.parse import unquote_plus
 
 from peeklock.broker.access import Claim
-from peeklock.broker.definitions import (
-    QueueDefinition,
-    Right,
-    RuleDefinition,
-    SubscriptionDefinition,
-    destinations,
-)
+from peeklock.broker.authorization import Right
+from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, destinations
 from peeklock.broker.errors import InvalidToken, Unauthorized
 from peeklock.broker.names import fold
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
 
 DESTINATION_HEADERS: Final = {

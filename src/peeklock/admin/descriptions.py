@@ -18,11 +18,10 @@ from xml.etree.ElementTree import Element
 from peeklock.admin.markup import COUNTS, branch, child, children, leaf, text_of
 from peeklock.admin.moments import format_moment
 from peeklock.broker.administration import Runtime
+from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.definitions import (
     AnyDefinition,
-    AuthorizationRule,
     QueueDefinition,
-    Right,
     SubscriptionDefinition,
     TopicDefinition,
 )

@@ -39,13 +39,13 @@ from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.definitions import (
     AnyDefinition,
     QueueDefinition,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.rules.definitions import RuleDefinition
 
 RULE_DESCRIPTION: Final = "RuleDescription"
 

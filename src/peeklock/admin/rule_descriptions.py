@@ -13,7 +13,9 @@ from xml.etree.ElementTree import Element
 
 from peeklock.admin.markup import SCHEMA, branch, child, children, leaf, text_of, type_of
 from peeklock.admin.moments import format_moment
-from peeklock.broker.definitions import (
+from peeklock.broker.durations import format_time, parse_time
+from peeklock.broker.names import DefinitionError
+from peeklock.broker.rules.definitions import (
     CORRELATION_FIELDS,
     DEFAULT_RULE_NAME,
     CorrelationFilter,
@@ -21,8 +23,6 @@ from peeklock.broker.definitions import (
     PropertyValue,
     RuleDefinition,
 )
-from peeklock.broker.durations import format_time, parse_time
-from peeklock.broker.names import DefinitionError
 
 COMPATIBILITY: Final = leaf("CompatibilityLevel", "20")
 CONSTANT_FILTERS: Final = {FilterKind.TRUE: "1=1", FilterKind.FALSE: "1=0"}

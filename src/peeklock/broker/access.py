@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
-from peeklock.broker.definitions import AuthorizationRule, Right
+from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
 
 SAS_PREFIX: Final = "SharedAccessSignature "

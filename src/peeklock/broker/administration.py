@@ -15,7 +15,6 @@ from peeklock.broker.changes import check_change, check_filters, check_forwardin
 from peeklock.broker.definitions import (
     AnyDefinition,
     QueueDefinition,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
@@ -30,6 +29,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
+from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.settings import Profile
 from peeklock.broker.topic import Topic
@@ -228,8 +228,8 @@ class Administration:
                 raise QuotaExceeded(f"The namespace has {entities} queues and topics; no more are allowed.")
         definition = self._checked(definition)
         check_forwarding(path, definition, self._catalogue)
-        self._begin(path, parent)
         rows = self._catalogue.new_rows(path, definition)
+        self._begin(path, parent)
         lane = self._journal.moves
         for row in (self._catalogue.namespace_row(), *rows.all()):
             lane.changes.entities[row.id] = row

@@ -19,13 +19,13 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.entity import Entity, Machinery
-from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
+from peeklock.broker.errors import EntityNotFound, OperationNotAllowed, QuotaExceeded
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
-from peeklock.store.base import StoredEntity
+from peeklock.store.base import MAX_ENTITY, StoredEntity
 
 NAMESPACE: Final = "namespace"
 """The kind of the one entity that stands for the namespace: it knows which numbers were given to entities."""
@@ -179,6 +179,11 @@ class Catalogue:
         return replace(self._stored[container.entity], definition=_to_json(definition, container.created_at, now))
 
     def _next_number(self) -> int:
+        if self._last_entity >= MAX_ENTITY:
+            raise QuotaExceeded(
+                f"The store has given all its {MAX_ENTITY} numbers for entities, those of deleted ones too: "
+                "export the namespace and start it with a new data folder."
+            )
         self._last_entity += 1
         return self._last_entity
 

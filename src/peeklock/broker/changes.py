@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from peeklock.broker.authorization import DEFAULT_KEY
 from peeklock.broker.catalogue import AnyQueue, Catalogue
-from peeklock.broker.definitions import (
-    DEFAULT_KEY,
-    AnyDefinition,
-    FilterKind,
-    QueueDefinition,
-    RuleDefinition,
-    SubscriptionDefinition,
-    destinations,
-)
+from peeklock.broker.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, destinations
 from peeklock.broker.durations import MAX_DURATION_MS
 from peeklock.broker.errors import BrokerError, QuotaExceeded
 from peeklock.broker.names import DefinitionError, fold
+from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.settings import DEFAULT_TTL, Profile, settings_of
 from peeklock.broker.topic import Topic
 

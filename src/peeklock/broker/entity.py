@@ -20,7 +20,10 @@ from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import History
-from peeklock.broker.envelope import Annex, Incoming
+from peeklock.broker.envelope import (
+    Annex,
+    Incoming,
+)
 from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,

@@ -20,16 +20,12 @@ from peeklock.broker.catalogue import (
     subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
-from peeklock.broker.definitions import (
-    AnyDefinition,
-    NamespaceDefinition,
-    RuleDefinition,
-    SubscriptionDefinition,
-)
+from peeklock.broker.definitions import AnyDefinition, NamespaceDefinition, SubscriptionDefinition
 from peeklock.broker.entity import Machinery
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.names import DefinitionError, fold
+from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile

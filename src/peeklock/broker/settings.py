@@ -309,3 +309,9 @@ def settings_of(kind: type) -> dict[str, Setting[Any]]:
 
 
 _SETTINGS: dict[type, dict[str, Setting[Any]]] = {}
+
+
+def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """What of stored data that kind of definition has fields for: a later version may have written more."""
+    names = {f.name for f in fields(kind)}
+    return {name: value for name, value in data.items() if name in names}

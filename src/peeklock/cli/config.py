@@ -9,7 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from peeklock.broker.definitions import EntityDefinition, NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.broker.definitions import (
+    EntityDefinition,
+    NamespaceDefinition,
+    QueueDefinition,
+    TopicDefinition,
+)
 from peeklock.broker.durations import format_duration
 from peeklock.broker.settings import DEFAULT_PROFILE, LAXEST, PROFILES, Kind, settings_of
 from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administering

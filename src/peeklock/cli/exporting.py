@@ -10,23 +10,24 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.definitions import (
-    CORRELATION_FIELDS,
-    AuthorizationRule,
-    CorrelationFilter,
     EntityDefinition,
-    FilterKind,
     NamespaceDefinition,
-    PropertyValue,
     QueueDefinition,
-    Right,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
     destinations,
 )
 from peeklock.broker.durations import parse_time
 from peeklock.broker.names import fold
+from peeklock.broker.rules.definitions import (
+    CORRELATION_FIELDS,
+    CorrelationFilter,
+    FilterKind,
+    PropertyValue,
+    RuleDefinition,
+)
 from peeklock.broker.settings import Kind as Form
 from peeklock.broker.settings import settings_of
 from peeklock.client.administration import AdministrationClient

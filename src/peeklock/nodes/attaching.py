@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
-from peeklock.broker.definitions import Right
+from peeklock.broker.authorization import Right
 from peeklock.broker.errors import InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Link, Receiver, Sender

@@ -7,10 +7,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array, Int, Timestamp
+from peeklock.broker.authorization import Right
 from peeklock.broker.container import check_reason
-from peeklock.broker.definitions import Right
 from peeklock.broker.entity import Done, Lock
-from peeklock.broker.envelope import Incoming, head, read_incoming, with_lock_token, with_session_id
+from peeklock.broker.envelope import (
+    Incoming,
+    read_incoming,
+    with_session_id,
+)
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
@@ -18,6 +22,10 @@ from peeklock.broker.errors import (
     MessageSizeExceeded,
     OperationNotAllowed,
     SessionLockLost,
+)
+from peeklock.broker.heads import (
+    head,
+    with_lock_token,
 )
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys

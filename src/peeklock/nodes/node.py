@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from peeklock.amqp.outcomes import Error, Rejected
-from peeklock.broker.definitions import Right
+from peeklock.broker.authorization import Right
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery

@@ -9,8 +9,8 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array, Described
+from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue
-from peeklock.broker.definitions import Right
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.transactions import TransactionalState
+from peeklock.broker.authorization import Right
 from peeklock.broker.container import Container, check_reason
-from peeklock.broker.definitions import Right
 from peeklock.broker.entity import Done, Lock
-from peeklock.broker.envelope import head
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
+from peeklock.broker.heads import (
+    head,
+)
 from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.administration import Administration, rules_of
+from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import SUBSCRIPTIONS, AnyQueue
-from peeklock.broker.definitions import Right, SubscriptionDefinition
+from peeklock.broker.definitions import SubscriptionDefinition
 from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllowed
 from peeklock.broker.topic import Topic
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_page

@@ -10,8 +10,8 @@ from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.sections import data_sections
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
+from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
-from peeklock.broker.definitions import Right
 from peeklock.broker.envelope import Incoming, read_incoming
 from peeklock.broker.errors import (
     BrokerError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from peeklock.amqp.types import Array, Int, Timestamp
-from peeklock.broker.definitions import Right
+from peeklock.broker.authorization import Right
 from peeklock.broker.errors import (
     BrokerError,
     MessageSizeExceeded,

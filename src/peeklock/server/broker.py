@@ -17,12 +17,8 @@ from typing import Final
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Clock, system_clock
-from peeklock.broker.definitions import (
-    DEFAULT_KEY,
-    AuthorizationRule,
-    NamespaceDefinition,
-    Right,
-)
+from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile

@@ -10,23 +10,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.definitions import (
-    CORRELATION_FIELDS,
     DEFAULT_NAMESPACE,
-    AuthorizationRule,
-    CorrelationFilter,
     EntityDefinition,
-    FilterKind,
     NamespaceDefinition,
-    PropertyValue,
     QueueDefinition,
-    Right,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
     destinations,
 )
 from peeklock.broker.names import DefinitionError, duplicate, fold
+from peeklock.broker.rules.definitions import (
+    CORRELATION_FIELDS,
+    CorrelationFilter,
+    FilterKind,
+    PropertyValue,
+    RuleDefinition,
+)
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile, settings_of
 from peeklock.server.config_keys import LOG_TARGETS, Thing

@@ -9,16 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from peeklock.broker.authorization import Right
 from peeklock.broker.definitions import (
-    CORRELATION_FIELDS,
     DEFAULT_NAMESPACE,
     MAX_AUTHORIZATION_RULES,
-    FilterKind,
     QueueDefinition,
-    Right,
     SubscriptionDefinition,
     TopicDefinition,
 )
+from peeklock.broker.rules.definitions import CORRELATION_FIELDS, FilterKind
 
 LOG_TARGETS = ("Console", "File")
 """What `Logging.Type` may name, one or both. Our log is on standard error, whichever it is."""

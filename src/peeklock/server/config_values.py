@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from peeklock.broker.definitions import PropertyValue
 from peeklock.broker.durations import format_time, parse_time
+from peeklock.broker.rules.definitions import PropertyValue
 from peeklock.server.jsonc import Node
 
 

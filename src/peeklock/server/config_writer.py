@@ -10,19 +10,16 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from peeklock.broker.authorization import AuthorizationRule
 from peeklock.broker.definitions import (
-    CORRELATION_FIELDS,
-    AuthorizationRule,
     EntityDefinition,
-    FilterKind,
     NamespaceDefinition,
-    PropertyValue,
     QueueDefinition,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
 from peeklock.broker.durations import format_duration
+from peeklock.broker.rules.definitions import CORRELATION_FIELDS, FilterKind, PropertyValue, RuleDefinition
 from peeklock.broker.settings import PROFILES, Kind, settings_of
 from peeklock.server.config_values import format_values
 

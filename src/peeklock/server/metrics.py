@@ -20,8 +20,9 @@ from aiohttp import web
 
 from peeklock import __version__
 from peeklock.broker.administration import Runtime
+from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
-from peeklock.broker.definitions import QueueDefinition, Right, TopicDefinition
+from peeklock.broker.definitions import QueueDefinition, TopicDefinition
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.server.loopback import is_loopback

@@ -21,13 +21,13 @@ from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.definitions import (
     NamespaceDefinition,
     QueueDefinition,
-    RuleDefinition,
     SubscriptionDefinition,
     TopicDefinition,
     destinations,
 )
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.names import DefinitionError, fold
+from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.server.broker import Broker, StartError
 from peeklock.server.config import ConfigError, load_config
 from peeklock.server.logs import event

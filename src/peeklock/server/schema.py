@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peeklock.broker.definitions import MAX_AUTHORIZATION_RULES, FilterKind, Right
+from peeklock.broker.authorization import Right
+from peeklock.broker.definitions import MAX_AUTHORIZATION_RULES
 from peeklock.broker.durations import format_duration
 from peeklock.broker.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
+from peeklock.broker.rules.definitions import FilterKind
 from peeklock.broker.settings import LAXEST, MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
 from peeklock.server.config_keys import KEYS, LOG_TARGETS, SETTINGS, Key, Thing, Value
 from peeklock.server.config_values import TYPES

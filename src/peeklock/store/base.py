@@ -23,6 +23,10 @@ ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 SEEN_KEY_BYTES = 16
 
 
+MAX_ENTITY = (1 << 19) - 1
+"""The highest number an entity may have."""
+
+
 class StoreError(Exception):
     """The store could not do what was asked; nothing of it was done. `str()` is one clear sentence."""
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from .base import Changes, Counters, StoredEntity, StoredMessage, StoreError
-from .sqlite_schema import MAX_ENTITY, MAX_NUMBER, NUMBER_BITS
+from .base import MAX_ENTITY, Changes, Counters, StoredEntity, StoredMessage, StoreError
+from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 
 _Changed = tuple[int, int, int, int | None, int | None]
 """State, delivery count, enqueued at, expires at, due at: what an update changes."""

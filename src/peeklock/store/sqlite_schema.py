@@ -12,11 +12,11 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from .base import StoreError
+from .base import MAX_ENTITY, StoreError
 
 NUMBER_BITS = 44
 MAX_NUMBER = (1 << NUMBER_BITS) - 1
-MAX_ENTITY = (1 << (63 - NUMBER_BITS)) - 1
+assert MAX_ENTITY <= (1 << (63 - NUMBER_BITS)) - 1
 
 APPLICATION_ID = 0x506B4C6B  # "PkLk"
 

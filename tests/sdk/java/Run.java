@@ -1,66 +1,83 @@
-// Runs the scenarios that standard input names, one at a time. The other side is test_java.py; lines have fields
-// between tabs. From there: "run", the scenario, the connection string. From here: "ask" and a question, which is
-// answered by a line, until "passed", or "failed" and why.
+// Runs the scenarios that standard input names, one at a time. The other side is scenario_runner.py, and says how they
+// speak: in JSON, one line for each message.
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
+import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.nio.charset.StandardCharsets;
-import java.util.Arrays;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.stream.Collectors;
+import java.util.Map;
 
 final class Run {
     private static final BufferedReader IN =
         new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     private static final PrintStream OUT = System.out;
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final Map<String, Scenario> ALL = new LinkedHashMap<>();
+
+    static {
+        ALL.putAll(AdministrationScenarios.ALL);
+        ALL.putAll(QueueScenarios.ALL);
+        ALL.putAll(RuleScenarios.ALL);
+        ALL.putAll(TopicScenarios.ALL);
+    }
 
     private Run() {}
 
     public static void main(String[] arguments) throws Exception {
         System.setOut(System.err); // so that nobody else writes between our lines
-        say("scenarios", String.join("|", Scenarios.ALL.keySet()));
+        say(Map.of("scenarios", ALL.keySet()));
         String line;
         while ((line = IN.readLine()) != null) {
-            String[] fields = line.split("\t");
+            JsonNode asked = JSON.readTree(line);
+            Map<String, Object> outcome = new HashMap<>();
+            outcome.put("name", asked.get("run").asText());
+            outcome.put("error", null);
             try {
-                Scenarios.ALL.get(fields[1]).run(new Asking(fields[2]));
-                say("passed");
+                ALL.get(asked.get("run").asText()).run(new Asking(asked.get("brokers").get("plain").asText()));
             } catch (Throwable failure) {
                 StringWriter trace = new StringWriter();
                 failure.printStackTrace(new PrintWriter(trace));
-                say("failed", trace.toString().replace("\t", "    ").replace("\n", "\\n"));
+                outcome.put("error", trace.toString());
             }
+            say(outcome);
         }
         System.exit(0); // the SDK's threads would keep us here
     }
 
-    private static void say(String... fields) {
-        OUT.println(String.join("\t", fields));
+    private static void say(Object message) throws IOException {
+        OUT.println(JSON.writeValueAsString(message));
         OUT.flush();
     }
 
-    private record Asking(String connectionString) implements Scenarios.World {
+    private record Asking(String connectionString) implements World {
         @Override
         public void advance(int seconds) throws Exception {
-            ask("advance", Integer.toString(seconds));
+            ask(Map.of("ask", "advance", "seconds", seconds));
         }
 
         @Override
         public long now() throws Exception {
-            return Long.parseLong(ask("now"));
+            return ask(Map.of("ask", "now")).asLong();
         }
 
         @Override
-        public List<Long> counters(String queue) throws Exception {
-            return Arrays.stream(ask("counters", queue).split(" ")).map(Long::valueOf).collect(Collectors.toList());
+        public List<Long> counters(String path) throws Exception {
+            JsonNode found = ask(Map.of("ask", "counters", "queue", path));
+            return List.of(
+                found.get("active").asLong(), found.get("deferred").asLong(), found.get("scheduled").asLong());
         }
 
-        private static String ask(String... question) throws Exception {
-            say("ask", String.join("\t", question));
-            return IN.readLine();
+        private static JsonNode ask(Map<String, Object> question) throws Exception {
+            say(question);
+            return JSON.readTree(IN.readLine()).get("answer");
         }
     }
 }

@@ -1,10 +1,14 @@
-// Runs the scenarios of scenarios.mjs, one at a time, for a test that speaks JSON lines with it:
+// Runs the scenarios of the scenarios*.mjs, one at a time, for a test that speaks JSON lines with it:
 //   in   {"run": name, "brokers": {...}}          out  {"name": name, "error": null or the reason}
 // While a scenario runs it may ask the test for something it cannot do itself:
 //   out  {"ask": "advance", "seconds": 61}        in   {"answer": ...}
 import { createInterface } from "node:readline";
-import { scenarios } from "./scenarios.mjs";
+import { scenarios as administration } from "./scenarios-administration.mjs";
+import { scenarios as rules } from "./scenarios-rules.mjs";
+import { scenarios as topics } from "./scenarios-topics.mjs";
+import { scenarios as queues } from "./scenarios.mjs";
 
+const scenarios = { ...administration, ...rules, ...topics, ...queues };
 const SCENARIO_MS = 45_000;
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();

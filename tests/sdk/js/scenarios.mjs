@@ -1,68 +1,18 @@
-// What @azure/service-bus does with the broker: each scenario is a function that throws when something is wrong.
-// `world` has the connection strings of the running broker, `ask` for what only the test can do, and `opened`,
-// the clients that the runner closes afterwards.
+// What @azure/service-bus does with queues: each scenario is a function that throws when something is wrong.
 import assert from "node:assert/strict";
-import { ServiceBusClient, isServiceBusError } from "@azure/service-bus";
 import Long from "long";
 import WebSocket from "ws";
+import { bodies, connect, fromNow, nothingLeft, receive, refused, sendTo, states } from "./world.mjs";
 
 const QUEUE = "queue";
 const SESSIONS = "sessions";
-const SHORT = { maxRetries: 0, retryDelayInMs: 10, timeoutInMs: 5_000 };
 
-function connect(world, options = {}, connectionString = world.brokers.plain) {
-  const client = new ServiceBusClient(connectionString, { retryOptions: SHORT, ...options });
-  world.opened.push(client);
-  return client;
-}
-
-async function send(client, ...bodies) {
-  const sender = client.createSender(QUEUE);
-  for (const body of bodies) await sender.sendMessages(body instanceof Object ? body : { body });
-  await sender.close();
-}
-
-// Exactly that many messages, however the SDK cuts them into batches.
-async function receive(receiver, count, maxWaitTimeInMs = 5_000) {
-  const found = [];
-  while (found.length < count) {
-    const batch = await receiver.receiveMessages(count - found.length, { maxWaitTimeInMs });
-    assert.ok(batch.length, `only ${found.length} of ${count} messages came`);
-    found.push(...batch);
-  }
-  return found;
-}
-
-async function nothingLeft(receiver) {
-  assert.deepEqual(await receiver.receiveMessages(1, { maxWaitTimeInMs: 300 }), []);
-}
-
-// What the queue holds, by body.
-async function states(receiver) {
-  const messages = await receiver.peekMessages(100, { fromSequenceNumber: Long.ONE });
-  return Object.fromEntries(messages.map((message) => [message.body, message.state]));
-}
-
-async function fromNow(world, minutes) {
-  return new Date((await world.ask("now")) + minutes * 60_000);
+async function send(client, ...messages) {
+  await sendTo(client, QUEUE, ...messages);
 }
 
 async function sendToSessions(client, ...messages) {
-  const sender = client.createSender(SESSIONS);
-  for (const [sessionId, body] of messages) await sender.sendMessages({ sessionId, body });
-  await sender.close();
-}
-
-function bodies(messages) {
-  return messages.map((message) => message.body);
-}
-
-async function refused(code, work) {
-  await assert.rejects(work, (error) => {
-    assert.ok(isServiceBusError(error), String(error?.stack ?? error));
-    assert.equal(error.code, code, error.message);
-    return true;
-  });
+  await sendTo(client, SESSIONS, ...messages.map(([sessionId, body]) => ({ sessionId, body })));
 }
 
 async function thereAndBack(client) {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Generic, NamedTuple, TypeVar
 
-from peeklock.broker.definitions import CORRELATION_FIELDS, CorrelationFilter
 from peeklock.broker.rules.conversion import milliseconds_of
+from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter
 from peeklock.broker.rules.errors import EvaluationError
 from peeklock.broker.rules.properties import Properties
 from peeklock.broker.rules.values import MISSING, Value

@@ -12,9 +12,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from peeklock.broker.definitions import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.rules.correlation import CorrelationIndex
+from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 from peeklock.broker.rules.errors import EvaluationError, SqlError
 from peeklock.broker.rules.sql import (
     Action,

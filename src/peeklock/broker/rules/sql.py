@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from peeklock.broker.definitions import PropertyValue
 from peeklock.broker.names import fold
 from peeklock.broker.rules.compiler import Compiler
+from peeklock.broker.rules.definitions import PropertyValue
 from peeklock.broker.rules.errors import EvaluationError, SqlError
 from peeklock.broker.rules.functions import Constant
 from peeklock.broker.rules.parser import parse

@@ -1,9 +1,6 @@
-// What an application does with azure-messaging-servicebus, as short programs that fail by throwing.
+// What an application does with queues through azure-messaging-servicebus, as short programs that fail by throwing.
 // Names begin with the verb of a sentence; test_java.py reads them from this text.
 
-import com.azure.core.util.BinaryData;
-import com.azure.core.util.IterableStream;
-import com.azure.messaging.servicebus.ServiceBusClientBuilder;
 import com.azure.messaging.servicebus.ServiceBusException;
 import com.azure.messaging.servicebus.ServiceBusMessage;
 import com.azure.messaging.servicebus.ServiceBusMessageBatch;
@@ -18,59 +15,36 @@ import com.azure.messaging.servicebus.models.DeadLetterOptions;
 import com.azure.messaging.servicebus.models.DeferOptions;
 import com.azure.messaging.servicebus.models.ServiceBusReceiveMode;
 import com.azure.messaging.servicebus.models.SubQueue;
-import java.time.Duration;
 import java.time.OffsetDateTime;
-import java.time.ZoneOffset;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 
-final class Scenarios {
-    private static final Duration WAIT = Duration.ofSeconds(20);
-
-    interface Scenario {
-        void run(World world) throws Exception;
-    }
-
-    /** What a scenario is given. */
-    interface World {
-        String connectionString();
-
-        /** Moves the broker's clock. */
-        void advance(int seconds) throws Exception;
-
-        /** The broker's time in milliseconds. */
-        long now() throws Exception;
-
-        /** Active, deferred and scheduled messages of a queue. */
-        List<Long> counters(String queue) throws Exception;
-    }
-
+final class QueueScenarios extends Steps {
     static final Map<String, Scenario> ALL = new LinkedHashMap<>();
 
     static {
-        ALL.put("send, receive and complete", Scenarios::complete);
-        ALL.put("send a batch and receive it in order", Scenarios::batch);
-        ALL.put("receive and delete", Scenarios::receiveAndDelete);
-        ALL.put("abandon, defer and dead-letter", Scenarios::settle);
-        ALL.put("peek without taking", Scenarios::peek);
-        ALL.put("renew a lock", Scenarios::renew);
-        ALL.put("schedule, cancel and receive what is due", Scenarios::schedule);
-        ALL.put("receive a session and keep its state", Scenarios::session);
-        ALL.put("receive the next free session", Scenarios::nextSession);
-        ALL.put("commit a transaction that completes and sends", Scenarios::commit);
-        ALL.put("roll back a transaction that completes and sends", Scenarios::rollBack);
-        ALL.put("settle in every way within a transaction", Scenarios::settleWithin);
-        ALL.put("schedule within a transaction", Scenarios::scheduleWithin);
-        ALL.put("complete a deferred message within a transaction", Scenarios::deferredWithin);
-        ALL.put("receive from one queue and send to another in a transaction", Scenarios::crossEntity);
-        ALL.put("be refused a second entity without cross-entity transactions", Scenarios::secondEntity);
-        ALL.put("be refused a queue that is not there", Scenarios::notThere);
+        ALL.put("send, receive and complete", QueueScenarios::complete);
+        ALL.put("send a batch and receive it in order", QueueScenarios::batch);
+        ALL.put("receive and delete", QueueScenarios::receiveAndDelete);
+        ALL.put("abandon, defer and dead-letter", QueueScenarios::settle);
+        ALL.put("peek without taking", QueueScenarios::peek);
+        ALL.put("renew a lock", QueueScenarios::renew);
+        ALL.put("schedule, cancel and receive what is due", QueueScenarios::schedule);
+        ALL.put("receive a session and keep its state", QueueScenarios::session);
+        ALL.put("receive the next free session", QueueScenarios::nextSession);
+        ALL.put("commit a transaction that completes and sends", QueueScenarios::commit);
+        ALL.put("roll back a transaction that completes and sends", QueueScenarios::rollBack);
+        ALL.put("settle in every way within a transaction", QueueScenarios::settleWithin);
+        ALL.put("schedule within a transaction", QueueScenarios::scheduleWithin);
+        ALL.put("complete a deferred message within a transaction", QueueScenarios::deferredWithin);
+        ALL.put("receive from one queue and send to another in a transaction", QueueScenarios::crossEntity);
+        ALL.put("be refused a second entity without cross-entity transactions", QueueScenarios::secondEntity);
+        ALL.put("be refused a queue that is not there", QueueScenarios::notThere);
     }
 
-    private Scenarios() {}
+    private QueueScenarios() {}
 
     // --- queues ---
 
@@ -359,88 +333,6 @@ final class Scenarios {
             refusal(() -> first.commitTransaction(transaction));
             equal(List.of(0L, 0L, 0L), world.counters("queue"));
             equal(List.of(0L, 0L, 0L), world.counters("other"));
-        }
-    }
-
-    // --- what they share ---
-
-    /** Clients of one connection, which are closed together. */
-    private static final class Clients implements AutoCloseable {
-        final ServiceBusClientBuilder builder;
-        private final List<AutoCloseable> open = new ArrayList<>();
-
-        Clients(World world) {
-            builder = new ServiceBusClientBuilder().connectionString(world.connectionString());
-        }
-
-        <T extends AutoCloseable> T keep(T client) {
-            open.add(0, client);
-            return client;
-        }
-
-        ServiceBusSenderClient sender(String queue) {
-            return keep(builder.sender().queueName(queue).buildClient());
-        }
-
-        ServiceBusReceiverClient receiver(String queue) {
-            return keep(builder.receiver().queueName(queue).maxAutoLockRenewDuration(Duration.ZERO)
-                .disableAutoComplete().buildClient());
-        }
-
-        ServiceBusSessionReceiverClient sessions(String queue) {
-            return keep(builder.sessionReceiver().queueName(queue).maxAutoLockRenewDuration(Duration.ZERO)
-                .disableAutoComplete().buildClient());
-        }
-
-        @Override
-        public void close() throws Exception {
-            for (AutoCloseable client : open) {
-                client.close();
-            }
-        }
-    }
-
-    private static ServiceBusMessage message(String body) {
-        return new ServiceBusMessage(BinaryData.fromString(body));
-    }
-
-    private static OffsetDateTime in(World world, int seconds) throws Exception {
-        return OffsetDateTime.ofInstant(java.time.Instant.ofEpochMilli(world.now() + seconds * 1000L), ZoneOffset.UTC);
-    }
-
-    private static ServiceBusReceivedMessage one(ServiceBusReceiverClient receiver) {
-        return receive(receiver, 1).get(0);
-    }
-
-    private static List<ServiceBusReceivedMessage> receive(ServiceBusReceiverClient receiver, int count) {
-        List<ServiceBusReceivedMessage> got = new ArrayList<>();
-        while (got.size() < count) {
-            IterableStream<ServiceBusReceivedMessage> more = receiver.receiveMessages(count - got.size(), WAIT);
-            int before = got.size();
-            more.forEach(got::add);
-            if (got.size() == before) {
-                throw new AssertionError("only " + before + " of " + count + " messages came");
-            }
-        }
-        return got;
-    }
-
-    private interface Action {
-        void run() throws Exception;
-    }
-
-    private static ServiceBusException refusal(Action action) throws Exception {
-        try {
-            action.run();
-        } catch (ServiceBusException refused) {
-            return refused;
-        }
-        throw new AssertionError("it was not refused");
-    }
-
-    private static void equal(Object wanted, Object found) {
-        if (!Objects.equals(wanted, found)) {
-            throw new AssertionError("expected " + wanted + ", found " + found);
         }
     }
 }

@@ -1,0 +1,120 @@
+"""What goes in front of a message on its way out: a header and annotations, built anew for each delivery."""
+
+from __future__ import annotations
+
+import struct
+from uuid import UUID
+
+from peeklock.amqp.codec import encode_value
+from peeklock.amqp.sections import (
+    DELIVERY_ANNOTATIONS,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    NULL,
+    list_section,
+    map_section,
+)
+from peeklock.amqp.types import Int, Symbol, UInt
+from peeklock.broker.envelope import (
+    DEAD_LETTER_SOURCE,
+    ENQUEUED_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LOCK_TOKEN,
+    LOCKED_UNTIL,
+    MESSAGE_STATE,
+    SEQUENCE_NUMBER,
+    UINT_MAX,
+    Annex,
+)
+from peeklock.store.base import StoredMessage
+
+
+def _symbol(name: str) -> bytes:
+    return encode_value(Symbol(name))
+
+
+_TO_COUNT = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x42\x52"
+"""A header of durable, no priority, no ttl, not the first acquirer, up to the byte with the delivery count."""
+_LONG, _TIMESTAMP = b"\x81", b"\x83"
+_TO_SEQUENCE = _symbol(SEQUENCE_NUMBER) + _LONG
+_TO_ENQUEUED = _symbol(ENQUEUED_TIME) + _TIMESTAMP
+_TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
+_TO_LOCKED = _symbol(LOCKED_UNTIL) + _TIMESTAMP
+_TO_STATE = _symbol(MESSAGE_STATE)
+_TO_DEAD_LETTER_SOURCE = _symbol(DEAD_LETTER_SOURCE)
+_UUID = b"\x98"
+_TO_LOCK_TOKEN = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), _UUID + bytes(16)])[:-16]
+_pack_long = struct.Struct(">q").pack
+
+
+def _opening(entries: bytes, values: int) -> bytes:
+    """The annotations section up to its first entry."""
+    size = len(entries) + 8 * values + 1
+    assert size < 256
+    return b"\x00\x53\x72\xc1" + bytes((size, 2 * values))
+
+
+_UNLOCKED_ENTRIES = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
+_LOCKED_START = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
+_UNLOCKED_START = _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
+_MIDDLE = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
+_pack_locked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq").pack
+_pack_unlocked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
+
+
+def head(message: StoredMessage, locked_until: int | None, with_state: bool = False) -> bytes:
+    """Header and annotations for one delivery of the message: what goes in front of its payload."""
+    count = message.delivery_count
+    if with_state:
+        return _full_head(message, locked_until, message.state)
+    if message.annex is not None or message.expires_at is not None or count > 255:
+        return _full_head(message, locked_until)
+    number = message.sequence_number
+    if locked_until is None:
+        return _pack_unlocked(
+            _TO_COUNT, count, _UNLOCKED_START, number, _TO_ENQUEUED, message.enqueued_at, _TO_ENQUEUED_SEQUENCE, number
+        )
+    return _pack_locked(
+        _TO_COUNT,
+        count,
+        _LOCKED_START,
+        number,
+        _TO_ENQUEUED,
+        message.enqueued_at,
+        _TO_ENQUEUED_SEQUENCE,
+        number,
+        _TO_LOCKED,
+        locked_until,
+    )
+
+
+def with_lock_token(encoded: bytes, token: UUID) -> bytes:
+    """The message with its lock token in a delivery annotation, behind the header, where one SDK looks for it."""
+    end = 5 + encoded[4]  # the header is ours, and short
+    return b"".join((encoded[:end], _TO_LOCK_TOKEN, token.bytes, encoded[end:]))
+
+
+def _full_head(message: StoredMessage, locked_until: int | None, state: int | None = None) -> bytes:
+    annex = Annex.decode(message.annex)
+    ttl = NULL
+    if message.expires_at is not None and 0 < message.expires_at - message.enqueued_at <= UINT_MAX:
+        ttl = encode_value(UInt(message.expires_at - message.enqueued_at))
+    priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
+    header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
+    number = _pack_long(message.sequence_number)
+    first = number if annex.enqueued_number is None else _pack_long(annex.enqueued_number)
+    fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, first]
+    count = 6 + annex.annotation_fields
+    if locked_until is not None:
+        fields += (_TO_LOCKED, _pack_long(locked_until))
+        count += 2
+    if state is not None:
+        fields += (_TO_STATE, encode_value(Int(state)))
+        count += 2
+    if annex.dead_letter_source is not None:
+        fields += (_TO_DEAD_LETTER_SOURCE, encode_value(annex.dead_letter_source))
+        count += 2
+    body = b"".join((*fields, annex.annotations))
+    if len(body) < 255 and count < 256:
+        return header + bytes((0x00, 0x53, MESSAGE_ANNOTATIONS, 0xC1, len(body) + 1, count)) + body
+    return header + struct.pack(">4BII", 0x00, 0x53, MESSAGE_ANNOTATIONS, 0xD1, len(body) + 4, count) + body

@@ -1,0 +1,79 @@
+"""Scenarios that a program in another language runs, one at a time, each against a broker of its own.
+
+The program is spoken with in JSON lines. It begins with the names of its scenarios; it is told which to run, against
+which brokers, and says why that failed. Meanwhile it asks for what it cannot do itself: move the broker's clock, count
+messages, restart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from happenings import await_session_waiter, cut_connections
+
+from serving import BrokerThread
+
+Answer = Callable[[dict[str, Any]], Any]
+
+
+class Runner:
+    """The program in a process."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+        self.scenarios: list[str] = self._hear()["scenarios"]
+
+    def run(self, scenario: str, brokers: dict[str, str], answers: Mapping[str, Answer]) -> str | None:
+        """Run a scenario to its end; returns why it failed, or None."""
+        self._say({"run": scenario, "brokers": brokers})
+        while "ask" in (heard := self._hear()):
+            self._say({"answer": answers[heard["ask"]](heard)})
+        assert heard["name"] == scenario
+        error: str | None = heard["error"]
+        return error
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=20)
+        self._process.stdout.close()
+
+    def _say(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message) + "\n")
+        self._process.stdin.flush()
+
+    def _hear(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the program ended with code {self._process.wait(timeout=20)}"
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+
+def without_emulator_flag(connection_string: str) -> str:
+    """SDKs then use TLS, and keep the port."""
+    return connection_string.replace("UseDevelopmentEmulator=true;", "")
+
+
+def answers_of(broker: BrokerThread) -> dict[str, Answer]:
+    """What a program may ask of a broker whose clock can be moved."""
+
+    def counters(asked: dict[str, Any]) -> dict[str, int]:
+        found = broker.counters(asked.get("queue", "queue"))
+        return {"active": found.active, "deferred": found.deferred}
+
+    return {
+        "advance": lambda asked: broker.advance(asked["seconds"]),
+        "counters": counters,
+        "cut": lambda _: cut_connections(broker),
+        "now": lambda _: broker.clock(),
+        "waiter": lambda _: await_session_waiter(broker, "sessions"),
+    }
