@@ -127,7 +127,8 @@ def test_a_subscription_without_rules_is_no_failure(commands: Commands, topic: s
         (("create", "t", "s", "r", "--sql", "a = 1", "--all"), ("one filter",)),
         (("create", "t", "s", "r", "--sql", "a = 1", "--property", "a=1"), ("one filter",)),
         (("create", "t", "s", "r", "--correlation", "colour=blue"), ("colour", "content-type")),
-        (("create", "t", "s", "r", "--property", "a:guid=1"), ("--property", "guid", "datetime")),
+        (("create", "t", "s", "r", "--property", "a:shape=1"), ("--property", "shape", "datetime")),
+        (("create", "t", "s", "r", "--property", "a:guid=1"), ("--property", "guid")),
         (("update", "t", "s", "r"), ("nothing to update",)),
     ],
 )
