@@ -426,3 +426,11 @@ def test_a_topic_of_the_configuration_is_shown_like_any_other(start_broker: Star
     namespace = NamespaceDefinition(topics=(TopicDefinition(name="News"),))
     atom = AtomClient(start_broker(data=None, namespace=namespace).broker.port)
     assert atom.get("/news").said("SubscriptionCount") == "0"
+
+
+def test_a_topic_tells_how_many_filters_its_subscriptions_have(news: AtomClient) -> None:
+    tested = '<Filter i:type="CorrelationFilter"><Label>a</Label></Filter>'
+    assert news.put("/news/subscriptions/all/rules/one", rule(tested)).status == 201
+    assert news.put("/news/subscriptions/all/rules/two", rule('<Filter i:type="FalseFilter"/>')).status == 201
+    found = news.get("/news")
+    assert (found.said("SqlFilterCount"), found.said("CorrelationFilterCount")) == ("2", "1")

@@ -7,6 +7,7 @@ second one that comes meanwhile is refused.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
-from peeklock.broker.rules.definitions import RuleDefinition
+from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.settings import Profile
 from peeklock.broker.topic import Topic
@@ -52,6 +53,9 @@ class Runtime:
     transfer_dead_letter: int = 0
     size_in_bytes: int = 0
     subscription_count: int = 0
+    sql_filter_count: int = 0
+    """Of a topic, over its subscriptions; those that let everything or nothing pass are SQL filters too."""
+    correlation_filter_count: int = 0
     created_at: int
     updated_at: int
     accessed_at: int
@@ -125,6 +129,8 @@ class Administration:
         counters = entity.counters
         letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
         forwards = isinstance(entity, Queue) and entity.forwards
+        subscriptions = entity.subscriptions.values() if isinstance(entity, Topic) else ()
+        kinds = Counter(rule.filter_kind is FilterKind.CORRELATION for each in subscriptions for rule in rules_of(each))
         return Runtime(
             active=0 if forwards else counters.active,
             transfer=counters.active if forwards else 0,
@@ -135,7 +141,9 @@ class Administration:
             if unforwardable is None
             else unforwardable.counters.active + unforwardable.counters.deferred,
             size_in_bytes=entity.size_in_bytes,
-            subscription_count=len(entity.subscriptions) if isinstance(entity, Topic) else 0,
+            subscription_count=len(subscriptions),
+            sql_filter_count=kinds[False],
+            correlation_filter_count=kinds[True],
             created_at=entity.created_at,
             updated_at=entity.updated_at,
             accessed_at=entity.last_used_at,

@@ -253,8 +253,8 @@ export const scenarios = {
     await all;
     // The SDK completes a message after its handler has returned.
     while ((await peekedBodies(client, "one")).length && !failures.length);
-    await subscription.close();
     assert.deepEqual(failures, []);
+    await subscription.close();
     assert.deepEqual(seen, [1, 2, 3, 4, 5]);
   },
 
