@@ -3,17 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-installed
+SPARK_STAMP := $(VENV)/.spark-installed
 DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test check bench clean
+.PHONY: serve test check bench demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -23,6 +24,9 @@ check: $(DEV_STAMP)
 bench: $(DEV_STAMP)
 	$(BIN)/python -m bench $(ARGS)
 
+demo: $(SPARK_STAMP)
+	@$(BIN)/python -m demo $(ARGS)
+
 $(BIN)/python:
 	@echo "Setting up $(VENV) ..." >&2
 	@$(PYTHON) -m venv $(VENV)
@@ -31,9 +35,13 @@ $(RUN_STAMP): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
+$(SPARK_STAMP): pyproject.toml | $(BIN)/python
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark]'
+	@touch $(RUN_STAMP) $@
+
 $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $(RUN_STAMP) $@
+	@touch $(RUN_STAMP) $(SPARK_STAMP) $@
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,19 +11,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, operations, throughput, topics
+from bench import backlog, operations, spark, throughput, topics
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
 from bench.processes import StartFailed
 
 _DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
-_EPILOG: Final = "Without a command a short version of all is run. docs/benchmarks.md explains the figures."
+_EPILOG: Final = "Without a command a short version of all but spark is run. docs/benchmarks.md explains the figures."
 _LONGER: Final = """\
 This was the short version. For figures to compare:
   python -m bench throughput
   python -m bench backlog
   python -m bench operations
-  python -m bench topics"""
+  python -m bench topics
+  python -m bench spark"""
 
 Measure = Callable[[Path, ExitStack], dict[str, Any]]
 
@@ -76,6 +77,16 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
             count=options.count, size=options.size, rounds=options.rounds, subscriptions=options.subscriptions
         )
         return [lambda folder, started: topics.run(wide, folder, started)]
+    if options.command == "spark":
+        rows = spark.Options(
+            count=options.count,
+            sizes=options.sizes,
+            tasks=options.tasks,
+            modes=options.modes,
+            rounds=options.rounds,
+            per_trigger=options.per_trigger,
+        )
+        return [lambda folder, started: spark.run(rows, folder, started)]
     return [
         lambda folder, started: throughput.run(throughput.Options(count=20_000, latency_count=300), folder, started),
         lambda folder, started: backlog.run(backlog.Options(count=100_000), folder, started),
@@ -146,7 +157,37 @@ def _parser() -> argparse.ArgumentParser:
         metavar="1,10",
         help="how many, of a topic each (default: 1,10,100,1000)",
     )
+
+    rows = commands.add_parser("spark", parents=[common], help="the Spark data source beside the plain client")
+    rows.add_argument("--count", type=_between(1, 1_000_000), default=100_000, help="(default: 100000)")
+    rows.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
+    rows.add_argument("--sizes", type=_numbers(250_000), default=(1024, 10_240), help="(default: 1024,10240)")
+    rows.add_argument("--tasks", type=_numbers(16), default=(1, 2), metavar="1,2", help="(default: 1,2)")
+    rows.add_argument(
+        "--modes",
+        type=_some_of(tuple(spark.MODES)),
+        default=tuple(spark.MODES),
+        metavar=",".join(spark.MODES),
+        help="(default: all)",
+    )
+    rows.add_argument(
+        "--per-trigger",
+        type=_between(1, 1_000_000),
+        default=50_000,
+        help="messages of a micro-batch (default: 50000)",
+    )
     return parser
+
+
+def _some_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def some(text: str) -> tuple[str, ...]:
+        given = tuple(dict.fromkeys(text.split(",")))
+        for each in given:
+            if each not in choices:
+                raise argparse.ArgumentTypeError(f"must be of {', '.join(choices)}, not {each}")
+        return given
+
+    return some
 
 
 def _between(least: int, most: int) -> Callable[[str], int]:

@@ -20,6 +20,7 @@ from peeklock.client import Connection, Header, Int, Message, Properties, Receiv
 
 PREFETCH: Final = 1000
 SETTLE_AT_ONCE: Final = 250
+PEEK_AT_ONCE: Final = 1000
 _QUIET_SECONDS: Final = 0.2
 _READY_SECONDS: Final = 60.0
 
@@ -53,7 +54,14 @@ class SendNumbered(Job):
 
 
 class Receive(Job):
-    """Receive and complete, in ranges, until all receivers together have `count`."""
+    """Receive and complete, in ranges, until all receivers together have `count`; or receive and delete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peek(Job):
+    """Look at `count` messages from a sequence number on, page by page, and decode them."""
+
+    first: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +203,8 @@ def _receive(connection: Connection, job: Receive, received: Any) -> Result:
     while (left := job.count - received.value) > 0:
         messages = receiver.receive(min(SETTLE_AT_ONCE, left), _QUIET_SECONDS)
         if messages:
-            receiver.accept(messages)
+            if job.mode is not ReceiveMode.RECEIVE_AND_DELETE:
+                receiver.accept(messages)
             count += len(messages)
             with received.get_lock():
                 received.value += len(messages)
@@ -207,6 +216,22 @@ def _receive(connection: Connection, job: Receive, received: Any) -> Result:
         ended = time.monotonic()
     receiver.close()
     return Result(count, began, ended)
+
+
+def _peek(connection: Connection, job: Peek, received: Any) -> Result:
+    management = connection.management(job.address)
+    number, end = job.first, job.first + job.count
+    began = time.monotonic()
+    count = 0
+    while number < end:
+        page = management.peek(number, min(PEEK_AT_ONCE, end - number))
+        if not page:
+            raise LoadFailed(f"{job.count - count} messages are missing")
+        count += len(page)
+        annotations = page[-1].message_annotations
+        assert annotations is not None
+        number = int(annotations["x-opt-sequence-number"]) + 1
+    return Result(count, began, time.monotonic())
 
 
 def _pace(connection: Connection, job: Pace, received: Any) -> Result:
@@ -245,6 +270,7 @@ _DO: Final[dict[type, Callable[[Connection, Any, Any], Result]]] = {
     Send: _send,
     SendNumbered: _send_numbered,
     Receive: _receive,
+    Peek: _peek,
     Pace: _pace,
     Watch: _watch,
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from serving import ServedBroker
+from toolchains import toolchain
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120
@@ -27,10 +28,10 @@ def start_bench(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
+def bench(folder: Path, *arguments: str, seconds: int = SECONDS) -> tuple[int, str, str]:
     process = start_bench(folder, *arguments)
     try:
-        output, errors = process.communicate(timeout=SECONDS)
+        output, errors = process.communicate(timeout=seconds)
     finally:
         process.kill()
     return process.returncode, output, errors
@@ -116,6 +117,22 @@ def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Pat
     assert [len(entry["one"]) for entry in written["rounds"]] == [1] * 5
 
 
+def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None:
+    toolchain("java")
+    report = tmp_path / "report.json"
+    arguments = ["--count", "40", "--rounds", "1", "--sizes", "100", "--tasks", "2", "--json", str(report)]
+    code, output, errors = bench(tmp_path, "spark", *arguments, seconds=400)
+    assert code == 0, errors
+    for mode in ("read", "claim", "receiveAndDelete", "write"):
+        ((size, tasks, plain, spark, *_),) = cells(output, f"{mode} ")
+        assert (size, tasks) == ("100", "2")
+        assert float(plain.replace(",", "")) > 0
+        assert float(spark.replace(",", "")) > 0
+    (written,) = json.loads(report.read_text())
+    assert [entry["count"] for entry in written["rounds"]] == [40] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -123,6 +140,8 @@ def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Pat
         (["throughput", "--connections", "1,99"], "must be from 1 to 64, not 99"),
         (["backlog", "--size", "1000000"], "must be from 8 to"),
         (["topics", "--subscriptions", "1,5000"], "must be from 1 to 2000, not 5000"),
+        (["spark", "--tasks", "99"], "must be from 1 to 16, not 99"),
+        (["spark", "--modes", "read,guess"], "must be of read, claim, receiveAndDelete, write, not guess"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -36,7 +36,8 @@ LADDER: dict[str, set[str]] = {
     "server": {"amqp", "engine", "broker", "nodes", "store.base", "store.memory", "store.sqlite"},
     "admin": {"broker", "server"},
     "client": {"amqp", "engine"},
-    "cli": {"amqp", "engine", "broker", "nodes", "server", "admin", "client", "store.base"},
+    "spark": {"amqp", "client"},
+    "cli": {"amqp", "engine", "broker", "nodes", "server", "admin", "client", "spark", "store.base"},
 }
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from pyarrow.parquet import read_table
 
 from peeklock.broker.forwarding import REASONS
 from peeklock.broker.rules.compiler import MAX_DEPTH, MAX_STATEMENTS
@@ -22,9 +23,11 @@ from peeklock.broker.rules.like import MAX_PATTERN
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
 from peeklock.broker.rules.values import MAX_TEXT_MADE
 from peeklock.broker.settings import MAX_TEXT
+from peeklock.client import Message, connect
 from peeklock.server.broker import Broker, Options
 from peeklock.server.metrics import Metrics
 from serving import SOURCE, ServedBroker
+from toolchains import toolchain
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -46,14 +49,27 @@ def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-# --- the README's program ---
+# --- the README's programs ---
+
+
+def program_with(text: str) -> str:
+    (program,) = [program for program in blocks(README, "python") if text in program]
+    return program
+
+
+def at(served: ServedBroker, program: str) -> str:
+    """The program as it stands but for the port, so that tests can run side by side."""
+    address = f"127.0.0.1:{Options().port}"
+    assert program.count(address) == 1
+    return program.replace(address, f"127.0.0.1:{served.port}")
 
 
 def test_the_programs_connection_string_is_the_one_the_broker_prints() -> None:
-    (program,) = blocks(README, "python")
     (console, *_) = blocks(README, "console")
     (printed,) = re.findall(r"^Endpoint=\S+$", console, re.MULTILINE)
-    assert f'"{printed}"' in program
+    programs = blocks(README, "python")
+    assert len(programs) == 2
+    assert all(f'"{printed}"' in program for program in programs)
 
     class Started(Broker):
         port = Options().port
@@ -62,14 +78,10 @@ def test_the_programs_connection_string_is_the_one_the_broker_prints() -> None:
 
 
 def test_the_programs_ten_lines_work_as_they_stand(served: ServedBroker) -> None:
-    (program,) = blocks(README, "python")
-    address = f"127.0.0.1:{Options().port}"
-    assert program.count(address) == 1
+    program = program_with("azure.servicebus")
     assert len([line for line in program.splitlines() if line]) <= 10
-    # Only the port is another one, so that tests can run side by side.
-    program = program.replace(address, f"127.0.0.1:{served.port}")
     outcome = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", at(served, program)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -77,6 +89,29 @@ def test_the_programs_ten_lines_work_as_they_stand(served: ServedBroker) -> None
         env={key: value for key, value in os.environ.items() if key != "SERVICEBUS_CONNECTION_STRING"},
     )
     assert (outcome.returncode, outcome.stdout) == (0, "Hello\n"), outcome.stderr
+
+
+def test_the_six_lines_of_spark_work_as_they_stand(served: ServedBroker, tmp_path: Path) -> None:
+    toolchain("java")
+    program = program_with("pyspark")
+    assert len([line for line in program.splitlines() if line]) == 6
+    bodies = [b"a lamp", b"a house", b"a car"]
+    with connect(served.connection_string) as connection:
+        connection.sender("queue").send_all(Message(data=[body]) for body in bodies)
+        outcome = subprocess.run(
+            [sys.executable, "-c", at(served, program)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable},
+        )
+        assert outcome.returncode == 0, outcome.stderr
+        assert connection.management("queue").peek() == []
+    # Read without Spark; rows of a file have one order, the files of several tasks none.
+    files = sorted((tmp_path / "lake" / "messages").glob("*.parquet"))
+    assert sorted(body for file in files for body in read_table(file)["body"].to_pylist()) == sorted(bodies)
 
 
 def test_the_commands_for_a_terminal_work_as_they_stand(served: ServedBroker) -> None:

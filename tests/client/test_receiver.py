@@ -206,6 +206,13 @@ def test_draining_without_credit_is_done_already(connection: Connection) -> None
     connection.receiver("q", credit=0).drain()
 
 
+def test_a_drain_ends_when_the_last_messages_used_up_the_credit(server: EngineServer, connection: Connection) -> None:
+    server.fill("q", 20)
+    receiver = connection.receiver("q", credit=0)
+    taken = [message for _ in range(4) for message in receiver.receive(5, timeout=0)]
+    assert numbers(taken) == list(range(20))
+
+
 def test_a_receiver_can_be_iterated(server: EngineServer, connection: Connection) -> None:
     server.fill("q", 10)
     receiver = connection.receiver("q")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -26,9 +26,9 @@ from peeklock.cli.messages import dead_letter_reason, describe, summary
 from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_table, progress
 from peeklock.cli.purging import delete_all, report
 from peeklock.cli.receiving import peek_all
-from peeklock.cli.sweeping import Resubmitter, complete, sweep
+from peeklock.cli.sweeping import Holds, Resubmitter, complete, sweep
 from peeklock.cli.values import pairs
-from peeklock.client import ClientError, RequestRefused
+from peeklock.client import ClientError, Connection, RequestRefused
 
 app = typer.Typer()
 group = typer.Typer(help="Look into dead-letter queues, send their messages again, empty them.")
@@ -39,6 +39,22 @@ Owner = Annotated[
 ]
 Transfer = Annotated[
     bool, typer.Option("--transfer", help="The dead-letter queue for messages that could not be forwarded.")
+]
+Destination = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        help="Where they are sent.",
+        show_default="the queue; of a subscription its topic, and so all its subscriptions",
+    ),
+]
+NewMessageIds = Annotated[
+    bool | None,
+    typer.Option(
+        "--new-message-ids/--keep-message-ids",
+        help="Whether each gets a new message id.",
+        show_default="keep; to be said when the destination detects duplicates",
+    ),
 ]
 FIELDS = ("reason", "description", "message-id", "correlation-id", "subject", "content-type", "session-id")
 Where = Annotated[
@@ -57,7 +73,7 @@ def _dead_letters(entity: str, subscription: str | None, transfer: bool) -> str:
 # --- which messages
 
 
-def _condition(where: list[str] | None) -> Callable[[Message], bool]:
+def _condition(where: list[str] | None) -> Holds:
     wanted = pairs(where or (), "--where")
 
     def holds(message: Message) -> bool:
@@ -145,23 +161,10 @@ def resubmit(
     entity: Owner,
     subscription: Subscription = None,
     transfer: Transfer = False,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            help="Where they are sent.",
-            show_default="the queue; of a subscription its topic, and so all its subscriptions",
-        ),
-    ] = None,
+    to: Destination = None,
     where: Where = None,
     max: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 0,
-    new_message_ids: Annotated[
-        bool | None,
-        typer.Option(
-            "--new-message-ids/--keep-message-ids",
-            help="Whether each gets a new message id.",
-            show_default="keep; to be said when the destination detects duplicates",
-        ),
-    ] = None,
+    new_message_ids: NewMessageIds = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
@@ -170,15 +173,12 @@ def resubmit(
     holds = _condition(where)
     address = _dead_letters(entity, subscription, transfer)
     owner = address_of(entity, subscription)
-    destination = to or _owner(owner)
-    if to is None and destination != owner:
-        note(f"peeklock: they go to the topic {destination}, for all its subscriptions; --to names another place")
+    destination = destination_of(owner, to)
     if new_message_ids is None:
-        _check_duplicate_detection(destination, connection_string, ca_file)
+        check_duplicate_detection(destination, connection_string, ca_file)
     done = 0
     with messaging(connection_string, ca_file) as connection, progress("resubmitting", max or None) as advance:
-        act = Resubmitter(connection, address, destination, new_ids=bool(new_message_ids))
-        for count in sweep(connection, address, holds, max, act):
+        for count in resubmitted(connection, address, destination, holds, max, new_ids=bool(new_message_ids)):
             done += count
             advance(count)
     if json:
@@ -187,13 +187,26 @@ def resubmit(
         print(f"resubmitted {done} message{'' if done == 1 else 's'} to {destination}")
 
 
-def _owner(path: str) -> str:
-    """A queue itself, and a subscription's topic: nobody can send to one subscription."""
-    at = path.lower().rfind("/subscriptions/")
-    return path if at < 0 else path[:at]
+def resubmitted(
+    connection: Connection, source: str, destination: str, holds: Holds, most: int = 0, *, new_ids: bool = False
+) -> Iterator[int]:
+    """Send the messages for which `holds` is true again, each exactly once; says how many at each step."""
+    return sweep(connection, source, holds, most, Resubmitter(connection, source, destination, new_ids=new_ids))
 
 
-def _check_duplicate_detection(destination: str, connection_string: str, ca_file: CaFile) -> None:
+def destination_of(owner: str, to: str | None) -> str:
+    """Where messages go again: a queue itself, and a subscription's topic, as nobody can send to one subscription."""
+    if to is not None:
+        return to
+    at = owner.lower().rfind("/subscriptions/")
+    if at < 0:
+        return owner
+    topic = owner[:at]
+    note(f"peeklock: they go to the topic {topic}, for all its subscriptions; --to names another place")
+    return topic
+
+
+def check_duplicate_detection(destination: str, connection_string: str, ca_file: CaFile) -> None:
     """A message that comes again within the window would be accepted and dropped: gone, and nobody would know."""
     from peeklock.client.descriptions import Kind
 

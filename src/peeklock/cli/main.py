@@ -30,8 +30,9 @@ COMMANDS = {
     "subscription": "entities",
     "rule": "rules",
     "config": "config",
+    "pipeline": "pipeline",
 }
-GROUPS = {"dead-letter", "queue", "topic", "subscription", "rule", "config"}
+GROUPS = {"dead-letter", "queue", "topic", "subscription", "rule", "config", "pipeline"}
 
 
 def compose(command: str | None) -> typer.Typer:

@@ -1,0 +1,50 @@
+"""Captured messages to a queue again: some of them, in order, at most so many a second.
+
+Runs as it stands, and cell by cell in a notebook. Needs `pip install 'peeklock[spark]'` and Java 17.
+"""
+
+# %% Something to replay
+import os
+import tempfile
+
+from peeklock.client import Message, Properties, connect
+from peeklock.spark.pipelines import capture, replay
+from peeklock.spark.session import local_session
+
+CONNECTION_STRING = os.environ.get(
+    "SERVICEBUS_CONNECTION_STRING",
+    "Endpoint=sb://127.0.0.1:5672;SharedAccessKeyName=RootManageSharedAccessKey;"
+    "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",
+)
+spark = local_session("replay", cores=2)
+folder = tempfile.mkdtemp()
+
+with connect(CONNECTION_STRING) as connection:
+    connection.sender("queue").send_all(
+        Message(properties=Properties(subject="odd" if number % 2 else "even"), data=[b"%d" % number])
+        for number in range(20)
+    )
+capture.capture(
+    spark, ["queue"], {"connectionString": CONNECTION_STRING}, capture.Target(folder=folder, until_empty=True)
+)
+
+# %% Which of them
+rows = replay.chosen(capture.read(spark, folder), replay.Choice(where="subject = 'odd'"))
+print(f"{replay.summary(rows).messages} messages are odd")
+
+# %% Five a second, with new ids
+options = {"connectionString": CONNECTION_STRING, "queue": "queue"}
+replay.replay(
+    replay.outgoing(rows, ids="new"),
+    options,
+    replay.Pace(rate=5),
+    tasks=1,
+    told=lambda count: print(f"{count} sent"),
+)
+
+# %% They are there again
+with connect(CONNECTION_STRING) as connection:
+    receiver = connection.receiver("queue", mode="receive-and-delete")
+    bodies = [message.body.decode() for message in receiver.messages(timeout=1)]
+print("in the queue:", ", ".join(bodies))
+spark.stop()

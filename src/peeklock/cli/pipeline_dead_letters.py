@@ -1,0 +1,261 @@
+"""`peeklock pipeline dead-letters`: triage of dead-letter queues on Spark, and the chosen messages sent again.
+
+What is counted and compared is `spark.pipelines.dead_letters`; what is sent again goes the way of `peeklock dead-letter
+resubmit`, after Spark has gone: by then only the sequence numbers matter.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from peeklock.amqp.message import Message
+from peeklock.cli.connecting import (
+    DEAD_LETTERS,
+    LOCAL,
+    TRANSFER_DEAD_LETTERS,
+    CaFile,
+    ConnectionString,
+    address_of,
+    administering,
+    messaging,
+)
+from peeklock.cli.dead_letters import (
+    Destination,
+    NewMessageIds,
+    Transfer,
+    check_duplicate_detection,
+    destination_of,
+    resubmitted,
+)
+from peeklock.cli.failing import fail
+from peeklock.cli.messages import sequence_number
+from peeklock.cli.output import AsJson, console, note, print_json, print_table, progress
+from peeklock.cli.pipeline_session import Cores, SparkSettings, connector_options, sentence_of, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from peeklock.spark.pipelines.tables import Rows
+
+app = typer.Typer()
+
+_SHOWN = 24
+"""Rows of a table on the terminal; --output and --json have all."""
+
+
+@app.command("dead-letters")
+def dead_letters(
+    entities: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ENTITY",
+            help="Queues, and subscriptions as topic/Subscriptions/name.",
+            show_default="all that have dead letters",
+        ),
+    ] = None,
+    transfer: Transfer = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Only messages for which this SQL holds, over the columns of the connector: "
+            "dead_letter_reason = 'NoCustomer' AND application_properties['region'] = 'north'."
+        ),
+    ] = None,
+    captured: Annotated[
+        str | None,
+        typer.Option(
+            help="Where captured messages are: what they have and the failed have not, or the other way round, is "
+            "the likely cause.",
+            show_default="compare with what the entities hold now",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Messages to show for each reason.")] = 3,
+    top: Annotated[int, typer.Option(min=0, help="Likely causes to show for each reason.")] = 5,
+    output: Annotated[str | None, typer.Option(help="A folder for the tables, as Parquet.")] = None,
+    resubmit: Annotated[bool, typer.Option("--resubmit", help="Send these messages again, each exactly once.")] = False,
+    to: Destination = None,
+    new_message_ids: NewMessageIds = None,
+    cores: Cores = "*",
+    conf: SparkSettings = None,
+    connection_string: ConnectionString = LOCAL,
+    ca_file: CaFile = None,
+    json: AsJson = False,
+) -> None:
+    """What is in dead-letter queues and why, and what the failed messages have in common. Locks and moves nothing.
+
+    With --resubmit they are sent again after that. It can be interrupted at any moment: each message is either there
+    still or was sent again, and the next run goes on with those that are there.
+    """
+    if not resubmit and (to is not None or new_message_ids is not None):
+        fail(f"{'--to' if to is not None else '--new-message-ids'} is for --resubmit")
+    with spark_session("peeklock dead-letters", cores, conf) as spark:
+        from peeklock.spark.pipelines import capture
+        from peeklock.spark.pipelines import dead_letters as pipeline
+        from peeklock.spark.pipelines.tables import Tables, as_json, kept, rows_of, write_tables, written
+
+        sub_queue = pipeline.TRANSFER_DEAD_LETTER if transfer else pipeline.DEAD_LETTER
+        if not entities:
+            with administering(connection_string, ca_file) as administration:
+                entities = pipeline.dead_letter_queues(administration, sub_queue)
+        options = connector_options(connection_string, ca_file)
+        everything = pipeline.read_dead_letters(spark, options, entities, sub_queue)
+        with kept(everything) as failed:
+            looked_at = _narrowed(failed, where)
+            others = None
+            if top:
+                others = capture.read(spark, captured) if captured else pipeline.read_waiting(spark, options, entities)
+            tables: Tables = pipeline.triage(looked_at, others, but=failed, samples=samples, top=top)
+            rows: dict[str, Rows] = {}
+            with progress("looking", len(tables)) as advance:
+                if output is not None:
+                    write_tables(tables, output, lambda _: advance(1))
+                    tables = {name: written(spark, output, name, frame) for name, frame in tables.items()}
+                for name, frame in tables.items():
+                    rows[name] = rows_of(frame)
+                    advance(0 if output else 1)
+            numbers = pipeline.chosen(looked_at) if resubmit else {}
+    # Spark has gone, but not what it does at Ctrl-C: look for jobs to cancel.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    result: dict[str, Any] = {"entities": entities, "messages": sum(row["messages"] for row in rows["by_entity"])}
+    if not json:
+        _print(rows)
+    if resubmit:
+        result["resubmitted"] = _resubmit(numbers, transfer, to, new_message_ids, connection_string, ca_file, not json)
+    if json:
+        print_json({**result, "tables": as_json(rows)})
+    elif output is not None:
+        print(f"the tables are in {output}")
+
+
+def _narrowed(failed: DataFrame, where: str | None) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    from peeklock.spark.pipelines.dead_letters import matching
+
+    try:
+        return matching(failed, where)
+    except PySparkException as error:
+        fail(f"--where: {sentence_of(error)}")
+
+
+# --- sending again
+
+
+def _resubmit(
+    numbers: Mapping[str, set[int]],
+    transfer: bool,
+    to: str | None,
+    new_message_ids: bool | None,
+    connection_string: str,
+    ca_file: CaFile,
+    say: bool,
+) -> list[dict[str, Any]]:
+    destinations = {entity: destination_of(entity, to) for entity in sorted(numbers)}
+    if new_message_ids is None:
+        for destination in sorted(set(destinations.values())):
+            check_duplicate_detection(destination, connection_string, ca_file)
+    moved = []
+    for entity, destination in destinations.items():
+        wanted = numbers[entity]
+        source = address_of(entity, None, TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS)
+
+        def holds(message: Message, wanted: set[int] = wanted) -> bool:
+            return sequence_number(message) in wanted
+
+        done = 0
+        with messaging(connection_string, ca_file) as connection, progress("resubmitting", len(wanted)) as advance:
+            try:
+                for count in resubmitted(connection, source, destination, holds, new_ids=bool(new_message_ids)):
+                    done += count
+                    advance(count)
+            except KeyboardInterrupt:
+                note(f"peeklock: interrupted after {done} of {len(wanted)} of {entity}; the others are where they were")
+                raise
+        if say:
+            print(f"resubmitted {done} of {_counted(len(wanted), 'message')} to {destination}")
+        moved.append({"entity": entity, "to": destination, "messages": done, "chosen": len(wanted)})
+    if say and not destinations:
+        note("no message was chosen")
+    return moved
+
+
+# --- for people
+
+
+def _print(rows: Mapping[str, Rows]) -> None:
+    if not rows["by_entity"]:
+        note("no dead letters")
+        return
+    print(_counted(sum(row["messages"] for row in rows["by_entity"]), "message") + " in dead-letter queues")
+    for heading, name, columns in _TABLES:
+        if rows.get(name):
+            _print_one(heading, rows[name], columns)
+    if rows.get("causes"):
+        _print_causes(rows["causes"])
+
+
+_COMMON = {"entity": "Entity", "dead_letter_reason": "Reason"}
+_TIMES = {"messages": "Count", "oldest": "Oldest", "newest": "Newest"}
+_TABLES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    ("Reasons", "by_reason", {**_COMMON, **_TIMES}),
+    ("Errors", "by_error", {**_COMMON, "error": "Error", **_TIMES}),
+    ("Subjects", "by_subject", {**_COMMON, "subject": "Subject", **_TIMES}),
+    ("Hours", "by_hour", {"entity": "Entity", "hour": "Hour", "messages": "Count"}),
+    (
+        "Samples",
+        "samples",
+        {
+            **_COMMON,
+            "sequence_number": "Number",
+            "message_id": "Message id",
+            "dead_letter_error_description": "Error",
+            "body": "Body",
+        },
+    ),
+)
+
+
+def _print_one(heading: str, rows: Rows, columns: dict[str, str]) -> None:
+    shown = [tuple(_cell(row[name]) for name in columns) for row in rows[:_SHOWN]]
+    _heading(heading if len(rows) <= _SHOWN else f"{heading} ({_SHOWN} of {len(rows)})")
+    print_table(tuple(columns.values()), shown, ("Count", "Number"))
+
+
+def _print_causes(rows: Rows) -> None:
+    from peeklock.spark.pipelines.causes import statement
+
+    _heading("Likely causes: what the failed have and the others have not")
+    shown = [
+        (
+            row["entity"],
+            row["dead_letter_reason"],
+            statement(row["kind"], row["name"], row["says"], row["value"]),
+            _share(row["failed_with"], row["failed"]),
+            _share(row["others_with"], row["others"]),
+            f"{row['score']:.2f}",
+        )
+        for row in rows[:_SHOWN]
+    ]
+    print_table(("Entity", "Reason", "What", "Failed", "Others", "Score"), shown, ("Failed", "Others", "Score"))
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _heading(text: str) -> None:
+    console().print(f"\n{text}", style="bold")
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} % of {whole}"
+
+
+def _cell(value: Any) -> Any:
+    from datetime import datetime
+
+    return f"{value:%Y-%m-%d %H:%M:%S}" if isinstance(value, datetime) else value

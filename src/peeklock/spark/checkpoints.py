@@ -1,0 +1,102 @@
+"""Settling what a query has left, from its checkpoint: after a run, or when a query will not be started again.
+
+A claiming stream settles a batch when Spark asks for the next one. Whoever stops a query right after a batch, or on
+Spark 4.0 and 4.1 ends an AvailableNow run, leaves the claims of the last one until the query starts again. Knows how
+Spark lays out the logs of a checkpoint. Only what the commit log has is settled, so this is safe at any time, also
+beside the running query.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from peeklock.spark.claims import Claims
+from peeklock.spark.offsets import Offset
+from peeklock.spark.options import Options
+
+
+class Folder(Protocol):
+    """Where a checkpoint is; paths are relative to it."""
+
+    def names(self, path: str) -> list[str]:
+        """Of the files in a folder below; none when there is no such folder."""
+
+    def read(self, path: str) -> str: ...
+
+
+def settle_checkpoint(folder: str | Folder, options: Options | Mapping[str, str]) -> int:
+    """Remove the claims of the last durable batch of a checkpoint; returns how many messages that batch had.
+
+    `options` are those of the stream. A folder elsewhere than on this machine is given as a `Folder`.
+    """
+    offset = durable_offset(folder, options)
+    return 0 if offset is None else settle(options, offset)
+
+
+def settle(options: Options | Mapping[str, str], offset: Offset | Mapping[str, Any]) -> int:
+    """Remove the claims of an offset, whose batch must be durable; returns how many messages it had."""
+    known = offset if isinstance(offset, Offset) else Offset.parse(offset)
+    if known.count:
+        with Claims(_parsed(options)) as claims:
+            claims.settle(known)
+    return known.count
+
+
+def durable_offset(folder: str | Folder, options: Options | Mapping[str, str]) -> Offset | None:
+    """The offset of the last batch that a checkpoint has as done, for this entity and claim; None when it has none."""
+    opened = _opened(folder) if isinstance(folder, str) else folder
+    done = _batches(opened, "commits") & _batches(opened, "offsets")
+    if not done:
+        return None
+    parsed = _parsed(options)
+    for line in opened.read(f"offsets/{max(done)}").splitlines()[1:]:
+        for offset in _offsets(line):
+            if offset.entity == parsed.address and offset.claim == parsed.claim:
+                return offset
+    return None
+
+
+class _LocalFolder:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self, path: str) -> list[str]:
+        folder = self._path / path
+        return [each.name for each in folder.iterdir()] if folder.is_dir() else []
+
+    def read(self, path: str) -> str:
+        return (self._path / path).read_text()
+
+
+def _opened(folder: str) -> Folder:
+    path = folder.removeprefix("file://").removeprefix("file:")
+    if "://" in path:
+        raise ValueError(f"'{folder}' is not on this machine; give an object that can list and read it")
+    return _LocalFolder(Path(path))
+
+
+def _parsed(options: Options | Mapping[str, str]) -> Options:
+    return options if isinstance(options, Options) else Options.parse(options, use="readStream")
+
+
+def _batches(folder: Folder, log: str) -> set[int]:
+    return {int(name) for name in folder.names(log) if name.isdigit()}
+
+
+def _offsets(text: Any) -> Iterator[Offset]:
+    """Ours in a line of the offset log, which has one of each source of the query, in some versions within others."""
+    value = text
+    if isinstance(text, str):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            return
+    if isinstance(value, dict):
+        try:
+            yield Offset.parse(value)
+        except ValueError:
+            for each in value.values():
+                yield from _offsets(each)

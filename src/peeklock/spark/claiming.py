@@ -1,0 +1,93 @@
+"""The stream that takes each message exactly once (`mode=claim`), as Spark sees it.
+
+The driver claims messages and puts their numbers into the offset; the tasks look at them by number, as often as Spark
+likes; they are removed once Spark shows that their batch is durable. How that is done with the entity is in `claims`;
+here is when.
+
+What Spark promises, and this relies on: the next batch is planned only after the last one is in the commit log. So the
+offset that `latestOffset` starts from, and the one where a batch begins, are durable. Before 4.2 Spark also asks for
+the partitions between an offset and itself, at a restart; that one need not be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from peeklock.spark.claims import ClaimLost, Claims
+from peeklock.spark.offsets import Claim, Limit, Offset
+from peeklock.spark.options import Options
+from peeklock.spark.taking import Part, TakingReader, share
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ClaimPartition(InputPartition):
+    """What one task reads: numbers, by session where there are sessions."""
+
+    parts: list[Part]
+
+
+class ClaimReader(TakingReader):
+    """In the driver it has a connection; in the tasks each read has one."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._kept_claims: Claims | None = None
+        self._settled: dict[str, Any] | None = None
+        """The newest offset whose claims are settled."""
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._last = end
+        if start == end:
+            return []
+        self._on_durable(start)
+        return [ClaimPartition(parts) for parts in share(Offset.parse(end), self._options.num_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ClaimPartition)
+        with Claims(self._options) as claims:
+            for session_id, numbers in partition.parts:
+                try:
+                    for page in claims.read(numbers, session_id):
+                        yield self._rows(page)
+                except ClaimLost as loss:
+                    if self._options.fail_on_data_loss:
+                        raise
+                    log.error("%s (failOnDataLoss is false)", loss)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._on_durable(end)
+
+    def stop(self) -> None:
+        claims, self._kept_claims = self._kept_claims, None
+        if claims is not None:
+            claims.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept_claims": None}
+
+    @property
+    def _claims(self) -> Claims:
+        if self._kept_claims is None:
+            self._kept_claims = Claims(self._options)
+        return self._kept_claims
+
+    def _on_durable(self, offset: dict[str, Any]) -> None:
+        if offset != self._settled:
+            self._claims.settle(Offset.parse(offset))
+            self._settled = offset
+
+    def _next(self, limit: Limit) -> Claim:
+        claims = self._claims
+        while True:
+            claim = claims.next(limit, wait_s=self._wait_s)
+            if claim.count or self._ends is None or claims.is_searched:
+                return claim

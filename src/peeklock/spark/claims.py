@@ -1,0 +1,286 @@
+"""Claims: messages set aside for one query by deferring them under its name, read by peeking, removed when done with.
+
+A claimed message is a deferred one whose application property `peeklock-claim` has the name. Nobody else is given it,
+it can be looked at as often as needed, and it is found again by its mark when the one who claimed it died before
+noting its number. Knows the entity's operations; knows nothing of Spark. When to settle is the caller's to decide.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from peeklock.amqp.errors import Condition, DecodeError
+from peeklock.amqp.message import Message
+from peeklock.amqp.types import Array, UByte
+from peeklock.client import ClientError, ReceivedMessage, ReceiveMode, Receiver, RequestRefused
+from peeklock.spark import ranges
+from peeklock.spark.intake import BYTES_AT_ONCE, Intake
+from peeklock.spark.offsets import Claim, Limit, Offset
+from peeklock.spark.options import Options
+from peeklock.spark.pages import Pages
+from peeklock.spark.ranges import Ranges
+from peeklock.spark.reach import Reach, SourceFailed
+from peeklock.spark.rows import CLAIM_PROPERTY, number_of
+
+log = logging.getLogger(__name__)
+
+SETTLED_AT_ONCE: Final = 500
+PEEKED_AT_ONCE: Final = 500
+SEARCHED_AT_ONCE: Final = 5000
+"""Messages looked at for forgotten claims before new ones get their turn."""
+
+_MARK: Final = CLAIM_PROPERTY.encode()
+_STATE: Final = "x-opt-message-state"
+_DEFERRED: Final = 1
+_RECEIVE_AND_DELETE: Final = UByte(0)
+
+
+class ClaimLost(SourceFailed):
+    """Claimed messages are not there any more; the text names their numbers."""
+
+
+class Claims:
+    """The claims of one name on one entity. A context manager; for one thread."""
+
+    def __init__(self, options: Options, reach: Reach | None = None) -> None:
+        self.start = Offset(entity=options.address, claim=options.claim)
+        """Nothing claimed yet."""
+        self._options = options
+        self._poll_s = options.poll_interval_s
+        self._reach = reach or Reach(options)
+        self._intake = Intake(options, self._reach, ReceiveMode.PEEK_LOCK)
+        self._search_from = 0
+        self._search_through: int | None = None
+        self._is_searched = False
+        self._has_settled = False
+
+    def __enter__(self) -> Claims:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reach.close()
+
+    # --- claiming ---
+
+    def next(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
+        """What the next batch has: claims that nobody noted, and then what is there to be claimed.
+
+        To be asked for when all that was noted is settled: any other claim of this name is taken for a forgotten one.
+        """
+        claim = self.recover(limit)
+        if not claim.has_room(limit) or (not self._is_searched and self._intake.has_sessions):
+            return claim  # of a session the older ones go first
+        if claim.count or not self._is_searched:
+            wait_s = 0.0
+        taken = self.take(claim.room(limit), wait_s=wait_s)
+        return claim.joined(taken)
+
+    def take(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
+        """Claim what is there; waits so long (or the poll interval) for a first message, and then a little for more.
+
+        When the service fails in the middle, what was claimed until then is forgotten, to be found by `recover`.
+        """
+        wait_s = self._poll_s if wait_s is None else wait_s
+        try:
+            claim = self._take(limit, wait_s)
+        except ClientError as error:
+            self._is_searched = False
+            self._search_from, self._search_through = 0, None
+            self._reach.failed("claiming messages of", error)
+            return Claim()
+        self._reach.succeeded()
+        return claim
+
+    def _take(self, limit: Limit, wait_s: float) -> Claim:
+        claim = Claim()
+
+        def defer(receiver: Receiver, session_id: str | None, messages: list[ReceivedMessage]) -> bool:
+            taken: list[ReceivedMessage] = []
+            left: list[ReceivedMessage] = []
+            for message in messages:
+                number = number_of(message.payload)
+                if limit.allows(number) and claim.has_room(limit):
+                    claim.add(session_id, number, len(message.payload))
+                    taken.append(message)
+                else:
+                    left.append(message)
+            if taken:
+                mark = {CLAIM_PROPERTY: self.start.claim}
+                receiver.modify(taken, delivery_failed=False, undeliverable_here=True, annotations=mark)
+            if left:
+                receiver.release(left)
+            return not left
+
+        self._intake.fill(claim, limit, wait_s, defer)
+        return claim
+
+    # --- finding what was forgotten ---
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether all was looked at for claims that nobody noted."""
+        return self._is_searched
+
+    def recover(self, limit: Limit) -> Claim:
+        """Claims of this name that no offset has: to be asked for when all noted ones are settled.
+
+        Looks at a part of a large entity each time; with sessions at all of it, since older messages go first.
+        """
+        if self._is_searched:
+            return Claim()
+        return self._reach.attempt("looking for claims on", lambda: self._recover(limit))
+
+    def _recover(self, limit: Limit) -> Claim:
+        claim = Claim()
+        looked = 0
+        has_sessions = self._intake.has_sessions
+        if self._search_through is None:
+            with Pages(self._options) as pages:
+                self._search_through = max(pages.ends().values(), default=0)
+        search_from = self._search_from  # noted when all went well
+        while claim.has_room(limit) and (has_sessions or looked < SEARCHED_AT_ONCE):
+            page = (
+                self._reach.peek(search_from, PEEKED_AT_ONCE, bodies=False)
+                if search_from <= self._search_through
+                else []
+            )
+            if not page:
+                self._is_searched = True
+                break
+            for payload in page:
+                number = number_of(payload)
+                search_from = number + 1
+                found = self._is_ours(payload)
+                if found is not None:
+                    session_id = found.properties.group_id if has_sessions and found.properties else None
+                    claim.add(session_id, number, len(payload))
+                    if not claim.has_room(limit):
+                        break
+            looked += len(page)
+        self._search_from = search_from
+        if claim.count:
+            log.info("found %d messages of '%s' that were claimed and not noted", claim.count, self.start.entity)
+        return claim
+
+    def _is_ours(self, payload: bytes) -> Message | None:
+        if _MARK not in payload:
+            return None
+        try:
+            message = Message.decode(payload)
+        except DecodeError:
+            return None
+        is_deferred = (message.message_annotations or {}).get(_STATE) == _DEFERRED
+        is_named = (message.application_properties or {}).get(CLAIM_PROPERTY) == self.start.claim
+        return message if is_deferred and is_named else None
+
+    # --- reading ---
+
+    def read(self, wanted: Ranges, session_id: str | None = None) -> Iterator[list[bytes]]:
+        """The claimed messages, encoded and in order, a page at a time; ClaimLost names those that are gone.
+
+        Nothing is changed by it, so any number of readers may do it any number of times.
+        """
+        left = wanted
+        gone: Ranges = []
+        while left:
+            page, gone_here, left = self._reach.attempt(
+                "reading claimed messages of",
+                lambda: self._read_page(left, session_id),  # noqa: B023
+            )
+            gone = ranges.join(gone, gone_here)
+            if page:
+                yield page
+        if gone:
+            raise ClaimLost(
+                f"{ranges.count(gone)} claimed messages of '{self.start.entity}' are gone before they were read: "
+                f"sequence numbers {_named(gone)}"
+            )
+
+    def _read_page(self, left: Ranges, session_id: str | None) -> tuple[list[bytes], Ranges, Ranges]:
+        first = left[0][0]
+        window = ranges.intersect(left, first, first + PEEKED_AT_ONCE - 1)
+        peeked = self._reach.peek(first, window[-1][1] - first + 1, session_id)
+        numbers = [number_of(payload) for payload in peeked]
+        # What lies before the last one that came and did not come itself, is not there.
+        through = numbers[-1] if numbers else left[-1][1]
+        due = ranges.intersect(left, first, through)
+        wanted = set(ranges.numbers(ranges.intersect(due, first, numbers[-1]))) if numbers else set()
+        page = [payload for payload, number in zip(peeked, numbers, strict=True) if number in wanted]
+        found = ranges.of_numbers(number for number in numbers if number in wanted)
+        return page, ranges.subtract(due, found), ranges.subtract(left, due)
+
+    # --- settling ---
+
+    def settle(self, offset: Offset) -> None:
+        """Remove what an offset has claimed; what is gone already is fine."""
+        if offset.entity != self.start.entity or offset.claim != self.start.claim:
+            raise SourceFailed(
+                f"the offset is one of '{offset.entity}' with claimName '{offset.claim}', "
+                f"not of '{self.start.entity}' with '{self.start.claim}'; a checkpoint goes with its entity and name"
+            )
+        size = min(SETTLED_AT_ONCE, max(1, BYTES_AT_ONCE * offset.count // max(1, offset.size)))
+        for session_id, numbers in offset.parts():
+            self._reach.attempt(
+                "settling claimed messages of",
+                lambda: self._settle_part(numbers, session_id, size),  # noqa: B023
+            )
+        self._has_settled = True
+
+    def _settle_part(self, numbers: Ranges, session_id: str | None, size: int) -> None:
+        if session_id is None:
+            self._remove_all(numbers, None, size)
+            return
+        if not self._has_settled and not self._left_of(numbers, session_id):
+            return  # settled before a restart; the session need not be had for that
+        connection = self._reach.connection
+        with connection.session_receiver(self.start.entity, session_id, credit=0):
+            self._remove_all(numbers, session_id, size)
+
+    def _remove_all(self, numbers: Ranges, session_id: str | None, size: int) -> None:
+        for chunk in ranges.chunks(numbers, size):
+            if not self._remove(chunk, session_id):
+                # Some are gone. Looking which are left is quicker than trying them one by one.
+                rest = list(ranges.numbers(self._left_of(ranges.of_numbers(chunk), session_id)))
+                self._remove_some(rest, session_id)
+
+    def _remove_some(self, numbers: list[int], session_id: str | None) -> None:
+        if not numbers or self._remove(numbers, session_id) or len(numbers) == 1:
+            return
+        middle = len(numbers) // 2
+        self._remove_some(numbers[:middle], session_id)
+        self._remove_some(numbers[middle:], session_id)
+
+    def _remove(self, numbers: list[int], session_id: str | None) -> bool:
+        """Receive them for good: all, or none when one is not there."""
+        body: dict[str, Any] = {
+            "sequence-numbers": Array(numbers, int),
+            "receiver-settle-mode": _RECEIVE_AND_DELETE,
+        }
+        if session_id is not None:
+            body["session-id"] = session_id
+        try:
+            self._reach.management.request("receive-by-sequence-number", body)
+        except RequestRefused as refusal:
+            if refusal.condition != Condition.MESSAGE_NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def _left_of(self, numbers: Ranges, session_id: str | None) -> Ranges:
+        """Those of them that are still there."""
+        there: list[int] = []
+        left = numbers
+        while left:
+            page, _, left = self._read_page(left, session_id)
+            there += map(number_of, page)
+        return ranges.of_numbers(there)
+
+
+def _named(numbers: Ranges, most: int = 10) -> str:
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in numbers[:most]]
+    return ", ".join(texts) + (f" and {len(numbers) - most} more ranges" if len(numbers) > most else "")

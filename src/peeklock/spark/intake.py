@@ -1,0 +1,115 @@
+"""Receiving up to a limit from one entity, with sessions or without; what is done with the messages is the caller's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from peeklock.amqp.errors import Condition
+from peeklock.client import ClientError, LinkClosed, ReceivedMessage, ReceiveMode, Receiver
+from peeklock.client.connection import SESSION_FILTER
+from peeklock.spark.offsets import Claim, Limit
+from peeklock.spark.options import Options
+from peeklock.spark.reach import Reach
+
+RECEIVED_AT_ONCE: Final = 1000
+BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+"""About how much is received at a time, going by the sizes seen so far."""
+SESSIONS_AT_ONCE: Final = 200
+"""Sessions held at a time; each is a link."""
+
+SESSION_WAIT_S: Final = 1.0
+"""For the first message of a session, which was given because it has one."""
+
+Take = Callable[[Receiver, str | None, list[ReceivedMessage]], bool]
+"""Takes messages of a session, or of none, into the claim; returns whether more is wanted of this receiver."""
+
+
+class Intake:
+    """Receives from the entity within reach."""
+
+    def __init__(self, options: Options, reach: Reach, mode: ReceiveMode) -> None:
+        self._wait_s = options.max_wait_s
+        self._reach = reach
+        self._mode = mode
+        self._has_sessions: bool | None = None
+        self._message_size = 1024
+        """Of a message, as far as is known."""
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the entity has sessions: then it refuses a receiver without one."""
+        if self._has_sessions is None:
+            try:
+                self._reach.receiver(self._mode)
+                self._has_sessions = False
+            except LinkClosed as refusal:
+                if refusal.condition != Condition.NOT_ALLOWED:
+                    raise
+                self._has_sessions = True
+        return self._has_sessions
+
+    def fill(self, claim: Claim, limit: Limit, wait_s: float, take: Take) -> None:
+        """Receive until the claim has no room; waits so long for a first message, and then a little for more.
+
+        Returns when the peer has confirmed what `take` did with the messages.
+        """
+        if self.has_sessions:
+            self._fill_by_session(claim, limit, wait_s, take)
+        else:
+            self._fill_from(self._reach.receiver(self._mode), None, claim, limit, wait_s, take)
+
+    def _fill_from(
+        self, receiver: Receiver, session_id: str | None, claim: Claim, limit: Limit, wait_s: float, take: Take
+    ) -> None:
+        deadline = time.monotonic() + wait_s
+        is_first = True
+        while claim.has_room(limit):
+            messages = receiver.receive(self._at_once(claim, limit), max(0.0, deadline - time.monotonic()))
+            if not messages:
+                break
+            if is_first:
+                is_first = False
+                deadline = time.monotonic() + (self._wait_s if session_id is None else 0.0)
+            wants_more = take(receiver, session_id, messages)
+            self._message_size = max(1, claim.size // claim.count) if claim.count else self._message_size
+            if not wants_more:
+                break
+        receiver.confirm()
+
+    def _fill_by_session(self, claim: Claim, limit: Limit, wait_s: float, take: Take) -> None:
+        held: list[Receiver] = []  # until the end, or the next free session would be the same again
+        try:
+            while claim.has_room(limit) and len(held) < SESSIONS_AT_ONCE:
+                try:
+                    receiver = self._reach.connection.session_receiver(
+                        self._reach.address, credit=0, mode=self._mode, wait=0.0 if held else wait_s
+                    )
+                except LinkClosed as refusal:
+                    if refusal.condition in (Condition.TIMEOUT, Condition.MESSAGE_WAIT_TIMEOUT):
+                        return  # no session has messages
+                    raise
+                held.append(receiver)
+                self._fill_from(receiver, _session_of(receiver), claim, limit, SESSION_WAIT_S, take)
+        finally:
+            for receiver in held:
+                with suppress(ClientError):
+                    receiver.close()
+
+    def _at_once(self, claim: Claim, limit: Limit) -> int:
+        """How many messages to ask for, so that little has to be given back."""
+        most = min(RECEIVED_AT_ONCE, max(1, BYTES_AT_ONCE // self._message_size))
+        if limit.messages is not None:
+            most = min(most, limit.messages - claim.count)
+        if limit.size is not None:
+            # One message to begin with: how large they are is not known.
+            most = min(most, max(1, (limit.size - claim.size) // self._message_size) if claim.count else 1)
+        return most
+
+
+def _session_of(receiver: Receiver) -> str:
+    filters = (receiver.source.filter if receiver.source is not None else None) or {}
+    id = filters.get(SESSION_FILTER)
+    return str(getattr(id, "value", id))

@@ -1,0 +1,121 @@
+"""What a claiming stream notes of a micro-batch: the numbers that it has claimed, as an offset that Spark keeps.
+
+Values only. Where the numbers come from and what is done with them is the business of `claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from peeklock.spark import ranges
+from peeklock.spark.pages import PARTITION_BITS
+from peeklock.spark.ranges import Ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What a claim may hold."""
+
+    messages: int | None = None
+    size: int | None = None
+    """Bytes; one message is always taken."""
+    ends: Mapping[int, int] | None = None
+    """The last sequence number that may be claimed, by its partition."""
+
+    def allows(self, number: int) -> bool:
+        return self.ends is None or number <= self.ends.get(number >> PARTITION_BITS, -1)
+
+
+@dataclass(slots=True)
+class Claim:
+    """Numbers by session; those without one are under None."""
+
+    numbers: dict[str | None, list[int]] = field(default_factory=dict)
+    size: int = 0
+    count: int = 0
+
+    def add(self, session_id: str | None, number: int, size: int) -> None:
+        self.numbers.setdefault(session_id, []).append(number)
+        self.size += size
+        self.count += 1
+
+    def joined(self, other: Claim) -> Claim:
+        numbers = {id: [*self.numbers.get(id, ()), *other.numbers.get(id, ())] for id in self.numbers | other.numbers}
+        return Claim(numbers, self.size + other.size, self.count + other.count)
+
+    def room(self, limit: Limit) -> Limit:
+        """What the limit leaves besides this."""
+        return replace(
+            limit,
+            messages=None if limit.messages is None else limit.messages - self.count,
+            size=None if limit.size is None else limit.size - self.size,
+        )
+
+    def has_room(self, limit: Limit) -> bool:
+        return (limit.messages is None or self.count < limit.messages) and (
+            limit.size is None or self.size < limit.size
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offset:
+    """What one micro-batch has claimed; Spark keeps it as JSON."""
+
+    entity: str
+    claim: str
+    batch: int = 0
+    size: int = 0
+    """Bytes of its messages."""
+    claimed: Ranges = field(default_factory=list)
+    sessions: Mapping[str, Ranges] = field(default_factory=dict)
+    """Of an entity with sessions, instead of `claimed`."""
+
+    @classmethod
+    def parse(cls, value: Any) -> Self:
+        """ValueError when it is none."""
+        try:
+            return cls(
+                entity=str(value["entity"]),
+                claim=str(value["claim"]),
+                batch=int(value["batch"]),
+                size=int(value["bytes"]),
+                claimed=ranges.check(value.get("claimed", [])),
+                sessions={str(id): ranges.check(each) for id, each in value.get("sessions", {}).items()},
+            )
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{value!r} is no offset of a claiming stream: {error!r}") from None
+
+    def json(self) -> dict[str, Any]:
+        value: dict[str, Any] = {
+            "entity": self.entity,
+            "claim": self.claim,
+            "batch": self.batch,
+            "bytes": self.size,
+            "claimed": self.claimed,
+        }
+        return {**value, "sessions": dict(self.sessions)} if self.sessions else value
+
+    def following(self, claim: Claim) -> Offset:
+        """The offset of the next batch, which has claimed this."""
+        by_session = {id: ranges.of_numbers(numbers) for id, numbers in claim.numbers.items()}
+        claimed = by_session.pop(None, [])
+        sessions = {id: each for id, each in by_session.items() if id is not None}
+        return Offset(
+            entity=self.entity,
+            claim=self.claim,
+            batch=self.batch + 1,
+            size=claim.size,
+            claimed=claimed,
+            sessions=sessions,
+        )
+
+    @property
+    def count(self) -> int:
+        return ranges.count(self.claimed) + sum(map(ranges.count, self.sessions.values()))
+
+    def parts(self) -> Iterator[tuple[str | None, Ranges]]:
+        if self.claimed:
+            yield None, self.claimed
+        yield from self.sessions.items()

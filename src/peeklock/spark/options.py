@@ -1,0 +1,387 @@
+"""The options of the data source: each declared once, read from text, checked before anything is opened.
+
+Knows what an option may hold and where it may be used. Leaves what follows from it to the readers and writers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal, Self, get_args
+
+from peeklock.client import Connection, connect, parse_endpoint
+from peeklock.spark import option_values as values
+
+Use = Literal["read", "readStream", "write"]
+USES: Final[tuple[Use, ...]] = get_args(Use)
+READS: Final[tuple[Use, ...]] = ("read", "readStream")
+STREAM: Final[tuple[Use, ...]] = ("readStream",)
+WRITE: Final[tuple[Use, ...]] = ("write",)
+
+PEEK, CLAIM, RECEIVE_AND_DELETE = "peek", "claim", "receiveAndDelete"
+MODES: Final[Mapping[str, tuple[str, ...]]] = {
+    "read": (PEEK,),
+    "readStream": (CLAIM, PEEK, RECEIVE_AND_DELETE),
+    "write": (),
+}
+"""What `mode` may be for each use; the first is the default."""
+
+SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
+MOST_PARTITIONS: Final = 10_000
+
+# Spark puts some of its own among the options of a source; they are none of ours.
+_OF_SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "outputmode", "mergeschema", "replacewhere"}
+_OF_SPARK_PREFIXES: Final = ("spark.", "__")
+
+
+class OptionError(ValueError):
+    """An option is missing, unknown, or holds what it may not; the message names it, its value and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of one option besides its default, which the field of `Options` has."""
+
+    name: str
+    read: Callable[[str], Any]
+    rule: str
+    doc: str
+    uses: tuple[Use, ...] = USES
+    secret: bool = False
+    default_text: str = ""
+    """How the documentation words the default, where it is no plain value."""
+
+
+def _option(
+    name: str,
+    read: Callable[[str], Any],
+    rule: str,
+    doc: str,
+    *,
+    default: Any = None,
+    uses: tuple[Use, ...] = USES,
+    secret: bool = False,
+    default_text: str = "",
+) -> Any:
+    declared = Option(name, read, rule, doc, uses, secret, default_text)
+    return field(default=default, repr=not secret, metadata={"option": declared})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user asked for. Made by `parse`; the use is what it was parsed for."""
+
+    use: Use
+    connection_string: str = _option(
+        "connectionString",
+        values.connection_string,
+        "a connection string (Endpoint=sb://host/;SharedAccessKeyName=…;SharedAccessKey=…) or amqp://host:port",
+        "Where the namespace is, and the key for it. Needed.",
+        default="",
+        secret=True,
+        default_text="none, must be given",
+    )
+    queue: str | None = _option(
+        "queue", values.entity, "the name of a queue", "The queue. Without it, `topic` or the string's `EntityPath`."
+    )
+    topic: str | None = _option(
+        "topic", values.entity, "the name of a topic", "The topic: to write to, or with `subscription` to read from."
+    )
+    subscription: str | None = _option(
+        "subscription", values.entity, "the name of a subscription", "The subscription of `topic`.", uses=READS
+    )
+    sub_queue: str | None = _option(
+        "subQueue",
+        values.choice(*SUB_QUEUES),
+        "deadLetter or transferDeadLetter",
+        "Read the messages that were set aside instead.",
+        uses=READS,
+    )
+    mode: str = _option(
+        "mode",
+        values.choice(PEEK, CLAIM, RECEIVE_AND_DELETE),
+        "peek, claim or receiveAndDelete",
+        "How messages are read: `peek` leaves them, `claim` takes each exactly once, `receiveAndDelete` at most once. "
+        "A batch read knows `peek` only.",
+        default="",
+        uses=READS,
+        default_text="`peek` for read, `claim` for readStream",
+    )
+    num_partitions: int = _option(
+        "numPartitions",
+        values.integer(1, MOST_PARTITIONS),
+        f"a number from 1 to {MOST_PARTITIONS}",
+        "Into how many tasks a read is split, at most.",
+        default=4,
+        uses=READS,
+    )
+    starting_sequence_number: int | None = _option(
+        "startingSequenceNumber",
+        values.integer(0),
+        "a number of 0 or more",
+        "The first number that is read. With `mode=peek`.",
+        uses=READS,
+        default_text="the oldest message",
+    )
+    ending_sequence_number: int | None = _option(
+        "endingSequenceNumber",
+        values.integer(0),
+        "a number of 0 or more",
+        "The last number that is read. With `mode=peek`.",
+        uses=READS,
+        default_text="read: the newest when the read starts; readStream: no end",
+    )
+    starting_enqueued_time_ms: int | None = _option(
+        "startingEnqueuedTime",
+        values.moment_ms,
+        "a moment such as 2030-01-31T12:00:00Z (UTC when it names no zone), or Unix milliseconds",
+        "Only messages enqueued then or later. With `mode=peek`.",
+        uses=READS,
+        default_text="all",
+    )
+    max_messages_per_trigger: int | None = _option(
+        "maxMessagesPerTrigger",
+        values.integer(1),
+        "a number of 1 or more",
+        "How many messages a micro-batch has at most.",
+        default=10_000,
+        uses=STREAM,
+    )
+    max_bytes_per_trigger: int | None = _option(
+        "maxBytesPerTrigger",
+        values.size,
+        "a number of bytes, also as 64k, 16m or 1g",
+        "How large the messages of a micro-batch are together, about; one message is always taken.",
+        uses=STREAM,
+        default_text="no limit",
+    )
+    max_wait_s: float = _option(
+        "maxWait",
+        values.seconds(0),
+        "a time up to a day: 500ms, 5s, 2m",
+        "How long a micro-batch waits for more messages once it has one.",
+        default=0.2,
+        uses=STREAM,
+        default_text="200ms",
+    )
+    poll_interval_s: float = _option(
+        "pollInterval",
+        values.seconds(0.01),
+        "a time from 10ms to a day: 250ms, 1s",
+        "How often an idle stream asks for messages, at most.",
+        default=0.25,
+        uses=STREAM,
+        default_text="250ms",
+    )
+    claim_name: str | None = _option(
+        "claimName",
+        values.text,
+        "a name",
+        "Marks what this query has claimed. Two queries on one entity need a name each.",
+        uses=STREAM,
+        default_text="made of the entity's address",
+    )
+    fail_on_data_loss: bool = _option(
+        "failOnDataLoss",
+        values.flag,
+        "true or false",
+        "Whether a message that is gone before it was read fails the query, or is only logged.",
+        default=True,
+        uses=STREAM,
+    )
+    application_properties: str = _option(
+        "applicationProperties",
+        values.choice("strings", "json"),
+        "strings or json",
+        'What the values of the column `application_properties` are: plain text, or JSON with the type: `{"int": 5}`.',
+        default="strings",
+    )
+    on_bad_message: str = _option(
+        "onBadMessage",
+        values.bad_messages,
+        "fail, raw (reading), drop or path:<folder> (writing)",
+        "What becomes of a message that cannot be read (`fail`; `raw`: its bytes are the body) or written (`fail`; "
+        "`drop`: logged and counted; `path:<folder>`: kept there as JSON lines with the reason).",
+        default="fail",
+    )
+    write_name: str | None = _option(
+        "writeName",
+        values.text,
+        "a name",
+        "Written again under the same name, rows without a `message_id` get the ids they had. A stream needs none.",
+        uses=WRITE,
+        default_text="a new one for each write",
+    )
+    send_retries: int = _option(
+        "sendRetries",
+        values.integer(0, 1000),
+        "a number from 0 to 1000",
+        "How often messages are sent again, with growing pauses of up to 5 s, while the service takes none.",
+        default=8,
+        uses=WRITE,
+    )
+    ca_file: str | None = _option(
+        "caFile",
+        values.text,
+        "the path of a PEM file, on every machine",
+        "An authority to trust besides those of the system, for TLS.",
+        default_text="none",
+    )
+    request_timeout_s: float = _option(
+        "requestTimeout",
+        values.seconds(0.1),
+        "a time from 100ms to a day: 30s, 2m",
+        "How long to wait for an answer of the service.",
+        default=30.0,
+        default_text="30s",
+    )
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, use: Use) -> Self:
+        """The options for one use, from what Spark hands over; OptionError names what is wrong."""
+        found = check(given)
+        for name in found:
+            option = OPTIONS[name]
+            if use not in option.uses:
+                raise OptionError(f"option '{option.name}' is not for {use}; it is for {' and '.join(option.uses)}")
+        options = cls(use=use, **found)
+        if not options.mode and use != "write":
+            object.__setattr__(options, "mode", MODES[use][0])
+        options._check_together()
+        return options
+
+    @property
+    def entity(self) -> str | None:
+        """The queue, topic or subscription; None only where a writer is told by each row."""
+        if self.queue is not None:
+            return self.queue
+        if self.topic is not None:
+            return self.topic if self.subscription is None else f"{self.topic}/Subscriptions/{self.subscription}"
+        return parse_endpoint(self.connection_string).entity_path
+
+    @property
+    def address(self) -> str:
+        """Where links go: `q`, `t`, `t/Subscriptions/s`, with the sub-queue."""
+        entity = self.entity
+        if entity is None:
+            raise OptionError("option 'queue' or 'topic' is needed")
+        return entity + (SUB_QUEUES[self.sub_queue] if self.sub_queue else "")
+
+    @property
+    def claim(self) -> str:
+        """The name that claims are marked with."""
+        return self.claim_name or f"spark:{self.address}"
+
+    @property
+    def typed_json(self) -> bool:
+        return self.application_properties == "json"
+
+    def connect(self) -> Connection:
+        """A connection of one's own; a connection belongs to one thread and cannot be sent to another process."""
+        tls = None if self.ca_file is None else ssl.create_default_context()
+        if tls is not None:
+            tls.load_verify_locations(self.ca_file)
+        return connect(self.connection_string, tls=tls, timeout=self.request_timeout_s)
+
+    def _check_together(self) -> None:
+        if not self.connection_string:
+            raise OptionError("option 'connectionString' is needed")
+        if self.queue is not None and (self.topic is not None or self.subscription is not None):
+            raise OptionError("option 'queue' stands alone: leave out 'topic' and 'subscription', or it")
+        if self.subscription is not None and self.topic is None:
+            raise OptionError("option 'subscription' needs 'topic'")
+        if self.use == "write":
+            self._check_bad_messages(("fail", "drop"), may_be_folder=True)
+            return
+        if self.topic is not None and self.subscription is None:
+            raise OptionError("option 'topic' needs 'subscription' to be read: a topic keeps no messages itself")
+        if self.mode not in MODES[self.use]:
+            allowed = " or ".join(MODES[self.use])
+            raise OptionError(f"option 'mode' is '{self.mode}', but for {self.use} it must be {allowed}")
+        self._check_bad_messages(("fail", "raw"), may_be_folder=False)
+        _ = self.address
+        first, last = self.starting_sequence_number, self.ending_sequence_number
+        if first is not None and last is not None and last < first:
+            raise OptionError(
+                f"option 'endingSequenceNumber' is {last}, but must not be less than 'startingSequenceNumber' ({first})"
+            )
+        if self.mode != PEEK:
+            for name in ("starting_sequence_number", "ending_sequence_number", "starting_enqueued_time_ms"):
+                if getattr(self, name) is not None:
+                    raise OptionError(f"option '{OPTIONS[name].name}' is for mode=peek only, not for mode={self.mode}")
+        if self.max_bytes_per_trigger is not None and self.mode == PEEK:
+            raise OptionError("option 'maxBytesPerTrigger' is not for mode=peek, which does not know sizes beforehand")
+        if self.claim_name is not None and self.mode != CLAIM:
+            raise OptionError(f"option 'claimName' is for mode=claim only, not for mode={self.mode}")
+
+    def _check_bad_messages(self, allowed: tuple[str, ...], *, may_be_folder: bool) -> None:
+        value = self.on_bad_message
+        if value not in allowed and not (may_be_folder and value.startswith("path:")):
+            choices = " or ".join((*allowed, *(("path:<folder>",) if may_be_folder else ())))
+            raise OptionError(f"option 'onBadMessage' is '{value}', but for {self.use} it must be {choices}")
+
+
+OPTIONS: Final[Mapping[str, Option]] = {
+    each.name: each.metadata["option"] for each in fields(Options) if "option" in each.metadata
+}
+"""By the name of the field."""
+_FIELDS: Final = {option.name.lower(): name for name, option in OPTIONS.items()}
+
+
+def check(given: Mapping[str, str]) -> dict[str, Any]:
+    """Each option for itself, whatever it will be used for: values by field. OptionError names what is wrong."""
+    found: dict[str, Any] = {}
+    for key, text in given.items():
+        name = key.lower()
+        if name in _OF_SPARK or name.startswith(_OF_SPARK_PREFIXES):
+            continue
+        if name not in _FIELDS:
+            raise OptionError(_unknown(key))
+        option = OPTIONS[_FIELDS[name]]
+        try:
+            found[_FIELDS[name]] = option.read(str(text))
+        except (ValueError, OverflowError) as error:
+            raise OptionError(_refusal(option, str(text), error)) from None
+    return found
+
+
+def _unknown(key: str) -> str:
+    close = difflib.get_close_matches(key.lower(), _FIELDS, n=1)
+    known = ", ".join(option.name for option in OPTIONS.values())
+    if close:
+        return f"option '{key}' is not known; did you mean '{OPTIONS[_FIELDS[close[0]]].name}'?"
+    return f"option '{key}' is not known; there are {known}"
+
+
+def _refusal(option: Option, text: str, error: Exception) -> str:
+    if not option.secret:
+        return f"option '{option.name}' is '{text}', but must be {option.rule}"
+    return f"option '{option.name}' must be {option.rule}: {redact(str(error), text)}"
+
+
+_SECRETS: Final = re.compile(r"(?i)(?:SharedAccessKey|SharedAccessSignature)\s*=\s*([^;]+)|//[^/@\s]*:([^/@\s]+)@")
+
+
+def redact(text: str, connection_string: str) -> str:
+    """The text without what is secret in the connection string, for logs and errors."""
+    for match in _SECRETS.finditer(connection_string):
+        text = text.replace((match[1] or match[2]).strip(), "***")
+    return text
+
+
+def table() -> Iterator[tuple[str, str, str, str]]:
+    """For the documentation: name, uses, default, and what it is with its rule."""
+    for each in fields(Options):
+        option: Option | None = each.metadata.get("option")
+        if option is None:
+            continue
+        default = option.default_text or ("none" if each.default is None else _worded(each.default))
+        uses = "all" if option.uses == USES else ", ".join(option.uses)
+        yield option.name, uses, default, f"{option.doc} Must be {option.rule}."
+
+
+def _worded(default: object) -> str:
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"

@@ -1,0 +1,135 @@
+"""Looking at an entity by sequence numbers: where its messages are, and their bytes page by page.
+
+Nothing here locks, counts or changes a message. Numbers may have gaps of any size, and in a partitioned entity the
+upper 16 bits are the partition's, each with numbers of its own: that makes one `extent` for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final
+
+from peeklock.spark.option_values import MAX_NUMBER
+from peeklock.spark.options import Options
+from peeklock.spark.ranges import Ranges, count, join
+from peeklock.spark.reach import Reach
+from peeklock.spark.rows import Head, head_of, number_of
+
+PAGE: Final = 1000
+"""Messages asked for at a time; the service may give fewer, also because of their size."""
+PARTITION_BITS: Final = 48
+_SKEW_MS: Final = 60_000
+"""How far clocks of the service may go back between two messages of ascending number."""
+
+
+class Pages:
+    """Peeks at one entity, over a connection of its own. A context manager."""
+
+    def __init__(self, options: Options) -> None:
+        self._reach = Reach(options)
+
+    def __enter__(self) -> Pages:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._reach.close()
+
+    def peek(self, first: int, most: int = PAGE, *, bodies: bool = True) -> list[bytes]:
+        """The encoded messages from a number on, ascending; empty only when there are none."""
+        return self._reach.attempt("peeking at", lambda: self._reach.peek(first, most, bodies=bodies))
+
+    def between(self, first: int, last: int) -> Iterator[list[bytes]]:
+        """All messages of a range, both ends included, a page at a time."""
+        while first <= last:
+            page = self.peek(first, min(PAGE, last - first + 1))
+            if not page:
+                return
+            reached = number_of(page[-1])
+            while page and reached > last:
+                page.pop()
+                reached = number_of(page[-1]) if page else last
+            if page:
+                yield page
+            first = reached + 1
+
+    def look(self, first: int) -> Head | None:
+        """The first message from a number on, if there is one."""
+        if first > MAX_NUMBER:
+            return None
+        page = self.peek(first, 1, bodies=False)
+        return head_of(page[0]) if page else None
+
+    def last(self, first: int = 0, most: int = MAX_NUMBER) -> int | None:
+        """The highest number there is between two: growing steps until there is nothing, then halving."""
+
+        def seen_from(number: int) -> Head | None:
+            seen = self.look(number) if number <= most else None
+            return seen if seen is not None and seen.number <= most else None
+
+        seen = seen_from(first)
+        if seen is None:
+            return None
+        low, step = seen.number, 1
+        while (seen := seen_from(low + step)) is not None:
+            low, step = seen.number, step * 2
+        nothing_from = low + step
+        while low + 1 < nothing_from:
+            middle = (low + nothing_from) // 2
+            seen = seen_from(middle)
+            if seen is None:
+                nothing_from = middle
+            else:
+                low = seen.number
+        return low
+
+    def extents(self, first: int, last: int) -> Ranges:
+        """Where the messages between two numbers are, one range for each partition that has some."""
+        found: Ranges = []
+        while (seen := self.look(first)) is not None and seen.number <= last:
+            end = min(last, ((seen.number >> PARTITION_BITS) + 1 << PARTITION_BITS) - 1)
+            found.append([seen.number, self.last(seen.number, end) or seen.number])
+            first = end + 1
+        return found
+
+    def ends(self) -> dict[int, int]:
+        """The highest number by the partition; an entity that is not partitioned has one, 0."""
+        return {last >> PARTITION_BITS: last for _, last in self.extents(0, MAX_NUMBER)}
+
+    def enqueued_from(self, extent: list[int], moment_ms: int) -> int:
+        """The number in an extent from which on messages were enqueued at a moment or later, a little early."""
+        return self._first(extent, lambda seen: seen.enqueued_ms >= moment_ms - _SKEW_MS)
+
+    def enqueued_until(self, extent: list[int], moment_ms: int) -> int:
+        """The number in an extent up to which messages were enqueued at a moment or earlier, a little late."""
+        return self._first(extent, lambda seen: seen.enqueued_ms > moment_ms + _SKEW_MS) - 1
+
+    def _first(self, extent: list[int], is_there: Callable[[Head], bool]) -> int:
+        low, high = extent[0], extent[1] + 1
+        while low < high:
+            middle = (low + high) // 2
+            seen = self.look(middle)
+            if seen is None or seen.number >= high or is_there(seen):
+                high = middle
+            else:
+                low = seen.number + 1
+        return low
+
+    def without_gaps(self, extents: Ranges, slices: int) -> Ranges:
+        """The same without the larger gaps, so that shares of it are about equal."""
+        width = max(1, -(-count(extents) // slices))
+        found: Ranges = []
+        for first, last in extents:
+            while first <= last:
+                seen = self.look(first)
+                if seen is None or seen.number > last:
+                    break
+                end = min(last, seen.number + width - 1)
+                found.append([seen.number, end])
+                first = end + 1
+        return join(found)

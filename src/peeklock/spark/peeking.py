@@ -1,0 +1,195 @@
+"""Reading without taking: the batch read, and the stream that follows an entity by its numbers (`mode=peek`).
+
+The driver finds out where messages are and shares the numbers out; each task peeks its own. What was there when a
+batch read began is all it reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from peeklock.spark import ranges
+from peeklock.spark.narrowing import Bounds, narrow, pushes_filters
+from peeklock.spark.option_values import MAX_NUMBER
+from peeklock.spark.options import Options
+from peeklock.spark.pages import PARTITION_BITS, Pages
+from peeklock.spark.ranges import Ranges
+from peeklock.spark.rows import ARROW_SCHEMA, arrow_schema, batch_of
+from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxRows
+
+_LOOKS: Final = 8
+"""For how many parts of a task's share the driver looks for gaps."""
+_WORTH_LOOKING: Final = 10_000
+"""Numbers; for fewer, shares of unequal size cost less than looking."""
+
+
+@dataclass
+class NumbersPartition(InputPartition):
+    """The numbers that one task reads."""
+
+    numbers: Ranges
+
+
+def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
+    """The reader for `spark.read`, which takes filters if Spark is going to hand it some."""
+    return FilteringPeekReader(options, schema) if pushes_filters() else PeekReader(options, schema)
+
+
+class _Peeking:
+    """What both readers do alike. Goes to the tasks, so it keeps no connection."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._bounds = Bounds.of(options)
+
+    def _shares(self, pages: Pages, extents: Ranges) -> list[InputPartition]:
+        parts = self._options.num_partitions
+        if ranges.count(extents) > _WORTH_LOOKING and parts > 1:
+            extents = pages.without_gaps(extents, parts * _LOOKS)
+        return [NumbersPartition(share) for share in ranges.split(extents, parts)]
+
+    def _rows(self, numbers: Ranges) -> Iterator[pa.RecordBatch]:
+        options, earliest = self._options, self._bounds.earliest_ms
+        schema = self._schema if earliest is None else ARROW_SCHEMA
+        with Pages(options) as pages:
+            for first, last in numbers:
+                for page in pages.between(first, last):
+                    batch = batch_of(
+                        page,
+                        options.address,
+                        options.typed_json,
+                        schema=schema,
+                        keep_unreadable=options.on_bad_message == "raw",
+                    )
+                    yield batch if earliest is None else self._since(batch, earliest)
+
+    def _since(self, batch: pa.RecordBatch, earliest_ms: int) -> pa.RecordBatch:
+        earliest = pa.scalar(earliest_ms * 1000, ARROW_SCHEMA.field("enqueued_time").type)
+        kept = batch.filter(pc.greater_equal(batch.column("enqueued_time"), earliest))
+        return pa.RecordBatch.from_arrays([kept.column(name) for name in self._schema.names], schema=self._schema)
+
+
+class PeekReader(_Peeking, DataSourceReader):
+    """The batch read."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        bounds = self._bounds
+        if bounds.is_empty:
+            return _NOTHING
+        with Pages(self._options) as pages:
+            extents = pages.extents(bounds.first, bounds.last)
+            if self._options.sub_queue is None:  # there messages keep the time of another entity
+                extents = [self._by_time(pages, extent) for extent in extents]
+            extents = [[first, last] for first, last in extents if first <= last]
+            return self._shares(pages, extents) or _NOTHING
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, NumbersPartition)
+        return self._rows(partition.numbers)
+
+    def _by_time(self, pages: Pages, extent: list[int]) -> list[int]:
+        first, last = extent
+        if self._bounds.earliest_ms is not None:
+            first = pages.enqueued_from(extent, self._bounds.earliest_ms)
+        if self._bounds.latest_ms is not None:
+            last = pages.enqueued_until(extent, self._bounds.latest_ms)
+        return [first, last]
+
+
+# Spark makes one of its own out of none, which would not be ours.
+_NOTHING: Final[list[InputPartition]] = [NumbersPartition([])]
+
+
+class FilteringPeekReader(PeekReader):
+    """The batch read where Spark hands filters down."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        self._bounds = narrow(self._bounds, filters)
+        return filters  # the bounds are only about right: Spark looks again
+
+
+class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
+    """The stream by numbers. Its offset is the number it reads next."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._pages: Pages | None = None
+        self._target: int | None = None
+        self._asked_at = -1e9
+
+    def initialOffset(self) -> dict[str, int]:
+        first = self._bounds.first
+        if self._bounds.earliest_ms is not None and self._options.sub_queue is None:
+            last = self._looking().last(first)
+            if last is not None:
+                first = self._looking().enqueued_from([first, last], self._bounds.earliest_ms)
+        return {"next": first}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_messages_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
+        """Up to where the next micro-batch reads.
+
+        Before 4.2 Spark says neither where it is nor how much it wants. An offset that goes back then does no harm:
+        the numbers between are gone, and none of them comes again.
+        """
+        first = self._bounds.first if start is None else int(start["next"])
+        nothing_new = {"next": first}
+        if start is not None and time.monotonic() < self._asked_at + self._options.poll_interval_s:
+            return nothing_new
+        reach = min(self._bounds.last, MAX_NUMBER if self._target is None else self._target)
+        last = self._last(first, reach, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if last is None:
+            self._asked_at = time.monotonic()
+            return nothing_new
+        return {"next": last + 1}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._last(self._bounds.first, self._bounds.last, None) or 0
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        first, last = int(start["next"]), int(end["next"]) - 1
+        if last < first:
+            return []
+        return self._shares(self._looking(), [[first, last]])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, NumbersPartition)
+        return self._rows(partition.numbers)
+
+    def stop(self) -> None:
+        pages, self._pages = self._pages, None
+        if pages is not None:
+            pages.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pages": None}
+
+    def _last(self, first: int, reach: int, most: int | None) -> int | None:
+        """The last number of the next micro-batch; None when there is none. Numbers count, whether or not there."""
+        pages = self._looking()
+        seen = pages.look(first)
+        if seen is None or seen.number > reach:
+            return None
+        if seen.number >> PARTITION_BITS:
+            raise ValueError(
+                f"'{self._options.address}' is partitioned: its numbers do not ascend in time, so mode=peek cannot "
+                "follow it. Use mode=claim."
+            )
+        return pages.last(seen.number, reach if most is None else min(reach, seen.number + most - 1))
+
+    def _looking(self) -> Pages:
+        if self._pages is None:
+            self._pages = Pages(self._options)
+        return self._pages

@@ -1,0 +1,250 @@
+"""Capture: messages of queues and subscriptions into Parquet, each exactly once.
+
+`start` makes a stream of one entity into a folder, `capture` runs several of them until they are done or interrupted,
+and `read` gives the rows again. What the rows are is told in `columns`, and the folder's list of files is `lake`'s
+business; which messages a batch has, and that they leave the entity only when the batch is kept, the data source's.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final, Literal
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from peeklock.spark.checkpoints import settle_checkpoint
+from peeklock.spark.pipelines.columns import PARTITIONS, SCHEMA, SCHEMA_VERSION, captured
+from peeklock.spark.pipelines.compaction import compact
+from peeklock.spark.pipelines.entities import entity_options
+from peeklock.spark.pipelines.failures import SPARK_ERRORS
+from peeklock.spark.pipelines.files import files_of
+from peeklock.spark.pipelines.lake import OWN, Lake
+
+PARQUET: Final = "parquet"
+Format = Literal["parquet", "delta", "iceberg"]
+_QUERY: Final = "sql.streaming.queryId"
+_POLL_S: Final = 0.2
+_PATIENCE_S: Final = 10.0
+_PACKAGES: Final = {
+    "delta": "io.delta:delta-spark_2.13:<version>",
+    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:<version>",
+}
+_NOT_THERE: Final = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "Failed to find the data source")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch that is kept."""
+
+    entity: str
+    number: int
+    rows: int
+    files: int
+    bytes: int
+
+
+Told = Callable[[Batch], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where captured rows go, and when."""
+
+    folder: str
+    """For `iceberg` the name of a table may be here instead."""
+    format: Format = "parquet"
+    checkpoint: str | None = None
+    """A folder for what Spark remembers; beside the rows when not given. Without it a capture begins anew."""
+    interval_s: float | None = None
+    """Seconds between two batches; None: one after the other."""
+    until_empty: bool = False
+    """Stop when what was there at the start is captured."""
+    compact_every_s: float | None = None
+    """Merge small files of Parquet that often meanwhile."""
+
+
+def read(spark: SparkSession, folder: str, format: Format = "parquet") -> DataFrame:
+    """All captured rows as of now; capture and compaction meanwhile change nothing of it."""
+    if format == PARQUET:
+        return Lake(spark, folder, SCHEMA_VERSION).read(SCHEMA)
+    if format == "iceberg" and _is_table(folder):
+        return spark.read.table(folder)
+    return spark.read.format(format).load(folder)
+
+
+class Stopped(Exception):
+    """No batch is begun any more."""
+
+
+class Gate:
+    """Lets batches begin until it is closed, and knows which was the last that ended.
+
+    A batch that is interrupted is run again at the next start, which does no harm. But Spark, when it interrupts one
+    that is in the hands of Python, looks for the reason in a text of many pages, and overflows its stack.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._is_closed = False
+        self._ended: dict[str, int] = {}
+
+    @contextmanager
+    def passing(self, entity: str, number: int) -> Iterator[None]:
+        with self._changed:
+            if self._is_closed:
+                raise Stopped("the capture is being stopped")
+            self._inside += 1
+        try:
+            yield
+            self._ended[entity] = number
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Returns when those that had begun have ended."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.wait_for(lambda: not self._inside)
+
+    def last(self, entity: str) -> int:
+        """The last batch that ended well; -1 when none did."""
+        return self._ended.get(entity, -1)
+
+
+def capture(
+    spark: SparkSession,
+    entities: Sequence[str],
+    options: Mapping[str, str],
+    target: Target,
+    told: Told | None = None,
+    stopping: threading.Event | None = None,
+) -> None:
+    """Capture the entities side by side until they are empty, where that was asked for, or until told to stop.
+
+    At the end what is kept is gone from the entities. What was claimed and is not kept yet waits for the next start,
+    and so does the last batch when something fails.
+    """
+    stop = stopping or threading.Event()
+    gate = Gate()
+    queries: dict[str, StreamingQuery] = {}
+    try:
+        for entity in entities:
+            queries[entity] = start(spark, entity, options, target, told, gate)
+        compacted = time.monotonic()
+        while any(query.isActive for query in queries.values()) and not stop.wait(_POLL_S):
+            _raise_failure(queries.values())
+            every = target.compact_every_s if target.format == PARQUET else None
+            if every is not None and time.monotonic() - compacted >= every:
+                compact(spark, target.folder)
+                compacted = time.monotonic()
+        _raise_failure(queries.values())
+    finally:
+        gate.close()
+        for entity, query in queries.items():
+            _await_commit(query, gate.last(entity))
+            query.stop()
+    for entity in entities:
+        checkpoint = files_of(spark, checkpoint_of(spark, entity, target))
+        settle_checkpoint(checkpoint, _source_options(entity, options))
+
+
+def start(
+    spark: SparkSession,
+    entity: str,
+    options: Mapping[str, str],
+    target: Target,
+    told: Told | None = None,
+    gate: Gate | None = None,
+) -> StreamingQuery:
+    """Begin to capture one entity, a queue or `topic/Subscriptions/name`; `options` are those of the data source."""
+    messages = spark.readStream.format("servicebus").options(**_source_options(entity, options)).load()
+    frame = messages if target.format == PARQUET else captured(messages)
+    writer = frame.writeStream.queryName(f"capture {entity}").option(
+        "checkpointLocation", checkpoint_of(spark, entity, target)
+    )
+    if target.until_empty:
+        writer = writer.trigger(availableNow=True)
+    elif target.interval_s is not None:
+        writer = writer.trigger(processingTime=f"{target.interval_s} seconds")
+    if target.format == PARQUET:
+        lake = Lake(spark, target.folder, SCHEMA_VERSION)
+        return writer.foreachBatch(_into(lake, entity, told, gate or Gate())).start()
+    return _start_table(writer.partitionBy(*PARTITIONS), target)
+
+
+def checkpoint_of(spark: SparkSession, entity: str, target: Target) -> str:
+    """What Spark remembers of this entity's capture."""
+    digest = blake2b(entity.lower().encode(), digest_size=4).hexdigest()
+    name = f"{re.sub(r'[^A-Za-z0-9._-]', '-', entity)}-{digest}"
+    if target.checkpoint is not None:
+        return f"{target.checkpoint.rstrip('/')}/{name}"
+    if target.format != PARQUET and _is_table(target.folder):
+        raise ValueError("the capture into a table needs a folder for what Spark remembers: give a checkpoint")
+    return f"{files_of(spark, target.folder).place}/{OWN}/checkpoints/{name}"
+
+
+def _source_options(entity: str, options: Mapping[str, str]) -> dict[str, str]:
+    return {**options, **entity_options(entity), "mode": "claim", "applicationProperties": "json"}
+
+
+def _into(lake: Lake, entity: str, told: Told | None, gate: Gate) -> Callable[[DataFrame, int], None]:
+    """What Spark calls with each batch."""
+
+    def keep(messages: DataFrame, number: int) -> None:
+        with gate.passing(entity, number):
+            query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
+            assert query is not None
+            count = Observation()
+            rows = captured(messages).observe(count, F.count(F.lit(1)).alias("rows"))
+            added = lake.add_batch(rows, PARTITIONS, query, number)
+            if added and told is not None:
+                told(Batch(entity, number, count.get["rows"], len(added), sum(each.size for each in added)))
+
+    return keep
+
+
+def _await_commit(query: StreamingQuery, batch: int) -> None:
+    """Let Spark note that the batch is done, which it does right after it; without that it would be run again."""
+    until = time.monotonic() + _PATIENCE_S
+    while query.isActive and time.monotonic() < until:
+        progress = query.lastProgress
+        if batch < 0 or (progress is not None and progress["batchId"] >= batch):
+            return
+        time.sleep(_POLL_S / 10)
+
+
+def _start_table(writer: DataStreamWriter, target: Target) -> StreamingQuery:
+    """Into a table format of others, which keeps each batch once by itself."""
+    writer = writer.format(target.format).outputMode("append")
+    try:
+        return writer.toTable(target.folder) if _is_table(target.folder) else writer.start(target.folder)
+    except SPARK_ERRORS as error:
+        if any(sign in str(error) for sign in _NOT_THERE):
+            raise ValueError(
+                f"this Spark has no '{target.format}': start it with that package, "
+                f"for example by --conf spark.jars.packages={_PACKAGES[target.format]}"
+            ) from None
+        raise
+
+
+def _is_table(name: str) -> bool:
+    """A name such as `catalog.messages.orders`, and not a path."""
+    return "/" not in name and "." in name
+
+
+def _raise_failure(queries: Iterable[StreamingQuery]) -> None:
+    for query in queries:
+        if not query.isActive and query.exception() is not None:
+            query.awaitTermination()  # raises it

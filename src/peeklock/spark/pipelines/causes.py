@@ -1,0 +1,240 @@
+"""Why messages failed, as far as the messages tell: what the failed share and the others do not.
+
+A fact is something that holds for a message: a field, an application property or a top-level member of a JSON body
+with its value, the rough size of the body. For each group of failed messages every fact is counted among them and
+among the others, and the score is the difference of the two shares: 1 when all failed messages have it and none of the
+others, 0 when it says nothing. Nothing is learnt or weighed, so that each line of the result can be checked by hand.
+A high score is a hint where to look, not a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+FIELDS: Final = (
+    "subject",
+    "content_type",
+    "session_id",
+    "partition_key",
+    "correlation_id",
+    "reply_to",
+    "reply_to_session_id",
+    "to",
+)
+FIELD, PROPERTY, BODY, SIZE = "field", "property", "body", "size"
+VALUE, PRESENT, MISSING, ANY = "value", "present", "missing", "any"
+"""What is said of a name: that it has this value, has one, has none; and what holds for every message."""
+GROUP: Final = ("sent_to", "entity", "dead_letter_reason")
+SCHEMA: Final = (
+    "entity string, dead_letter_reason string, rank int, kind string, name string, says string, value string, "
+    "score double, failed_with long, failed long, others_with long, others long, "
+    "failed_share double, others_share double, lift double"
+)
+"""Of the likely causes. `lift` is how much more frequent it is among the failed; null when no other has it."""
+
+FEWEST: Final = 3
+"""Of how many messages a group, and the others, must be: what one or two messages share is no pattern."""
+LEAST_SCORE: Final = 0.1
+LONGEST_VALUE: Final = 200
+LARGEST_BODY: Final = 64 * 1024
+"""Bodies that are larger are not looked into."""
+_NOT_A_CAUSE: Final = ("DeadLetterReason", "DeadLetterErrorDescription", "peeklock-claim")
+"""Properties that were added because the message failed, or was read."""
+_SIZES: Final = (("1 KiB", 1 << 10), ("16 KiB", 1 << 14), ("64 KiB", 1 << 16), ("256 KiB", 1 << 18), ("1 MiB", 1 << 20))
+_SUBSCRIPTION: Final = "(?i)/subscriptions/.*$"
+_SUB_QUEUE: Final = r"(?i)(/\$transfer)?/\$deadletterqueue$"
+
+
+def owner(entity: Column) -> Column:
+    """The queue or subscription that a dead-letter queue belongs to; any other entity itself."""
+    return F.regexp_replace(entity, _SUB_QUEUE, "")
+
+
+def sent_to(entity: Column) -> Column:
+    """The queue or topic that the messages of an entity were sent to, as text that compares without case."""
+    return F.lower(F.regexp_replace(owner(entity), _SUBSCRIPTION, ""))
+
+
+def text_of(body: Column, largest: int = LARGEST_BODY) -> Column:
+    """A body that is text, and not too large for a look; null for any other."""
+    text = body.cast("string")
+    return F.when((F.octet_length(body) <= largest) & F.is_valid_utf8(text), text)
+
+
+def facts(frame: DataFrame, *keep: str) -> DataFrame:
+    """A row for all that can be said of each message: `kind`, `name`, `says`, `value`, beside the columns to keep."""
+    fields = F.array(*(_fact(F.lit(FIELD), F.lit(name), F.col(name)) for name in FIELDS))
+    properties = F.filter(F.map_entries("application_properties"), lambda each: ~each["key"].isin(*_NOT_A_CAUSE))
+    members = F.map_entries(F.from_json(text_of(F.col("body")), "map<string,string>"))
+    found = F.concat(
+        fields,
+        _facts_of(PROPERTY, properties),
+        _facts_of(BODY, members),
+        F.array(_fact(F.lit(SIZE), F.lit("body"), _size(F.octet_length("body")))),
+    )
+    values = F.filter(F.array_distinct(found), lambda each: each["value"].isNotNull())
+    nothing = F.lit(None).cast("string")
+    names = F.array_distinct(F.transform(values, lambda each: _said(each["kind"], each["name"], PRESENT, nothing)))
+    every = F.array(_said(F.lit(""), F.lit(""), ANY, nothing))
+    exact = F.transform(values, lambda each: _said(each["kind"], each["name"], VALUE, each["value"]))
+    said = F.concat(exact, names, every)
+    return frame.select(*keep, F.explode(said).alias("fact")).select(*keep, "fact.*")
+
+
+def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
+    """Those of the others that were sent where failed ones were, and are none of them.
+
+    Another subscription of the same topic has messages that failed here: they are left out by their ids.
+    """
+    places = failed.select(sent_to(F.col("entity")).alias("sent_to")).distinct()
+    ids = failed.select(sent_to(F.col("entity")).alias("sent_to"), "message_id").distinct()
+    placed = others.withColumn("sent_to", sent_to(F.col("entity")))
+    kept = placed.join(F.broadcast(places), "sent_to", "left_semi").join(ids, ["sent_to", "message_id"], "left_anti")
+    return kept.select(*others.columns)
+
+
+def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFrame:
+    """What tells the failed of each entity and reason from the others best; `SCHEMA`. Runs at once.
+
+    The others are compared with what failed of the same queue or topic: see `successful`. Spark counts, and leaves
+    only what is frequent enough to matter, which is little: at most ten values of a name.
+    """
+    place = sent_to(F.col("entity"))
+    owned = failed.withColumns({"sent_to": place, "entity": owner(F.col("entity"))})
+    frequent = _counted(owned, GROUP).where(_is_frequent()).collect()
+    spark = failed.sparkSession
+    asked = {(row.sent_to, row.kind, row.name, row.value) for row in frequent if row.says == VALUE}
+    candidates = spark.createDataFrame([*asked], "sent_to string, kind string, name string, value string")
+    counted = _counted(others.withColumn("sent_to", place), ("sent_to",))
+    values = counted.where(F.col("says") == VALUE)
+    compared = values.join(F.broadcast(candidates), ["sent_to", "kind", "name", "value"], "left_semi").unionByName(
+        counted.where((F.col("says") != VALUE) & _is_frequent())
+    )
+    rows = _compared(_tallies(frequent, GROUP), _tallies(compared.collect(), ("sent_to",)), top)
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def statement(kind: str, name: str, says: str, value: str | None) -> str:
+    """A fact in words."""
+    if kind == SIZE:
+        return f"body of {value}"
+    what = f"body.{name}" if kind == BODY else name
+    return {VALUE: f"{what} = {value}", PRESENT: f"{what} is there", MISSING: f"{what} is missing"}[says]
+
+
+def _fact(kind: Column, name: Column, value: Column) -> Column:
+    text = F.substring(value.cast("string"), 1, LONGEST_VALUE)
+    return F.struct(kind.alias("kind"), name.alias("name"), text.alias("value"))
+
+
+def _facts_of(kind: str, entries: Column) -> Column:
+    none = F.array().cast("array<struct<kind:string,name:string,value:string>>")
+    return F.coalesce(F.transform(entries, lambda each: _fact(F.lit(kind), each["key"], each["value"])), none)
+
+
+def _size(octets: Column) -> Column:
+    bucket = F.when(octets <= _SIZES[0][1], F.lit(f"up to {_SIZES[0][0]}"))
+    for (smaller, _), (larger, most) in pairwise(_SIZES):
+        bucket = bucket.when(octets <= most, F.lit(f"{smaller} to {larger}"))
+    return bucket.when(octets.isNotNull(), F.lit(f"more than {_SIZES[-1][0]}"))
+
+
+# --- counting, on Spark
+
+
+def _said(kind: Column, name: Column, says: str, value: Column) -> Column:
+    return F.struct(kind.alias("kind"), name.alias("name"), F.lit(says).alias("says"), value.alias("value"))
+
+
+def _counted(frame: DataFrame, group: Sequence[str]) -> DataFrame:
+    """How many messages of a group each fact holds for, and how many there are."""
+    found = facts(frame, *group).groupBy(*group, "kind", "name", "says", "value").agg(F.count("*").alias("with"))
+    total = F.max(F.when(F.col("says") == ANY, F.col("with"))).over(Window.partitionBy(*group))
+    return found.withColumn("of", total).where(F.col("of") >= FEWEST)
+
+
+def _is_frequent() -> Column:
+    # The score is a difference of shares: with less than that of one it cannot be reached.
+    return F.col("with") >= F.col("of") * LEAST_SCORE
+
+
+# --- comparing, here
+
+
+Fact = tuple[str, str, str, str | None]
+"""Kind, name, what it says, value."""
+Tally = dict[Fact, int]
+_ALL: Final[Fact] = ("", "", ANY, None)
+
+
+def _tallies(rows: Iterable[Row], group: Sequence[str]) -> dict[tuple[str | None, ...], Tally]:
+    """How many messages each fact holds for, by the group."""
+    found: dict[tuple[str | None, ...], Tally] = {}
+    for row in rows:
+        tally = found.setdefault(tuple(row[name] for name in group), {})
+        tally[row["kind"], row["name"], row["says"], row["value"]] = row["with"]
+    return found
+
+
+def _compared(
+    failed: Mapping[tuple[str | None, ...], Tally], others: Mapping[tuple[str | None, ...], Tally], top: int
+) -> list[tuple[Any, ...]]:
+    rows = []
+    for (place, entity, reason), tally in sorted(failed.items(), key=lambda item: [each or "" for each in item[0][1:]]):
+        if (place,) in others:
+            best = sorted(_scored(tally, others[place,]), key=lambda cause: cause.order)[:top]
+            rows += [(entity, reason, rank, *cause.columns) for rank, cause in enumerate(best, 1)]
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    fact: Fact
+    failed_with: int
+    failed: int
+    others_with: int
+    others: int
+
+    @property
+    def score(self) -> float:
+        return self.failed_with / self.failed - self.others_with / self.others
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        return (-self.score, -self.failed_with, *(each or "" for each in self.fact))
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        failed_share, others_share = self.failed_with / self.failed, self.others_with / self.others
+        lift = failed_share / others_share if others_share else None
+        counted = (self.failed_with, self.failed, self.others_with, self.others)
+        return (*self.fact, self.score, *counted, failed_share, others_share, lift)
+
+
+def _scored(failed: Tally, others: Tally) -> Iterator[_Cause]:
+    """What is telling enough; not that a name is there when one of its values says as much."""
+    of, of_others = failed[_ALL], others[_ALL]
+    best: dict[tuple[str, str], float] = {}
+    found: list[_Cause] = []
+    for fact, count in failed.items():
+        if fact != _ALL:
+            found.append(_Cause(fact, count, of, others.get(fact, 0), of_others))
+    for (kind, name, says, _), count in others.items():
+        if says == PRESENT:
+            lack = of - failed.get((kind, name, PRESENT, None), 0)
+            found.append(_Cause((kind, name, MISSING, None), lack, of, of_others - count, of_others))
+    for cause in found:
+        kind, name, says, _ = cause.fact
+        if says == VALUE:
+            best[kind, name] = max(best.get((kind, name), 0.0), cause.score)
+    for cause in found:
+        kind, name, says, _ = cause.fact
+        least = best.get((kind, name), 0.0) if says == PRESENT else 0.0
+        if cause.score >= least + LEAST_SCORE:
+            yield cause

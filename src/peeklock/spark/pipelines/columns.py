@@ -1,0 +1,67 @@
+"""Captured rows: their columns, and messages as such rows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DateType, IntegerType, MapType, StringType, StructField, StructType, TimestampType
+
+from peeklock.spark.rows import SCHEMA as MESSAGES
+
+SCHEMA_VERSION: Final = 1
+"""Of the rows below; every row has it. A version is never changed, a column more is a new one."""
+PARTITIONS: Final = ("entity", "date", "hour")
+_TEXTS = MapType(StringType(), StringType())
+_PARTITION_FIELDS: Final = [
+    StructField("entity", StringType()),
+    StructField("date", DateType()),
+    StructField("hour", IntegerType()),
+]
+IN_FILES: Final = StructType(
+    [
+        *(field for field in MESSAGES.fields if field.name != "entity"),
+        StructField("typed_properties", _TEXTS),
+        StructField("captured_at", TimestampType()),
+        StructField("schema_version", IntegerType()),
+    ]
+)
+"""The columns in a file; the others are in its path."""
+SCHEMA: Final = StructType([*IN_FILES.fields, *_PARTITION_FIELDS])
+
+_UTC: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"}
+
+
+def captured(messages: DataFrame) -> DataFrame:
+    """The rows that are kept, of messages whose application properties were read with their types (as JSON).
+
+    The properties are plain text again, as anyone wants to ask for them, and `typed_properties` has those that are no
+    text, with their types, so that nothing is lost.
+    """
+    typed = F.col("application_properties")
+    seconds = F.unix_seconds(F.coalesce("enqueued_time", "captured_at"))
+    return (
+        messages.withColumn("typed_properties", F.map_filter(typed, lambda _, value: ~_is_text(value)))
+        .withColumn("application_properties", F.transform_values(typed, lambda _, value: _plain(value)))
+        .withColumn("captured_at", F.current_timestamp())
+        .withColumn("schema_version", F.lit(SCHEMA_VERSION))
+        # By arithmetic: what a date is must not depend on the time zone of the session.
+        .withColumn("date", F.date_add(F.lit("1970-01-01").cast("date"), F.floor(seconds / 86400).cast("int")))
+        .withColumn("hour", F.pmod(F.floor(seconds / 3600), F.lit(24)).cast("int"))
+        .select(*SCHEMA.fieldNames())
+    )
+
+
+def _is_text(value: Column) -> Column:
+    return value.startswith('{"string":')
+
+
+def _plain(value: Column) -> Column:
+    """A typed value as the text that the data source has for it without types."""
+    moment = F.timestamp_millis(F.get_json_object(value, "$.timestamp").cast("long"))
+    return (
+        F.when(_is_text(value), F.get_json_object(value, "$.string"))
+        .when(value.startswith('{"timestamp":'), F.get_json_object(F.to_json(F.struct(moment.alias("m")), _UTC), "$.m"))
+        .otherwise(F.element_at(F.map_values(F.from_json(value, _TEXTS)), 1))
+    )

@@ -1,0 +1,107 @@
+"""Compaction: many small files of captured rows into few large ones, without readers noticing.
+
+Who reads while files are merged sees each row once: the list of files is changed in one step, and the old files stay
+for some time, for those that began to read before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from peeklock.spark.pipelines.columns import IN_FILES, SCHEMA_VERSION
+from peeklock.spark.pipelines.lake import DataFile, Lake
+
+TARGET_BYTES: Final = 128 * 1024 * 1024
+KEEP_MS: Final = 3600 * 1000
+_LARGE: Final = 0.75
+"""A file of at least this part of the target is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Files of one partition that became one."""
+
+    partition: str
+    files: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What a compaction did."""
+
+    merged: int
+    """Files that were merged."""
+    into: int
+    removed: int
+    """Files that were replaced earlier, and are gone now."""
+
+
+def compact(
+    spark: SparkSession,
+    folder: str,
+    *,
+    target_bytes: int = TARGET_BYTES,
+    keep_ms: int = KEEP_MS,
+    told: Callable[[Merged], None] | None = None,
+) -> Compacted:
+    """Merge the small files of each partition, and remove those that were replaced longer ago than `keep_ms`.
+
+    May run beside captures and other compactions, and be killed at any moment.
+    """
+    lake = Lake(spark, folder, SCHEMA_VERSION)
+    if not lake.files.exists():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    removed = lake.clean(keep_ms)
+    done: list[Merged] = []
+    for group in groups(lake.listing().files, target_bytes):
+        merged = _merge(spark, lake, group)
+        if merged is None:
+            continue
+        done.append(merged)
+        if told is not None:
+            told(merged)
+    if done:
+        removed += lake.clean(keep_ms)
+    return Compacted(sum(each.files for each in done), len(done), removed)
+
+
+def groups(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
+    """Small files of one partition and one version that make about one file of the target size."""
+    partitions: dict[tuple[str, int], list[DataFile]] = {}
+    for each in files:
+        if each.size < target_bytes * _LARGE:
+            partitions.setdefault((each.partition, each.schema), []).append(each)
+    for small in partitions.values():
+        group: list[DataFile] = []
+        for each in small:
+            if group and sum(one.size for one in group) + each.size > target_bytes:
+                if len(group) > 1:
+                    yield group
+                group = []
+            group.append(each)
+        if len(group) > 1:
+            yield group
+
+
+def _merge(spark: SparkSession, lake: Lake, group: list[DataFile]) -> Merged | None:
+    """None when somebody else merged some of them meanwhile."""
+    name = f"compacted-{uuid4().hex}"
+    paths = [f"{lake.files.place}/{each.path}" for each in group]
+    # In the order of their numbers rows compress better, and a range of numbers is found faster.
+    rows = spark.read.schema(IN_FILES).parquet(*paths).coalesce(1).sortWithinPartitions("sequence_number")
+    partition = group[0].partition
+    new = lake.write(rows, name, below=partition)
+    replaced = lake.replace(group, new)
+    if not replaced:
+        lake.discard(new)
+    lake.settle(name)
+    if not replaced:
+        return None
+    return Merged(partition, len(group), sum(each.size for each in group), sum(each.size for each in new))

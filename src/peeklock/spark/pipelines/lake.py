@@ -1,0 +1,264 @@
+"""A folder of Parquet files that several write to and any Spark reads: which of the files in it count.
+
+Every change is a commit: a list of all files that count, in `_spark_metadata`, in the form in which Spark's own file
+sink keeps its list. So a plain `spark.read.parquet(folder)` sees what one commit says, never a half of a change, and a
+file that was replaced stays for readers that began before. A list also says which batch of which query came last, so
+that a batch that is run again is not added again.
+
+Knows files and lists. Leaves what the rows are to `capture`, and which files to merge to `compaction`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from posixpath import dirname
+from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from peeklock.spark.pipelines.files import Files, Found, files_of
+
+LISTS: Final = "_spark_metadata"
+OWN: Final = "_peeklock"
+STAGING: Final = f"{OWN}/staging"
+UNFINISHED: Final = f"{OWN}/unfinished"
+REPLACED: Final = f"{OWN}/replaced"
+LISTS_KEPT: Final = 20
+"""Readers look for the newest list and open it a moment later."""
+ABANDONED_MS: Final = 24 * 3600 * 1000
+"""After that long, who has not finished never will."""
+
+_OF_OTHERS: Final = "{} is written to by a stream of Spark that is not ours: capture into a folder of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that counts."""
+
+    path: str
+    size: int
+    modified_ms: int
+    schema: int
+    """The version of the columns in it."""
+
+    @property
+    def partition(self) -> str:
+        return dirname(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one commit says."""
+
+    version: int = -1
+    files: tuple[DataFile, ...] = ()
+    batches: Mapping[str, int] = field(default_factory=dict)
+    """The last batch of each query."""
+    uri: str = ""
+    """Where the folder was then."""
+
+
+class Lake:
+    """One folder. `schema_version` is that of the rows which are added."""
+
+    def __init__(self, spark: SparkSession, folder: str, schema_version: int) -> None:
+        self._spark = spark
+        self._schema_version = schema_version
+        self.files: Files = files_of(spark, folder)
+
+    def listing(self) -> Listing:
+        """The newest."""
+        while True:
+            versions = self._versions()
+            if not versions:
+                return Listing()
+            try:
+                return _parse(versions[-1], self.files.read(_list_path(versions[-1])))
+            except FileNotFoundError:  # so many commits since then that it was dropped already
+                continue
+
+    def read(self, schema: StructType) -> DataFrame:
+        """All rows, with the partition columns."""
+        listing = self.listing()
+        if not listing.files:
+            if not self.files.exists():
+                raise FileNotFoundError(f"there is no folder {self.files.place}")
+            return self._spark.createDataFrame([], schema)
+        newest = max(each.schema for each in listing.files)
+        if newest > self._schema_version:
+            raise ValueError(
+                f"{self.files.place} was written with version {newest} of the columns, and this program knows "
+                f"{self._schema_version}: use a newer one"
+            )
+        if listing.uri != self.files.uri:  # moved: a list has whole addresses
+            self.commit(lambda found: found)
+        return self._spark.read.schema(schema).parquet(self.files.place)
+
+    def add_batch(self, frame: DataFrame, partitions: Sequence[str], query: str, batch: int) -> list[DataFile] | None:
+        """Write the rows and have them count, all or none; None when this batch was added before."""
+        name = f"{query}-{batch}"
+        # A query that was stopped may still be at it in this process when it is started again.
+        with _lock(f"{self.files.uri} {query}"):
+            if self.listing().batches.get(query, -1) >= batch:
+                return None
+            self._forget(name)
+            added = self.write(frame, name, partitions)
+            if added:  # without rows there is nothing that could be added twice
+                self.commit(lambda found: _with_batch(found, added, query, batch))
+            self.settle(name)
+            return added
+
+    def write(self, frame: DataFrame, name: str, partitions: Sequence[str] = (), below: str = "") -> list[DataFile]:
+        """Files in their places that do not count yet. They are noted until `settle`, so that they can be found."""
+        staging = f"{STAGING}/{name}"
+        frame.write.partitionBy(*partitions).mode("overwrite").parquet(f"{self.files.place}/{staging}")
+        written = [each for each in self.files.walk(staging) if each.path.endswith(".parquet")]
+        placed: list[tuple[Found, str]] = []
+        for number, found in enumerate(written):
+            folder = below or dirname(found.path)[len(staging) + 1 :]
+            placed.append((found, f"{folder}/{name}-{number:04}.parquet"))
+        self.files.create(f"{UNFINISHED}/{name}.json", _note([target for _, target in placed]))
+        for found, target in placed:
+            self.files.move(found.path, target)
+        self.files.delete(staging)
+        return [DataFile(path, found.size, found.modified_ms, self._schema_version) for found, path in placed]
+
+    def settle(self, name: str) -> None:
+        """What was written under the name counts now, or is gone."""
+        self.files.delete(f"{UNFINISHED}/{name}.json")
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
+        """Have the new files count instead of the old; False, and nothing done, when somebody else replaced them."""
+        gone = {each.path for each in old}
+        # Before the commit: a note too many does no harm, a file that nobody remembers stays for ever.
+        self.files.create(f"{REPLACED}/{uuid4().hex}.json", _note(sorted(gone)))
+        replaced = False
+
+        def change(found: Listing) -> Listing | None:
+            nonlocal replaced
+            replaced = gone <= {each.path for each in found.files}
+            if not replaced:
+                return None
+            return replace(found, files=(*(each for each in found.files if each.path not in gone), *new))
+
+        self.commit(change)
+        return replaced
+
+    def discard(self, files: Iterable[DataFile]) -> None:
+        """Remove files that never counted."""
+        for each in files:
+            self.files.delete(each.path)
+
+    def commit(self, change: Callable[[Listing], Listing | None]) -> None:
+        """Make the change to the newest list, again when somebody else was faster; None changes nothing."""
+        while True:
+            found = self.listing()
+            wanted = change(found)
+            if wanted is None:
+                return
+            if self.files.create(_list_path(found.version + 1), _format(wanted, self.files.uri)):
+                for version in self._versions()[:-LISTS_KEPT]:
+                    self.files.delete(_list_path(version))
+                return
+
+    def clean(self, keep_ms: int, now_ms: int | None = None) -> int:
+        """Remove files that were replaced longer ago than that, and what was never finished; how many."""
+        now = int(time.time() * 1000) if now_ms is None else now_ms
+        live = {each.path for each in self.listing().files}
+        removed = 0
+        for kind, after in ((UNFINISHED, ABANDONED_MS), (REPLACED, keep_ms)):
+            for note, at, paths in self._notes(kind):
+                if kind == UNFINISHED and live.issuperset(paths):
+                    self.files.delete(note)  # it was finished, and only the note had no time to go
+                elif now - at >= after:
+                    for path in paths:
+                        if path not in live:
+                            self.files.delete(path)
+                            removed += 1
+                    if not live.intersection(paths) or now - at >= ABANDONED_MS:
+                        self.files.delete(note)
+        return removed
+
+    def _forget(self, name: str) -> None:
+        """Remove what an attempt that was killed has left of a batch that does not count."""
+        path = f"{UNFINISHED}/{name}.json"
+        if self.files.exists(path):
+            for each in json.loads(self.files.read(path))["files"]:
+                self.files.delete(each)
+            self.files.delete(path)
+
+    def _notes(self, kind: str) -> Iterator[tuple[str, int, list[str]]]:
+        for name in self.files.names(kind):
+            if name.endswith(".json") and not name.startswith("."):
+                note = json.loads(self.files.read(f"{kind}/{name}"))
+                yield f"{kind}/{name}", note["at"], note["files"]
+
+    def _versions(self) -> list[int]:
+        names = self.files.names(LISTS)
+        if any(name.isdigit() for name in names):
+            raise ValueError(_OF_OTHERS.format(self.files.place))
+        stems = (name.removesuffix(".compact") for name in names)
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+_locks: dict[str, threading.Lock] = {}
+
+
+def _lock(name: str) -> threading.Lock:
+    return _locks.setdefault(name, threading.Lock())
+
+
+def _with_batch(found: Listing, added: Sequence[DataFile], query: str, batch: int) -> Listing:
+    return replace(found, files=(*found.files, *added), batches={**found.batches, query: batch})
+
+
+def _list_path(version: int) -> str:
+    # Lists with this ending are whole ones for Spark, the others only what was added.
+    return f"{LISTS}/{version}.compact"
+
+
+def _note(paths: Sequence[str]) -> str:
+    return json.dumps({"at": int(time.time() * 1000), "files": list(paths)})
+
+
+def _format(listing: Listing, uri: str) -> str:
+    """The first line is the version of the form. Members that Spark does not know are ours, and it passes them over."""
+    lines = ["v1"]
+    for number, each in enumerate(listing.files):
+        entry: dict[str, Any] = {
+            "path": f"{uri}/{quote(each.path, safe='/=')}",
+            "size": each.size,
+            "isDir": False,
+            "modificationTime": each.modified_ms,
+            "blockReplication": 1,
+            "blockSize": 128 * 1024 * 1024,
+            "action": "add",
+            "file": each.path,
+            "schema": each.schema,
+        }
+        if number == 0:
+            entry |= {"folder": uri, "batches": dict(listing.batches)}
+        lines.append(json.dumps(entry))
+    return "\n".join(lines)
+
+
+def _parse(version: int, text: str) -> Listing:
+    lines = text.splitlines()
+    if lines[0] != "v1":
+        raise ValueError(f"the list of files {_list_path(version)} is of an unknown kind: {lines[0][:20]!r}")
+    entries = [json.loads(line) for line in lines[1:]]
+    try:
+        files = tuple(
+            DataFile(each["file"], each["size"], each["modificationTime"], each["schema"]) for each in entries
+        )
+    except KeyError:
+        raise ValueError(_OF_OTHERS.format("the folder")) from None
+    first = entries[0] if entries else {}
+    return Listing(version, files, first.get("batches", {}), first.get("folder", ""))

@@ -1,0 +1,278 @@
+"""The flow report: what captured messages tell of rates, sizes, waiting, deliveries, sessions, duplicates, properties.
+
+`measured` takes from a DataFrame with the connector's columns and `captured_at` what the tables are made of, without
+the bodies; each function over that is a table, and `tables` makes them all. The page that shows them is `page`'s.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from peeklock.spark.pipelines.page import Report, render
+from peeklock.spark.pipelines.plots import step_for
+from peeklock.spark.pipelines.tables import Tables, Told, kept, rows_of, write_tables, written
+
+PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+TOP: Final = 50
+"""Rows for each entity of the tables of sessions, duplicates and properties."""
+POINTS: Final = 120
+"""Of a plot, at most, along its time."""
+_KEY: Final = ("entity", "sequence_number")
+_TAKEN: Final = (
+    "message_id",
+    "session_id",
+    "enqueued_time",
+    "captured_at",
+    "delivery_count",
+    "application_properties",
+)
+_ACCURACY: Final = 10_000
+"""Of percentiles: off by one part in so many of the ranks."""
+
+
+def tables(captured: DataFrame, top: int = TOP) -> Tables:
+    """All tables by their names, of what is `measured`."""
+    return {
+        "entities": entities(captured),
+        "rates": rates(captured),
+        "latency": latency(captured),
+        "latency_by_minute": latency(captured, F.date_trunc("minute", "captured_at").alias("minute")),
+        "sizes": sizes(captured),
+        "deliveries": deliveries(captured),
+        "sessions": sessions(captured, top),
+        "session_skew": session_skew(captured),
+        "duplicates": duplicates(captured, top),
+        "properties": properties(captured, top),
+    }
+
+
+STEPS: Final = 11
+"""How often `publish` tells of something that it made."""
+
+
+def publish(captured: DataFrame, folder: str, page: Path, source: str, told: Told = lambda _: None) -> Report:
+    """Make the tables in the folder, which may be on any storage that Spark knows, and the page on this machine."""
+    spark = captured.sparkSession
+    with kept(measured(captured)) as frame:
+        made = tables(frame)
+        write_tables(made, folder, told)
+        # Read again rather than made again; one file each, so in the order that it was written in.
+        rows = {name: rows_of(written(spark, folder, name, table)) for name, table in made.items()}
+        every = _step(frame)
+        report = Report(
+            source=source,
+            made_at=datetime.now(UTC),
+            tables=rows,
+            every=every,
+            rates=rows_of(rates(frame, _interval(every))),
+            latency=rows_of(latency_of_all(frame, _interval(every))),
+        )
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(render(report), encoding="utf-8")
+    told("page")
+    return report
+
+
+def measured(captured: DataFrame) -> DataFrame:
+    """A row for each message: what is told of it, the size and a hash of its body, and how many `rows` have it.
+
+    A message is captured once; should it be there more than once, it counts once, and is told of in `entities`.
+    """
+    taken = captured.select(
+        *_KEY,
+        *_TAKEN,
+        F.coalesce(F.octet_length("body"), F.lit(0)).alias("size"),
+        F.xxhash64("body").alias("body_hash"),
+    )
+    firsts = [F.first(name).alias(name) for name in taken.columns if name not in _KEY]
+    return taken.groupBy(*_KEY).agg(F.count("*").alias("rows"), *firsts)
+
+
+def between(
+    captured: DataFrame,
+    first: datetime | None = None,
+    last: datetime | None = None,
+    entities: tuple[str, ...] = (),
+) -> DataFrame:
+    """Only messages enqueued from `first` on and before `last`, and of these entities, if any are named."""
+    if first is not None:
+        captured = captured.where(F.col("enqueued_time") >= F.lit(first))
+    if last is not None:
+        captured = captured.where(F.col("enqueued_time") < F.lit(last))
+    if entities:
+        captured = captured.where(F.lower("entity").isin(*(each.lower() for each in entities)))
+    return captured
+
+
+def entities(captured: DataFrame) -> DataFrame:
+    """A line for each entity.
+
+    `repeated_ids` is how many messages have an id that another had before them, `captured_again` how many rows are of
+    a message that another row has already.
+    """
+    by_entity = captured.groupBy("entity").agg(
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.min("enqueued_time").alias("first"),
+        F.max("enqueued_time").alias("last"),
+        F.count_distinct("session_id").alias("sessions"),
+        F.max("delivery_count").alias("most_deliveries"),
+        (F.count("message_id") - F.count_distinct("message_id")).alias("repeated_ids"),
+        (F.sum("rows") - F.count("*")).alias("captured_again"),
+    )
+    return by_entity.orderBy(F.desc("messages"), "entity")
+
+
+def rates(captured: DataFrame, every: str = "1 minute") -> DataFrame:
+    """Messages and bytes that were enqueued in each minute, or another span."""
+    window = F.window("enqueued_time", every).getField("start").alias("minute")
+    by_minute = captured.groupBy("entity", window).agg(
+        F.count("*").alias("messages"),
+        F.sum("size").alias("bytes"),
+        F.avg("size").alias("mean_size"),
+        F.max("size").alias("largest"),
+    )
+    return by_minute.orderBy("entity", "minute")
+
+
+def latency(captured: DataFrame, *by: Column) -> DataFrame:
+    """Seconds from enqueued to captured. A clock that is behind shows as less than nothing, and is left so."""
+    waited = F.unix_micros("captured_at") - F.unix_micros("enqueued_time")
+    known = captured.where(waited.isNotNull())
+    grouped = known.groupBy("entity", *by).agg(F.count("*").alias("messages"), *_spread(waited / 1e6, "seconds"))
+    return grouped.orderBy(*grouped.columns[: 1 + len(by)])
+
+
+def latency_of_all(captured: DataFrame, every: str) -> DataFrame:
+    """The same over all entities, in each span of time by when messages were captured."""
+    window = F.window("captured_at", every).getField("start").alias("minute")
+    return latency(captured.withColumn("entity", F.lit("")), window)
+
+
+def sizes(captured: DataFrame) -> DataFrame:
+    """Bytes of the bodies."""
+    return (
+        captured.groupBy("entity")
+        .agg(F.count("*").alias("messages"), *_spread(F.col("size"), "bytes"))
+        .orderBy("entity")
+    )
+
+
+def deliveries(captured: DataFrame) -> DataFrame:
+    """How many messages had been delivered how often before, and their share."""
+    counted = captured.groupBy("entity", "delivery_count").agg(F.count("*").alias("messages"))
+    return _with_share(counted).orderBy("entity", "delivery_count")
+
+
+def sessions(captured: DataFrame, top: int = TOP) -> DataFrame:
+    """The largest sessions, their share of the entity's messages, and how long each went on."""
+    counted = (
+        captured.where("session_id IS NOT NULL")
+        .groupBy("entity", "session_id")
+        .agg(
+            F.count("*").alias("messages"),
+            F.sum("size").alias("bytes"),
+            F.min("enqueued_time").alias("first"),
+            F.max("enqueued_time").alias("last"),
+        )
+    )
+    return _first(_with_share(counted), top, "messages", "session_id")
+
+
+def session_skew(captured: DataFrame) -> DataFrame:
+    """How uneven the sessions are: `skew` is the largest over the mean; 1 when all are alike."""
+    counted = captured.where("session_id IS NOT NULL").groupBy("entity", "session_id").agg(F.count("*").alias("each"))
+    total, largest = F.sum("each"), F.max("each")
+    return (
+        counted.groupBy("entity")
+        .agg(
+            F.count("*").alias("sessions"),
+            total.alias("messages"),
+            F.avg("each").alias("mean"),
+            F.median("each").alias("median"),
+            largest.alias("largest"),
+            (largest / F.avg("each")).alias("skew"),
+            (largest / total).alias("largest_share"),
+        )
+        .orderBy("entity")
+    )
+
+
+def duplicates(captured: DataFrame, top: int = TOP) -> DataFrame:
+    """Message ids that came more than once to an entity; `alike` when all of them had the same body."""
+    counted = (
+        captured.where("message_id IS NOT NULL")
+        .groupBy("entity", "message_id")
+        .agg(
+            F.count("*").alias("times"),
+            (F.count_distinct("body_hash") <= 1).alias("alike"),
+            F.min("enqueued_time").alias("first"),
+            F.max("enqueued_time").alias("last"),
+        )
+        .where("times > 1")
+    )
+    return _first(counted, top, "times", "message_id")
+
+
+def properties(captured: DataFrame, top: int = TOP) -> DataFrame:
+    """The application properties that most messages have, how many values each has, about, and the most frequent."""
+    named = captured.select("entity", F.explode("application_properties").alias("name", "value"))
+    counted = named.groupBy("entity", "name").agg(
+        F.count("*").alias("messages"),
+        F.least(F.approx_count_distinct("value"), F.count("value")).alias("values"),
+        F.mode("value", deterministic=True).alias("most_frequent"),
+    )
+    frequent = named.groupBy("entity", "name", F.col("value").alias("most_frequent")).agg(F.count("*").alias("with_it"))
+    of_entity = captured.groupBy("entity").agg(F.count("*").alias("of"))
+    joined = (
+        counted.join(frequent, ["entity", "name", "most_frequent"], "left")
+        .join(F.broadcast(of_entity), "entity")
+        .select(
+            "entity",
+            "name",
+            "messages",
+            (F.col("messages") / F.col("of")).alias("share"),
+            "values",
+            "most_frequent",
+            (F.col("with_it") / F.col("messages")).alias("most_frequent_share"),
+        )
+    )
+    return _first(joined, top, "messages", "name")
+
+
+def _step(captured: DataFrame) -> timedelta:
+    """How long the span of one point of a plot is, so that there are not too many."""
+    ends = captured.agg(
+        F.min("enqueued_time").alias("first"), F.max(F.greatest("enqueued_time", "captured_at")).alias("last")
+    )
+    ((first, last),) = (row.values() for row in rows_of(ends))
+    return step_for(last - first if first and last else timedelta(), POINTS)
+
+
+def _interval(every: timedelta) -> str:
+    return f"{int(every.total_seconds())} seconds"
+
+
+def _spread(value: Column, unit: str) -> list[Column]:
+    quantiles = [
+        F.percentile_approx(value, share, _ACCURACY).alias(f"{name}_{unit}") for name, share in PERCENTILES.items()
+    ]
+    return [F.min(value).alias(f"least_{unit}"), *quantiles, F.max(value).alias(f"most_{unit}")]
+
+
+def _with_share(counted: DataFrame) -> DataFrame:
+    of_entity = counted.groupBy("entity").agg(F.sum("messages").alias("of"))
+    return (
+        counted.join(F.broadcast(of_entity), "entity").withColumn("share", F.col("messages") / F.col("of")).drop("of")
+    )
+
+
+def _first(counted: DataFrame, top: int, by: str, name: str) -> DataFrame:
+    """The first rows of each entity."""
+    ranked = counted.withColumn("rank", F.row_number().over(Window.partitionBy("entity").orderBy(F.desc(by), name)))
+    return ranked.where(F.col("rank") <= top).drop("rank").orderBy("entity", F.desc(by), name)

@@ -1,0 +1,117 @@
+"""Sequence numbers as sorted ranges `[[first, last], ...]`: few bytes for many numbers, also in an offset's JSON.
+
+A range has both its ends. Ranges never touch or overlap: `join` makes them so from anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Ranges = list[list[int]]
+
+
+def of_numbers(numbers: Iterable[int]) -> Ranges:
+    """The ranges that hold these numbers, in any order, and no other."""
+    found: Ranges = []
+    for number in sorted(numbers):
+        if found and number <= found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return found
+
+
+def join(*several: Ranges) -> Ranges:
+    """All that is in one of them."""
+    found: Ranges = []
+    for first, last in sorted(each for ranges in several for each in ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1][1] = max(found[-1][1], last)
+        else:
+            found.append([first, last])
+    return found
+
+
+def subtract(ranges: Ranges, others: Ranges) -> Ranges:
+    """What is in the first and not in the second."""
+    found: Ranges = []
+    away = iter(join(others))
+    gone = next(away, None)
+    for first, last in join(ranges):
+        while gone is not None and gone[1] < first:
+            gone = next(away, None)
+        while gone is not None and gone[0] <= last:
+            if first < gone[0]:
+                found.append([first, gone[0] - 1])
+            first = gone[1] + 1
+            if gone[1] > last:
+                break  # it reaches into the next range too
+            gone = next(away, None)
+        if first <= last:
+            found.append([first, last])
+    return found
+
+
+def intersect(ranges: Ranges, first: int, last: int) -> Ranges:
+    """What lies between two numbers, both included."""
+    return [[max(first, a), min(last, b)] for a, b in ranges if a <= last and b >= first]
+
+
+def count(ranges: Ranges) -> int:
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def numbers(ranges: Ranges) -> Iterator[int]:
+    """Each number, ascending."""
+    for first, last in ranges:
+        yield from range(first, last + 1)
+
+
+def contains(ranges: Ranges, number: int) -> bool:
+    return any(first <= number <= last for first, last in ranges)
+
+
+def split(ranges: Ranges, parts: int) -> list[Ranges]:
+    """In order, as at most so many parts that differ by one number at most; none of them is empty."""
+    left = count(ranges)
+    found: list[Ranges] = []
+    rest = [list(each) for each in ranges]
+    for remaining in range(min(parts, left), 0, -1):
+        wanted = -(-left // remaining)
+        left -= wanted
+        part: Ranges = []
+        while wanted:
+            first, last = rest[0]
+            taken = min(wanted, last - first + 1)
+            part.append([first, first + taken - 1])
+            wanted -= taken
+            if first + taken > last:
+                rest.pop(0)
+            else:
+                rest[0][0] = first + taken
+        found.append(part)
+    return found
+
+
+def chunks(ranges: Ranges, size: int) -> Iterator[list[int]]:
+    """The numbers, `size` at a time."""
+    chunk: list[int] = []
+    for number in numbers(ranges):
+        chunk.append(number)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def check(value: Any) -> Ranges:
+    """Ranges from outside, such as an offset's JSON; ValueError when they are none."""
+    try:
+        found = [[int(first), int(last)] for first, last in value]
+    except (TypeError, ValueError):
+        raise ValueError(f"ranges of sequence numbers are pairs of numbers, not {value!r}") from None
+    if any(first > last for first, last in found) or found != join(found):
+        raise ValueError(f"ranges of sequence numbers ascend and do not touch, unlike {value!r}")
+    return found

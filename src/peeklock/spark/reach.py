@@ -1,0 +1,128 @@
+"""One entity within reach: a connection that is made again when it broke, and patience with a service that fails.
+
+Knows which failures pass. Leaves what is asked of the entity, and what a failure means for it, to the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.types import Int
+from peeklock.client import ClientError, Connection, ConnectionLost, Management, ReceiveMode, Receiver, Timeout
+from peeklock.spark.options import Options, redact
+from peeklock.spark.sending import TRANSIENT, Patience
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PASSING: Final = TRANSIENT | {
+    Condition.MESSAGE_LOCK_LOST,
+    Condition.SESSION_LOCK_LOST,
+    Condition.SESSION_CANNOT_BE_LOCKED,
+}
+"""Conditions after which the same may succeed."""
+PATIENCE: Final = Patience(retries=12)
+"""Long enough for a broker that is started anew."""
+
+
+class SourceFailed(Exception):
+    """The entity could not be read, though it was tried as often as is allowed; the text says what and why."""
+
+
+class Reach:
+    """Links to one entity, opened when they are first needed. A context manager; for one thread."""
+
+    def __init__(
+        self, options: Options, *, patience: Patience = PATIENCE, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.address = options.address
+        self._options = options
+        self._patience = patience
+        self._sleep = sleep
+        self._connection: Connection | None = None
+        self._management: Management | None = None
+        self._receivers: dict[ReceiveMode, Receiver] = {}
+        self._failures = 0
+        """In a row."""
+
+    def __enter__(self) -> Reach:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def connection(self) -> Connection:
+        connection = self._connection
+        if connection is not None:
+            with suppress(ClientError):  # whether it is still there shows only when somebody looks
+                connection.work()
+            if connection.is_open:
+                return connection
+            self.close()
+        self._connection = connection = self._options.connect()
+        return connection
+
+    @property
+    def management(self) -> Management:
+        connection = self.connection
+        if self._management is None:
+            self._management = connection.management(self.address)
+        return self._management
+
+    def receiver(self, mode: ReceiveMode) -> Receiver:
+        """A link that gets only what is asked for. LinkClosed (not allowed) when the entity has sessions."""
+        connection = self.connection
+        receiver = self._receivers.get(mode)
+        if receiver is None or receiver.closed:
+            receiver = self._receivers[mode] = connection.receiver(self.address, credit=0, mode=mode)
+        return receiver
+
+    def peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> list[bytes]:
+        """Encoded messages from a number on, in any state; fewer than asked for does not mean that was all."""
+        body: dict[str, Any] = {"from-sequence-number": first, "message-count": Int(count)}
+        if session_id is not None:
+            body["session-id"] = session_id
+        if not bodies:
+            body["omit-message-body"] = True  # where the service can do it
+        return [each["message"] for each in self.management.request("peek-message", body).get("messages", ())]
+
+    def attempt(self, what: str, work: Callable[[], T]) -> T:
+        """Do what may be done again until it succeeds; SourceFailed when it does not."""
+        while True:
+            try:
+                done = work()
+            except ClientError as error:
+                self.failed(what, error)
+            else:
+                self.succeeded()
+                return done
+
+    def failed(self, what: str, error: ClientError) -> None:
+        """Start afresh, after a while; SourceFailed when there is no point in that."""
+        self.close()
+        self._failures += 1
+        text = redact(str(error), self._options.connection_string)
+        passes = isinstance(error, ConnectionLost | Timeout) or error.condition in PASSING
+        if not passes:
+            raise SourceFailed(f"{what} '{self.address}' failed: {text}") from None
+        if self._failures > self._patience.retries:
+            raise SourceFailed(f"{what} '{self.address}' failed {self._failures} times in a row: {text}") from None
+        delay = self._patience.delay(self._failures)
+        log.warning("%s '%s' failed, again in %.1f seconds: %s", what, self.address, delay, text)
+        self._sleep(delay)
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def close(self) -> None:
+        connection, self._connection, self._management = self._connection, None, None
+        self._receivers.clear()
+        if connection is not None:
+            with suppress(ClientError, OSError):  # it is left either way
+                connection.close()

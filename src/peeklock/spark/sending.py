@@ -1,0 +1,388 @@
+"""Sending the messages of one task: full batches, several on their way at a time, tried again when the service fails.
+
+Knows links, limits and outcomes. Messages of one session arrive in the order they were given, whatever happens; others
+do as long as the service takes each at once. Messages share a batch only with those of the same session or partition
+key, since a partitioned entity takes no other batches. Nothing here makes a message
+or decides what becomes of one that is refused: that is the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.outcomes import Rejected
+from peeklock.client import Batch, ClientError, Connection, LinkClosed, Sender, SendRejected, batch_limit
+from peeklock.client.batches import ITEM_BYTES, MAX_MESSAGES, envelope, pack
+from peeklock.client.sender import Sent
+
+log = logging.getLogger(__name__)
+
+MAX_IN_FLIGHT: Final = 500
+"""Transfers."""
+MAX_IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
+
+TRANSIENT: Final = frozenset(
+    {
+        Condition.SERVER_BUSY,
+        Condition.TIMEOUT,
+        Condition.INTERNAL_ERROR,
+        Condition.OPERATION_CANCELLED,
+        Condition.RESOURCE_LIMIT_EXCEEDED,
+        Condition.RESOURCE_LOCKED,
+        Condition.DETACH_FORCED,
+        Condition.CONNECTION_FORCED,
+        Condition.CONTAINER_CLOSE,
+        Condition.PARTITION_NOT_OWNED,
+    }
+)
+"""Outcomes and ends of links after which the same may succeed."""
+ABOUT_THE_MESSAGE: Final = frozenset(
+    {
+        Condition.MESSAGE_SIZE_EXCEEDED,
+        Condition.DECODE_ERROR,
+        Condition.INVALID_FIELD,
+        Condition.NOT_ALLOWED,
+        Condition.NOT_IMPLEMENTED,
+        Condition.ARGUMENT_ERROR,
+        Condition.ARGUMENT_OUT_OF_RANGE,
+        Condition.NO_MATCHING_SUBSCRIPTION,
+    }
+)
+"""Outcomes that another message may not have; any other is about the entity, and no message is to blame."""
+_NO_TARGET: Final = frozenset({Condition.NOT_FOUND, Condition.NOT_ALLOWED, Condition.NOT_IMPLEMENTED})
+"""Ends of an attach that are the fault of who chose the entity."""
+
+Refused = Callable[["Parcel", str], None]
+"""Told of a message that the service will not take, with the reason; what it raises ends the sending."""
+
+
+class Parcel(NamedTuple):
+    """An encoded message with where it goes."""
+
+    row: int
+    """Counted by the task; for error messages."""
+    entity: str
+    message_id: str
+    payload: bytes
+    session_id: str | None = None
+    partition_key: str | None = None
+
+    @property
+    def key(self) -> str | None:
+        return self.partition_key if self.session_id is None else self.session_id
+
+
+class SendingFailed(Exception):
+    """The service did not take the messages, though they were sent again as often as is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often to try again without any message being accepted in between, and how long to wait before that."""
+
+    retries: int = 8
+    first_delay: float = 0.1
+    max_delay: float = 5.0
+
+    def delay(self, failures: int) -> float:
+        """Seconds before the attempt after so many failures in a row."""
+        return float(min(self.first_delay * 2.0 ** (failures - 1), self.max_delay))
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A batch on its way, or about to be."""
+
+    entity: str
+    parcels: list[Parcel]
+    batch: Batch
+    sent: Sent | None = field(default=None)
+
+    @property
+    def session(self) -> tuple[str, str] | None:
+        session_id = self.parcels[0].session_id
+        return None if session_id is None else (self.entity, session_id)
+
+
+class Outbox:
+    """Sends for one task. A context manager; `accepted` and `retries` count."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Connection],
+        refused: Refused,
+        *,
+        entity: str | None = None,
+        patience: Patience | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`entity` is the one that must be there; another that is not there refuses its messages."""
+        self._connect = connect
+        self._refused = refused
+        self._entity = entity
+        self._patience = patience or Patience()
+        self._sleep = sleep
+        self._connection: Connection | None = None
+        self._senders: dict[str, Sender] = {}
+        self._flights: deque[_Flight] = deque()
+        """In the order they were made; those without an outcome."""
+        self._sessions: dict[tuple[str, str], int] = {}
+        """How many of them are of a session."""
+        self._bytes = 0
+        self._behind = False
+        """Whether some of them have to be sent again before others are sent."""
+        self._failures = 0
+        """In a row."""
+        self.accepted = 0
+        self.retries = 0
+
+    def __enter__(self) -> Outbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._disconnect()
+
+    def send(self, parcels: Iterable[Parcel]) -> None:
+        """Send all and wait for all outcomes, so that nothing is in doubt while the caller is busy elsewhere."""
+        groups: dict[tuple[str, str | None], list[Parcel]] = {}
+        for parcel in parcels:
+            groups.setdefault((parcel.entity, parcel.key), []).append(parcel)
+        self._wake()
+        turns = deque(self._fill(entity, group) for (entity, _), group in groups.items())
+        while turns:  # each key in turn: a session's next batch waits for the one before it
+            filling = turns.popleft()
+            flight = next(filling, None)
+            if flight is not None:
+                self._launch(flight)
+                turns.append(filling)
+        self._land(lambda: not self._flights)
+
+    # --- filling batches ---
+
+    def _fill(self, entity: str, parcels: list[Parcel]) -> Iterator[_Flight]:
+        try:
+            sender = self._reach(entity)
+        except _NotThere as missing:
+            for parcel in parcels:
+                self._refused(parcel, str(missing))
+            return
+        largest, most = sender.max_message_size, batch_limit(sender)
+        filled: list[Parcel] = []
+        size = 0
+        for parcel in parcels:
+            length = len(parcel.payload)
+            if largest and length > largest:
+                self._refused(parcel, f"the message has {length} bytes; '{entity}' takes {largest}")
+                continue
+            if filled and (size + length + ITEM_BYTES > most or len(filled) == MAX_MESSAGES):
+                yield _flight(filled)
+                filled = []
+            if not filled:
+                size = len(_envelope(parcel))
+            filled.append(parcel)
+            size += length + ITEM_BYTES
+        if filled:
+            yield _flight(filled)
+
+    def _reach(self, entity: str) -> Sender:
+        """A link to the entity, tried again when the service fails."""
+        while True:
+            try:
+                return self._sender(entity)
+            except ClientError as error:
+                self._recover(error)
+
+    # --- on their way ---
+
+    def _launch(self, flight: _Flight) -> None:
+        size = len(flight.batch.payload)
+        if len(self._flights) >= MAX_IN_FLIGHT or (self._flights and self._bytes + size > MAX_IN_FLIGHT_BYTES):
+            # Half of them must be done with before more goes out: few, large writes.
+            few, little = MAX_IN_FLIGHT // 2, MAX_IN_FLIGHT_BYTES // 2
+            self._land(
+                lambda: not self._flights or (len(self._flights) <= few and self._bytes + size <= max(little, size))
+            )
+        session = flight.session
+        if session in self._sessions:
+            # One at a time: if the service refused the first and took the second, their order would be lost.
+            self._land(lambda: session not in self._sessions)
+        self._add(flight, len(self._flights))
+        try:
+            if self._behind:
+                self._post_again()
+            else:
+                self._post(flight)
+        except ClientError as error:
+            self._collect()
+            self._recover(error)
+
+    def _post(self, flight: _Flight) -> None:
+        try:
+            sender = self._sender(flight.entity)
+        except _NotThere as missing:
+            self._drop(flight)
+            for parcel in flight.parcels:
+                self._refused(parcel, str(missing))
+            return
+        flight.sent = sender.post(flight.batch.payload, message_format=flight.batch.message_format)
+
+    def _land(self, done: Callable[[], bool]) -> None:
+        """Wait for outcomes, and send again what has to be, until `done`."""
+        while not done():
+            try:
+                self._post_again()
+                posted = [flight.sent for flight in self._flights if flight.sent is not None]
+                if not posted:
+                    continue
+                middle = posted[len(posted) // 2]
+                assert self._connection is not None
+                self._connection.wait(lambda: middle.done or self._is_cut(), None, "the outcome of a batch")  # noqa: B023
+                self._collect()
+                for sender in self._senders.values():
+                    sender.check()
+            except ClientError as error:
+                self._collect()
+                self._recover(error)
+
+    def _is_cut(self) -> bool:
+        return any(sender.closed for sender in self._senders.values())
+
+    def _post_again(self) -> None:
+        """What has to be sent again, in its order; one batch of a session at a time."""
+        busy: set[tuple[str, str]] = set()
+        behind = False
+        for flight in list(self._flights):
+            session = flight.session
+            if flight.sent is None:
+                if session in busy:
+                    behind = True
+                else:
+                    self._post(flight)
+            if session is not None:
+                busy.add(session)
+        self._behind = behind
+
+    def _collect(self) -> None:
+        """Note the outcomes that have come."""
+        again: SendRejected | None = None
+        for flight in list(self._flights):
+            sent = flight.sent
+            if sent is None or not sent.done:
+                continue
+            if sent.refused is None:
+                self._drop(flight)
+                self.accepted += len(flight.parcels)
+                self._failures = 0
+            elif not isinstance(sent.outcome, Rejected) or sent.refused.condition not in ABOUT_THE_MESSAGE:
+                flight.sent = None
+                self._behind = True
+                again = sent.refused
+            elif len(flight.parcels) == 1:
+                self._drop(flight)
+                self._refused(flight.parcels[0], f"the service refused the message: {sent.refused}")
+            else:
+                self._split(flight)
+        if again is not None:
+            self._pause(again)
+
+    def _split(self, flight: _Flight) -> None:
+        """A batch is taken whole or not at all: each message alone shows which is at fault."""
+        at = self._flights.index(flight)
+        self._behind = True
+        self._drop(flight)
+        for offset, parcel in enumerate(flight.parcels):
+            self._add(_flight([parcel]), at + offset)
+
+    def _add(self, flight: _Flight, at: int) -> None:
+        self._flights.insert(at, flight)
+        self._bytes += len(flight.batch.payload)
+        if flight.session is not None:
+            self._sessions[flight.session] = self._sessions.get(flight.session, 0) + 1
+
+    def _drop(self, flight: _Flight) -> None:
+        self._flights.remove(flight)
+        self._bytes -= len(flight.batch.payload)
+        if flight.session is not None:
+            self._sessions[flight.session] -= 1
+            if not self._sessions[flight.session]:
+                del self._sessions[flight.session]
+
+    # --- the connection ---
+
+    def _sender(self, entity: str) -> Sender:
+        sender = self._senders.get(entity)
+        if sender is not None and not sender.closed:
+            return sender
+        if self._connection is None or not self._connection.is_open:
+            self._disconnect()
+            self._connection = self._connect()
+        try:
+            sender = self._senders[entity] = self._connection.sender(entity)
+        except ClientError as error:
+            if entity != self._entity and error.condition in _NO_TARGET:
+                raise _NotThere(f"'{entity}' takes no messages: {error.description}") from None
+            raise
+        return sender
+
+    def _wake(self) -> None:
+        """Hear what came while the caller was busy elsewhere. A connection that ended then is no failure to send."""
+        if self._connection is not None:
+            try:
+                self._connection.work()
+            except ClientError:
+                self._disconnect()
+
+    def _recover(self, error: ClientError) -> None:
+        """After something that ended a link or the connection; raises when there is no point in going on."""
+        if isinstance(error, LinkClosed):
+            for entity in [entity for entity, sender in self._senders.items() if sender.closed]:
+                del self._senders[entity]
+        else:
+            self._disconnect()
+        for flight in self._flights:
+            # What became of it is not known: it goes again, under the same id.
+            if self._connection is None or flight.entity not in self._senders:
+                flight.sent = None
+                self._behind = True
+        self._pause(error)
+
+    def _pause(self, error: ClientError) -> None:
+        self._failures += 1
+        if error.condition not in TRANSIENT:
+            raise SendingFailed(f"the messages cannot be sent: {error}") from None
+        if self._failures > self._patience.retries:
+            raise SendingFailed(
+                f"the messages could not be sent, and {self._patience.retries} more attempts did not help: {error}"
+            ) from None
+        self.retries += 1
+        delay = self._patience.delay(self._failures)
+        log.warning(
+            "sending again in %.1f seconds (%d of %d): %s", delay, self._failures, self._patience.retries, error
+        )
+        self._sleep(delay)
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._senders.clear()
+        if connection is not None:
+            with suppress(ClientError, OSError):  # it is left either way
+                connection.close()
+
+
+class _NotThere(Exception):
+    """An entity that a message named cannot be sent to."""
+
+
+def _flight(parcels: list[Parcel]) -> _Flight:
+    return _Flight(parcels[0].entity, parcels, pack([parcel.payload for parcel in parcels], _envelope(parcels[0])))
+
+
+def _envelope(parcel: Parcel) -> bytes:
+    return envelope(parcel.message_id, parcel.session_id, parcel.partition_key)

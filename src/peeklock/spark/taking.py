@@ -1,0 +1,125 @@
+"""What the streams that take messages out of an entity have in common, as Spark sees them.
+
+Each micro-batch has messages of its own, whose numbers are its offset; an offset says nothing of those before it.
+Spark 4.2 and later say where they are and how much they want; older ones ask for the next offset without a word, so
+the newest one is kept here. How messages are taken, and what follows when a batch is durable, is the subclasses'.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from peeklock.spark import ranges
+from peeklock.spark.offsets import Claim, Limit, Offset
+from peeklock.spark.options import Options
+from peeklock.spark.pages import PARTITION_BITS, Pages
+from peeklock.spark.ranges import Ranges
+from peeklock.spark.rows import arrow_schema, batch_of
+from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+LAST_LOOK_S: Final = 1.0
+"""How long a run that takes what is there waits for a message that the service is slow to give."""
+
+Part = tuple[str | None, Ranges]
+"""Numbers of one session, or of none."""
+
+
+class TakingReader(DataSourceStreamReader, AvailableNow):
+    """The driver's is kept for the whole query; others are sent to the tasks."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._last: dict[str, Any] | None = None
+        """The newest offset that is known: it was given out, or comes from the checkpoint."""
+        self._ends: dict[int, int] | None = None
+        """The last numbers, by partition, that an AvailableNow run takes; 0 when it was taken."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        claim = self._options.claim if self._options.mode == "claim" else ""
+        return Offset(entity=self._options.address, claim=claim).json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self._options.max_messages_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._ends = self._find_ends()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """Take the next micro-batch; the start again when there is none."""
+        if start is None:
+            start = self.initialOffset() if self._last is None else self._last
+        elif self._last is not None and self._last != start and self._last["batch"] > start["batch"]:
+            return self._last  # it was given out, and not used yet
+        self._on_durable(start)
+        claim = self._next(self._limit(limit))
+        self._last = Offset.parse(start).following(claim).json() if claim.count else start
+        self._on_taken(self._last, claim)
+        return self._last
+
+    @abstractmethod
+    def _on_durable(self, offset: dict[str, Any]) -> None:
+        """Everything up to this offset is in the sink for good."""
+
+    @abstractmethod
+    def _next(self, limit: Limit) -> Claim:
+        """Take what there is; under AvailableNow an answer of nothing ends the run."""
+
+    def _on_taken(self, offset: dict[str, Any], claim: Claim) -> None:
+        for number in claim.numbers.get(None, ()):
+            if self._ends and self._ends.get(number >> PARTITION_BITS) == number:
+                self._ends[number >> PARTITION_BITS] = 0  # what was there before it was given out before it
+
+    @property
+    def _wait_s(self) -> float:
+        """How long to wait for a message."""
+        if self._ends is None:
+            return self._options.poll_interval_s
+        return LAST_LOOK_S if any(self._ends.values()) else 0.0
+
+    def _limit(self, limit: ReadLimit | None) -> Limit:
+        options = self._options
+        if isinstance(limit, ReadAllAvailable):
+            return Limit(ends=self._find_ends() if self._ends is None else self._ends)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else options.max_messages_per_trigger
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes_per_trigger
+        return Limit(messages=most, size=size, ends=self._ends)
+
+    def _find_ends(self) -> dict[int, int]:
+        with Pages(self._options) as pages:
+            return pages.ends()
+
+    def _rows(self, payloads: list[bytes]) -> pa.RecordBatch:
+        options = self._options
+        batch = batch_of(
+            payloads,
+            options.address,
+            options.typed_json,
+            schema=self._schema,
+            keep_unreadable=options.on_bad_message == "raw",
+        )
+        at = self._schema.get_field_index("state")
+        if at < 0:
+            return batch
+        # They were active when they were received; that they may be deferred now is how they are claimed.
+        return batch.set_column(at, self._schema.field(at), pa.array(["active"] * len(payloads), pa.string()))
+
+
+def share(offset: Offset, most: int) -> list[list[Part]]:
+    """What an offset has for at most so many tasks, about equal; a session goes to one task whole."""
+    shares: list[list[Part]] = [[(None, part)] for part in ranges.split(offset.claimed, most)]
+    if offset.sessions:
+        tasks: list[list[Part]] = [[] for _ in range(min(most, len(offset.sessions)))]
+        loads = [0] * len(tasks)
+        for session_id, numbers in sorted(offset.sessions.items(), key=lambda each: -ranges.count(each[1])):
+            least = loads.index(min(loads))
+            tasks[least].append((session_id, numbers))
+            loads[least] += ranges.count(numbers)
+        shares += tasks
+    return shares

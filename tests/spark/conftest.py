@@ -1,0 +1,76 @@
+"""A Spark on this machine and brokers in processes of their own, for the tests of the data source."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from peeklock.client.administration import AdministrationClient
+from peeklock.client.descriptions import Kind
+from serving import SOURCE, ServedBroker
+from toolchains import toolchain
+
+CONFIG = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All of them in one process: each Spark is a Java of its own, and would fight the others for the processors."""
+    folder = Path(__file__).parent
+    for item in items:
+        if folder in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for all tests: its start takes seconds. Workers are processes, which find our source by this path."""
+    toolchain("java")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("peeklock")
+    for name, value in CONFIG.items():
+        builder = builder.config(name, value)
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        builder.config("spark.sql.warehouse.dir", str(folder)).config("spark.local.dir", str(folder)).getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    """One broker for the tests of a module, each with entities of its own."""
+    broker = ServedBroker(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def make_queue(bus: ServedBroker) -> Iterator[Callable[..., str]]:
+    """Makes a queue with settings of the administration API, for one test; returns its name."""
+    with AdministrationClient.from_connection_string(bus.connection_string) as administration:
+
+        def make(**settings: object) -> str:
+            name = f"queue-{next(_numbers)}"
+            administration.create(Kind.QUEUE, name, settings)
+            return name
+
+        yield make
+
+
+_numbers = itertools.count(1)

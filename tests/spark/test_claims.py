@@ -1,0 +1,334 @@
+"""Claims by deferral, without Spark, on a broker whose clock can be moved."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.client import Connection, Management, Message, Properties, connect
+from peeklock.engine.links import Link
+from peeklock.engine.session import Session
+from peeklock.spark import ranges
+from peeklock.spark.claims import ClaimLost, Claims
+from peeklock.spark.offsets import Claim, Limit, Offset
+from peeklock.spark.options import Options
+from peeklock.spark.reach import Reach, SourceFailed
+from peeklock.spark.rows import number_of
+from peeklock.spark.sending import Patience
+from serving import BrokerThread, StartBroker
+
+ALL = Limit()
+QUEUES = (QueueDefinition(name="queue"), QueueDefinition(name="sessions", requires_session=True))
+Make = Callable[..., Claims]
+
+
+@pytest.fixture
+def broker(start_broker: StartBroker) -> BrokerThread:
+    return start_broker(*QUEUES)
+
+
+@pytest.fixture
+def connection(broker: BrokerThread) -> Iterator[Connection]:
+    with connect(broker.connection_string) as connection:
+        yield connection
+
+
+@pytest.fixture
+def claims_of(broker: BrokerThread) -> Iterator[Make]:
+    made: list[Claims] = []
+
+    def make(queue: str = "queue", **options: str) -> Claims:
+        given = {"connectionString": broker.connection_string, "queue": queue, "pollInterval": "10ms", "maxWait": "0s"}
+        parsed = Options.parse({**given, **options}, use="readStream")
+        made.append(Claims(parsed, Reach(parsed, patience=Patience(retries=3), sleep=lambda _: None)))
+        return made[-1]
+
+    yield make
+    for claims in made:
+        claims.close()
+
+
+def send(connection: Connection, count: int, queue: str = "queue", size: int = 10) -> None:
+    connection.sender(queue).send_all(Message(data=[b"%d" % n + bytes(size)]) for n in range(count))
+
+
+def send_to_session(connection: Connection, session_id: str, count: int) -> None:
+    messages = (Message(properties=Properties(group_id=session_id), data=[b"%d" % n]) for n in range(count))
+    connection.sender("sessions").send_all(messages)
+
+
+def noted(claims: Claims, claim: Claim) -> Offset:
+    return claims.start.following(claim)
+
+
+def read(claims: Claims, numbers: ranges.Ranges, session_id: str | None = None) -> list[int]:
+    return [number_of(payload) for page in claims.read(numbers, session_id) for payload in page]
+
+
+def test_what_is_claimed_is_deferred_and_nobody_else_gets_it(
+    broker: BrokerThread, connection: Connection, claims_of: Make
+) -> None:
+    send(connection, 5)
+    claim = claims_of().next(ALL)
+    assert claim.numbers == {None: [1, 2, 3, 4, 5]}
+    assert broker.counters().deferred == 5
+    assert connection.receiver("queue", credit=0).receive(10, timeout=0) == []
+
+
+def test_claimed_messages_can_be_read_again_and_again_and_are_not_counted(
+    connection: Connection, claims_of: Make
+) -> None:
+    send(connection, 5)
+    claims = claims_of()
+    offset = noted(claims, claims.next(ALL))
+    assert read(claims, offset.claimed) == read(claims_of(), offset.claimed) == [1, 2, 3, 4, 5]
+    [message, *_] = connection.management("queue").peek()
+    assert message.header is not None
+    assert not message.header.delivery_count
+
+
+def test_settled_claims_are_gone(broker: BrokerThread, connection: Connection, claims_of: Make) -> None:
+    send(connection, 1200)
+    claims = claims_of()
+    claims.settle(noted(claims, claims.next(ALL)))
+    assert broker.counters().deferred == broker.counters().active == 0
+
+
+def test_settling_what_is_settled_in_part_settles_the_rest(
+    broker: BrokerThread, connection: Connection, claims_of: Make
+) -> None:
+    send(connection, 1200)
+    claims = claims_of()
+    offset = noted(claims, claims.next(ALL))
+    part = Offset(entity="queue", claim=claims.start.claim, claimed=[[3, 3], [500, 700]])
+    claims.settle(part)
+    assert broker.counters().deferred == 998
+    claims.settle(offset)
+    claims.settle(offset)
+    assert broker.counters().deferred == 0
+
+
+def test_a_limit_of_messages_holds_and_the_rest_stays_active(
+    broker: BrokerThread, connection: Connection, claims_of: Make
+) -> None:
+    send(connection, 10)
+    claims = claims_of()
+    assert claims.next(Limit(messages=4)).numbers == {None: [1, 2, 3, 4]}
+    assert broker.counters().active == 6
+
+
+def test_a_limit_of_bytes_is_reached_by_the_last_message(connection: Connection, claims_of: Make) -> None:
+    send(connection, 50, size=1000)
+    claim = claims_of().next(Limit(size=20_500))
+    assert claim.size - claim.size // claim.count < 20_500 <= claim.size
+    assert claim.numbers == {None: list(range(1, claim.count + 1))}
+
+
+def test_one_message_is_claimed_however_small_the_limit_of_bytes(connection: Connection, claims_of: Make) -> None:
+    send(connection, 3, size=1000)
+    assert claims_of().next(Limit(size=1)).numbers == {None: [1]}
+
+
+def test_what_came_after_an_end_is_left(broker: BrokerThread, connection: Connection, claims_of: Make) -> None:
+    send(connection, 5)
+    claims = claims_of()
+    ends = {0: 5}
+    send(connection, 5)
+    assert claims.next(Limit(ends=ends)).numbers == {None: [1, 2, 3, 4, 5]}
+    assert claims.take(Limit(ends=ends)).count == 0
+    assert broker.counters().active == 5
+
+
+def test_claims_that_nobody_noted_are_found_by_their_name(connection: Connection, claims_of: Make) -> None:
+    send(connection, 3)
+    claims_of().next(ALL)
+    send(connection, 2)
+    assert claims_of().next(ALL).numbers == {None: [1, 2, 3, 4, 5]}
+
+
+def test_claims_of_another_name_are_not_touched(connection: Connection, claims_of: Make) -> None:
+    send(connection, 3)
+    other = claims_of(claimName="other").next(ALL)
+    send(connection, 2)
+    claims = claims_of()
+    assert claims.next(ALL).numbers == {None: [4, 5]}
+    assert claims.is_searched
+    assert read(claims, ranges.of_numbers(other.numbers[None])) == [1, 2, 3]
+
+
+def test_messages_that_others_deferred_are_not_taken_for_claims(connection: Connection, claims_of: Make) -> None:
+    send(connection, 2)
+    receiver = connection.receiver("queue", credit=0)
+    receiver.modify(receiver.receive(2), undeliverable_here=True, wait=True)
+    assert claims_of().next(ALL).count == 0
+
+
+def test_a_large_entity_is_searched_a_part_at_a_time(
+    connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 10)
+    monkeypatch.setattr("peeklock.spark.claims.SEARCHED_AT_ONCE", 20)
+    send(connection, 100)
+    claims_of().next(Limit(messages=50))  # forgotten
+    claims = claims_of()
+    found: list[int] = []
+    while not claims.is_searched:
+        claim = claims.recover(ALL)
+        assert claim.count <= 20
+        found += claim.numbers.get(None, [])
+    assert found == list(range(1, 51))
+
+
+def test_a_service_that_fails_in_the_middle_loses_no_claim(
+    broker: BrokerThread, connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(connection, 30)
+    claims = claims_of()
+    monkeypatch.setattr("peeklock.spark.intake.RECEIVED_AT_ONCE", 10)
+    turns = iter(range(100))
+    number = number_of
+
+    def cut(payload: bytes) -> int:
+        if next(turns) == 15:
+            claims._reach.connection._wire._socket.close()
+        return number(payload)
+
+    monkeypatch.setattr("peeklock.spark.claims.number_of", cut)
+    assert claims.next(ALL).count == 0  # the deferral of the first ten is in doubt
+    monkeypatch.undo()
+    found: list[int] = []
+    for _ in range(3):
+        claim = claims.next(ALL)
+        found += claim.numbers.get(None, [])
+        claims.settle(noted(claims, claim))
+        broker.advance(61)  # locks run out
+    assert sorted(found) == list(range(1, 31))
+    assert len(set(found)) == 30
+
+
+def test_a_claimed_message_that_is_gone_is_named(connection: Connection, claims_of: Make) -> None:
+    send(connection, 6)
+    claims = claims_of()
+    offset = noted(claims, claims.next(ALL))
+    claims.settle(Offset(entity="queue", claim=claims.start.claim, claimed=[[2, 3], [6, 6]]))
+    pages = claims.read(offset.claimed)
+    assert [number_of(payload) for payload in next(pages)] == [1, 4, 5]
+    with pytest.raises(ClaimLost, match=r"3 claimed messages of 'queue' .* sequence numbers 2-3, 6"):
+        next(pages)
+
+
+def test_numbers_with_gaps_are_read_without_what_lies_between(
+    connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 7)
+    send(connection, 60)
+    wanted = [[1, 1], [3, 9], [20, 41], [59, 60]]
+    assert read(claims_of(), wanted) == list(ranges.numbers(wanted))
+
+
+def test_sessions_are_claimed_whole_and_let_go(connection: Connection, claims_of: Make) -> None:
+    for session_id, count in (("a", 3), ("b", 2), ("a", 1)):
+        send_to_session(connection, session_id, count)
+    claims = claims_of("sessions")
+    claim = claims.next(ALL)
+    assert claim.numbers == {"a": [1, 2, 3, 6], "b": [4, 5]}
+    assert read(claims, [[1, 3], [6, 6]], "a") == [1, 2, 3, 6]
+    connection.session_receiver("sessions", "a", wait=1).close()
+
+
+def test_claims_in_sessions_are_settled_and_found_again(
+    broker: BrokerThread, connection: Connection, claims_of: Make
+) -> None:
+    send_to_session(connection, "a", 3)
+    send_to_session(connection, "b", 2)
+    claims_of("sessions").next(ALL)  # forgotten
+    send_to_session(connection, "a", 1)
+    claims = claims_of("sessions")
+    claim = claims.next(ALL)
+    assert claim.numbers == {"a": [1, 2, 3, 6], "b": [4, 5]}
+    offset = noted(claims, claim)
+    claims.settle(offset)
+    assert broker.counters("sessions").deferred == 0
+    claims_of("sessions").settle(offset)
+
+
+def test_a_session_that_another_holds_is_waited_for_and_then_named(
+    broker: BrokerThread, connection: Connection, claims_of: Make
+) -> None:
+    send_to_session(connection, "a", 3)
+    claims = claims_of("sessions")
+    offset = noted(claims, claims.next(ALL))
+    holder = connection.session_receiver("sessions", "a", credit=0)
+    with pytest.raises(SourceFailed, match="settling claimed messages of 'sessions' failed 4 times in a row"):
+        claims.settle(offset)
+    holder.close()
+    claims_of("sessions").settle(offset)
+    assert broker.counters("sessions").deferred == 0
+
+
+def test_of_a_session_no_newer_message_goes_before_a_forgotten_one(connection: Connection, claims_of: Make) -> None:
+    send_to_session(connection, "a", 4)
+    claims_of("sessions").next(ALL)  # forgotten
+    send_to_session(connection, "a", 2)
+    claims = claims_of("sessions")
+    first = claims.next(Limit(messages=2))
+    assert first.numbers == {"a": [1, 2]}
+    claims.settle(noted(claims, first))
+    assert claims.next(Limit(messages=10)).numbers == {"a": [3, 4, 5, 6]}
+
+
+def test_an_idle_poll_is_one_question_on_an_open_link(
+    broker: BrokerThread, claims_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = claims_of()
+    claims.next(ALL)  # the first looks for forgotten claims
+    asked: list[str] = []
+    engine_flow, engine_attach, request = Session.send_flow, Link.attach, Management.request
+    monkeypatch.setattr(Session, "send_flow", lambda *a, **k: (asked.append("flow"), engine_flow(*a, **k))[1])
+    monkeypatch.setattr(Link, "attach", lambda *a, **k: (asked.append("attach"), engine_attach(*a, **k))[1])
+    monkeypatch.setattr(Management, "request", lambda *a, **k: (asked.append("request"), request(*a, **k))[1])
+    for _ in range(10):
+        assert claims.next(ALL).count == 0
+    # The credit, its taking back, and the peer's word on that; the broker is in this process, and counted.
+    assert asked == ["flow"] * 30
+
+
+def test_a_connection_that_was_idle_for_too_long_is_made_again(
+    connection: Connection, claims_of: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = claims_of()
+    claims.next(ALL)
+    claims._reach.connection.close()
+    send(connection, 1)
+    assert claims.next(ALL).count == 1
+    assert not [record for record in caplog.records if record.name.startswith("peeklock.spark")]
+
+
+def test_an_offset_of_another_entity_or_name_is_refused(claims_of: Make) -> None:
+    claims = claims_of()
+    with pytest.raises(SourceFailed, match="one of 'other' with claimName 'x'"):
+        claims.settle(Offset(entity="other", claim="x", claimed=[[1, 1]]))
+
+
+def test_an_offset_is_the_same_after_its_json() -> None:
+    offset = Offset(entity="q", claim="c", batch=3, size=9, claimed=[[1, 5]], sessions={"s": [[7, 8]]})
+    assert Offset.parse(offset.json()) == offset
+    assert offset.count == 7
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"next": 5}, None, {"entity": "q", "claim": "c", "batch": 1, "bytes": 0, "claimed": [[5, 1]]}]
+)
+def test_what_is_no_offset_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is no offset of a claiming stream"):
+        Offset.parse(value)
+
+
+def test_an_entity_that_is_not_there_is_an_error_at_once(claims_of: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    with pytest.raises(SourceFailed, match="'nothing'"):
+        claims_of("nothing").next(ALL)
+    assert not [record for record in caplog.records if record.name.startswith("peeklock.spark")]  # no second attempt

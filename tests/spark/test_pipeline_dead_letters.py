@@ -1,0 +1,329 @@
+"""Triage of dead-letter queues: what is counted, what is thought to be the cause, and what is sent again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from pipeline_rows import at, columns, failed, message, messages, rows, told_on_stderr
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from commands import Commands
+from peeklock.amqp.message import Header, Message, Properties
+from peeklock.cli.messages import DESCRIPTION, REASON
+from peeklock.cli.receiving import peek_all
+from peeklock.spark.pipelines.causes import likely_causes, owner, sent_to, statement, successful
+from peeklock.spark.pipelines.dead_letters import (
+    chosen,
+    counts,
+    dead_letter_queues,
+    errors,
+    matching,
+    read_dead_letters,
+    some_of_each,
+    triage,
+)
+from serving import ServedBroker
+
+SECONDS = 300
+"""A Spark starts in a few; on a machine that does other things too it may be many."""
+
+# --- counting
+
+
+def test_failed_messages_are_counted_with_the_oldest_and_the_newest(spark: SparkSession) -> None:
+    frame = messages(
+        spark,
+        [
+            failed(enqueued_time=at(10)),
+            failed(enqueued_time=at(5)),
+            failed(enqueued_time=at(7), dead_letter_reason="Late"),
+            failed(enqueued_time=at(9), entity="events/Subscriptions/audit", dead_letter_reason=None),
+        ],
+    )
+    assert columns(counts(frame, "dead_letter_reason"), "entity", "dead_letter_reason", "messages") == [
+        ("orders", "Bad", 2),
+        ("events/Subscriptions/audit", None, 1),
+        ("orders", "Late", 1),
+    ]
+    bad = rows(counts(frame, "dead_letter_reason"))[0]
+    assert (bad["oldest"].second, bad["newest"].second) == (5, 10)
+
+
+def test_hours_are_in_order(spark: SparkSession) -> None:
+    frame = messages(spark, [failed(enqueued_time=at(seconds)) for seconds in (7300, 0, 10, 3700)])
+    found = rows(triage(frame)["by_hour"])
+    assert [(row["hour"].hour, row["messages"]) for row in found] == [(12, 2), (13, 1), (14, 1)]
+
+
+def test_errors_that_differ_by_numbers_and_identifiers_only_are_the_same(spark: SparkSession) -> None:
+    told = [
+        "order 17 of 5f0c6a9e-8a55-4d09-9c1e-0a4b7f3f9d21 has no customer",
+        "order 9 of 1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed has no customer",
+        "the warehouse is closed",
+        None,
+    ]
+    frame = messages(spark, [failed(dead_letter_error_description=text) for text in told])
+    assert columns(errors(frame), "error", "messages", "example") == [
+        ("order # of # has no customer", 2, told[0]),
+        (None, 1, None),
+        ("the warehouse is closed", 1, told[2]),
+    ]
+
+
+def test_the_newest_of_each_reason_are_the_samples_and_bodies_that_are_no_text_show_their_size(
+    spark: SparkSession,
+) -> None:
+    frame = messages(
+        spark,
+        [
+            failed(sequence_number=901, body=b"old"),
+            failed(sequence_number=902, body="grüße".encode()),
+            failed(sequence_number=903, body=b"\xff\xfe\x00"),
+            failed(sequence_number=904, body=None, dead_letter_reason="Other"),
+        ],
+    )
+    found = columns(some_of_each(frame, 2), "dead_letter_reason", "sequence_number", "body")
+    assert found == [("Bad", 903, "3 bytes"), ("Bad", 902, "grüße"), ("Other", 904, None)]
+
+
+def test_nothing_failed_gives_empty_tables(spark: SparkSession) -> None:
+    for name, table in triage(messages(spark, []), messages(spark, [message()])).items():
+        assert rows(table) == [], name
+
+
+# --- causes
+
+
+def test_an_address_is_led_back_to_its_owner_and_to_where_messages_were_sent(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    addresses = [
+        "Orders/$DeadLetterQueue",
+        "orders/$Transfer/$deadletterqueue",
+        "events/Subscriptions/audit/$DeadLetterQueue",
+        "plain",
+    ]
+    frame = spark.createDataFrame([(each,) for each in addresses], "entity string")
+    assert columns(frame.select(owner(F.col("entity")).alias("o"), sent_to(F.col("entity")).alias("s")), "o", "s") == [
+        ("Orders", "orders"),
+        ("orders", "orders"),
+        ("events/Subscriptions/audit", "events"),
+        ("plain", "plain"),
+    ]
+
+
+def causes(spark: SparkSession, bad: list[dict[str, object]], good: list[dict[str, object]]) -> list[tuple[str, float]]:
+    found = rows(likely_causes(messages(spark, bad), messages(spark, good)))
+    return [(statement(row["kind"], row["name"], row["says"], row["value"]), round(row["score"], 3)) for row in found]
+
+
+def test_a_value_that_only_failed_messages_have_is_the_likely_cause(spark: SparkSession) -> None:
+    bad = [failed(application_properties={"region": "north", "version": "2"}) for _ in range(4)]
+    good = [
+        message(application_properties={"region": region, "version": "2"})
+        for region in ("north", "south", "east", "east")
+    ]
+    assert causes(spark, bad, good) == [("region = north", 0.75)]
+
+
+def test_a_property_that_the_failed_lack_and_one_that_only_they_have_are_found(spark: SparkSession) -> None:
+    bad = [failed(application_properties={"trace": f"t{number}"}) for number in range(4)]
+    good = [message(application_properties={"customer": f"c{number}"}) for number in range(4)]
+    assert ("customer is missing", 1.0) in causes(spark, bad, good)
+    assert ("trace is there", 1.0) in causes(spark, bad, good)
+
+
+def test_members_of_a_json_body_fields_and_the_size_are_looked_at(spark: SparkSession) -> None:
+    large = json.dumps({"currency": "XXX", "filler": "-" * 5000}).encode()
+    bad = [failed(body=large, subject="refund") for _ in range(3)]
+    good = [message(body=b'{"currency": "EUR"}', subject="order") for _ in range(3)]
+    found = dict(causes(spark, bad, good))
+    assert found["subject = refund"] == found["body.currency = XXX"] == found["body of 1 KiB to 16 KiB"] == 1.0
+
+
+def test_each_reason_has_causes_of_its_own_best_first(spark: SparkSession) -> None:
+    bad = [failed(dead_letter_reason="A", application_properties={"x": "1"}) for _ in range(3)]
+    bad += [failed(dead_letter_reason=None, application_properties={"y": "1"}) for _ in range(3)]
+    good = [message(application_properties={}) for _ in range(3)]
+    found = likely_causes(messages(spark, bad), messages(spark, good))
+    assert columns(found, "dead_letter_reason", "rank", "name", "failed_with", "failed", "others_with", "lift") == [
+        (None, 1, "y", 3, 3, 0, None),
+        ("A", 1, "x", 3, 3, 0, None),
+    ]
+
+
+def test_what_one_or_two_messages_share_is_no_cause(spark: SparkSession) -> None:
+    bad = [failed(application_properties={"x": "1"}) for _ in range(2)]
+    assert causes(spark, bad, [message() for _ in range(9)]) == []
+    assert causes(spark, [failed(application_properties={"x": "1"}) for _ in range(9)], [message()]) == []
+
+
+def test_failed_messages_are_compared_with_what_was_sent_to_the_same_topic_and_is_not_among_them(
+    spark: SparkSession,
+) -> None:
+    bad = [failed(entity="Shop/Subscriptions/work", message_id="m1")]
+    others = [
+        message(entity="shop/Subscriptions/lake", message_id="m1"),
+        message(entity="shop/Subscriptions/lake", message_id="m2"),
+        message(entity="shop/Subscriptions/lake", message_id=None),
+        message(entity="elsewhere", message_id="m3"),
+    ]
+    found = successful(messages(spark, others), messages(spark, bad))
+    assert {each for (each,) in columns(found, "message_id")} == {"m2", None}
+
+
+# --- choosing
+
+
+def test_the_condition_sees_the_entity_without_the_dead_letter_queue(spark: SparkSession) -> None:
+    frame = messages(
+        spark,
+        [
+            failed(sequence_number=801, application_properties={"region": "north"}),
+            failed(sequence_number=802, application_properties={"region": "south"}),
+            failed(sequence_number=803, entity="bills", application_properties={"region": "north"}),
+        ],
+    )
+    assert chosen(matching(frame, None)) == {"orders": {801, 802}, "bills": {803}}
+    assert chosen(matching(frame, "application_properties['region'] = 'north'")) == {"orders": {801}, "bills": {803}}
+    assert chosen(matching(frame, "entity = 'orders' AND sequence_number > 801")) == {"orders": {802}}
+    with pytest.raises(AnalysisException):
+        matching(frame, "regoin = 1")
+
+
+# --- on a broker
+
+
+def dead_letter(commands: Commands, address: str, *failures: tuple[str, str, str], to: str | None = None) -> None:
+    """Send messages, a region, reason and description each, and have them set aside."""
+    with commands.connection() as connection:
+        sent = [
+            Message(
+                properties=Properties(message_id=f"m-{number}", subject="order"),
+                application_properties={"region": region},
+                data=[b'{"number": %d}' % number],
+            )
+            for number, (region, _, _) in enumerate(failures)
+        ]
+        connection.sender(to or address).send_all(sent)
+        with connection.receiver(address, credit=0) as receiver:
+            for _, reason, description in failures:
+                (received,) = receiver.receive(1, timeout=10)
+                info = {REASON: reason, DESCRIPTION: description}
+                receiver.reject(received, "com.microsoft:dead-letter", info=info)
+            receiver.confirm()
+
+
+def send(commands: Commands, address: str, *regions: str) -> None:
+    with commands.connection() as connection:
+        connection.sender(address).send_all(
+            Message(application_properties={"region": region}, data=[b"{}"]) for region in regions
+        )
+
+
+def peeked(commands: Commands, address: str) -> list[str | None]:
+    """The message ids that are there."""
+    with commands.connection() as connection, connection.management(address) as management:
+        return [(message.properties or Properties()).message_id for message in peek_all(management)]
+
+
+def run(commands: Commands, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        commands.command("pipeline", "dead-letters", "--cores", "1", *arguments),
+        env=commands.environment(),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+def test_dead_letter_queues_are_found_and_read_without_being_disturbed(spark: SparkSession, bus: ServedBroker) -> None:
+    commands = Commands(bus)
+    queue, empty = commands.queue(), commands.queue()
+    topic = commands.topic("work", "idle")
+    send(commands, empty, "north")
+    dead_letter(commands, queue, ("north", "Bad", "no customer"), ("south", "Late", ""))
+    dead_letter(commands, f"{topic}/Subscriptions/work", ("east", "Bad", "no customer"), to=topic)
+    with commands.administration() as administration:
+        found = dead_letter_queues(administration)
+    assert set(found) == {queue, f"{topic}/Subscriptions/work"}
+    frame = read_dead_letters(spark, {"connectionString": bus.connection_string}, found)
+    assert columns(counts(frame, "dead_letter_reason"), "entity", "dead_letter_reason", "messages") == sorted(
+        [(queue, "Bad", 1), (queue, "Late", 1), (f"{topic}/Subscriptions/work", "Bad", 1)]
+    )
+    with commands.connection() as connection, connection.management(f"{queue}/$DeadLetterQueue") as management:
+        assert [(message.header or Header()).delivery_count for message in peek_all(management)] == [0, 0]
+
+
+def test_no_dead_letter_queue_is_an_empty_frame(spark: SparkSession) -> None:
+    assert rows(read_dead_letters(spark, {}, [])) == []
+
+
+def test_the_command_shows_the_cause_and_sends_the_chosen_again(bus: ServedBroker, tmp_path: Path) -> None:
+    commands = Commands(bus)
+    queue = commands.queue()
+    dead_letter(commands, queue, *[("north", "Bad", f"order {number}") for number in range(4)], ("south", "Late", ""))
+    send(commands, queue, "south", "east", "east")
+    where = ("--where", "dead_letter_reason = 'Bad' AND message_id <> 'm-2'")
+
+    ended = run(commands, queue, *where, "--resubmit", "--output", str(tmp_path), "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = json.loads(ended.stdout)
+    assert told["messages"] == 3
+    assert told["resubmitted"] == [{"entity": queue, "to": queue, "messages": 3, "chosen": 3}]
+    (cause,) = [row for row in told["tables"]["causes"] if row["name"] == "region" and row["says"] == "value"]
+    assert (cause["value"], cause["score"]) == ("north", 1.0)
+    assert peeked(commands, f"{queue}/$DeadLetterQueue") == ["m-2", "m-4"]
+    assert peeked(commands, queue)[3:] == ["m-0", "m-1", "m-3"]
+    assert list((tmp_path / "tables" / "causes").glob("*.parquet"))
+    assert told_on_stderr(ended) == []
+    assert "SharedAccessKey" not in ended.stdout
+
+
+def test_for_people_the_command_prints_tables(bus: ServedBroker) -> None:
+    commands = Commands(bus)
+    queue = commands.queue()
+    dead_letter(commands, queue, *[("north", "Bad", f"order {number}\x1b[31m") for number in range(3)])
+    send(commands, queue, "south", "east", "east")
+    ended = run(commands, queue)
+    assert ended.returncode == 0, ended.stderr
+    for shown in ("Reasons", "order #", "Samples", "region = north", "100 % of 3"):
+        assert shown in ended.stdout
+    assert "\x1b" not in ended.stdout
+
+
+def test_a_condition_that_spark_does_not_understand_is_a_sentence(bus: ServedBroker) -> None:
+    commands = Commands(bus)
+    ended = run(commands, commands.queue(), "--where", "regoin = 1")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = told_on_stderr(ended)
+    assert line.startswith("peeklock: --where: ")
+    assert "regoin" in line
+
+
+def test_an_option_for_sending_again_needs_that(bus: ServedBroker) -> None:
+    assert Commands(bus).refused("pipeline", "dead-letters", "--to", "x") == (2, "--to is for --resubmit")
+
+
+def test_an_interrupted_resubmission_has_every_message_exactly_once(bus: ServedBroker) -> None:
+    commands = Commands(bus)
+    queue = commands.queue()
+    count = 1000
+    dead_letter(commands, queue, *[("north", "Bad", "")] * count)
+    arguments = ("pipeline", "dead-letters", queue, "--cores", "1", "--resubmit", "--json")
+    with subprocess.Popen(
+        commands.command(*arguments), env=commands.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        while not peeked(commands, queue) and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=SECONDS)
+    assert process.returncode in (0, 130)
+    there = [*peeked(commands, queue), *peeked(commands, f"{queue}/$DeadLetterQueue")]
+    assert sorted(there) == sorted(f"m-{number}" for number in range(count))
