@@ -222,14 +222,15 @@ def test_of_a_session_the_order_is_kept_whenever_the_driver_dies(start_broker: S
 
 def start_driver(bus: ServedBroker, queue: str, folder: Path, *how: str) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable}
-    driver = subprocess.Popen(
-        [sys.executable, str(DRIVER), bus.connection_string, queue, str(folder), *how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environment,
-        start_new_session=True,  # so that the JVM and its workers can be killed with it
-    )
+    with (folder / "stderr.log").open("wb") as log:
+        driver = subprocess.Popen(
+            [sys.executable, str(DRIVER), bus.connection_string, queue, str(folder), *how],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,  # so that the JVM can be killed with it; its workers end without it
+        )
     assert driver.stdout is not None
     assert driver.stdout.readline().strip() == "started"
     return driver
@@ -241,6 +242,10 @@ def kill(driver: subprocess.Popen[str]) -> None:
     driver.wait()
     assert driver.stdout is not None
     driver.stdout.close()
+
+
+def offset_files(folder: Path) -> list[Path]:
+    return list((folder / "checkpoint" / "offsets").glob("[0-9]*"))
 
 
 MESSAGES = 400
@@ -259,15 +264,18 @@ def test_each_message_is_in_the_files_once_when_the_driver_is_killed_again_and_a
             driver = start_driver(bus, queue, tmp_path, "20")
             try:
                 sender.send_all(Message(data=[b"%d" % number]) for number in share)
-                connection.work(0.5 + 5 * chance.random())
-                assert driver.poll() is None
+                logged = len(offset_files(tmp_path))
+                while len(offset_files(tmp_path)) == logged:  # it is at work
+                    assert driver.poll() is None, (tmp_path / "stderr.log").read_text()
+                    connection.work(0.05)
+                connection.work(2 * chance.random())
             finally:
                 kill(driver)
         management = connection.management(queue)
         while management.peek(0, 1):  # locks of the killed have to run out
             driver = start_driver(bus, queue, tmp_path, "1000", "once")
             try:
-                assert driver.wait(100) == 0
+                assert driver.wait(100) == 0, (tmp_path / "stderr.log").read_text()
             finally:
                 kill(driver)
     rows = spark.read.parquet(str(tmp_path / "target")).select("body").collect()

@@ -1,4 +1,4 @@
-"""The programs in `examples/spark` for capture and replay run as they stand and print what they should."""
+"""The programs in `examples/spark` for pipelines run as they stand and print what they should."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ SECONDS = 300
 
 PRINTED = {
     "capture.py": ["80 orders from DE", "40 orders from FR", r"\d+ files merged into [12], still 120 orders"],
+    "dead_letters.py": [
+        "10 of queue because of NoCustomer",
+        "body.customer is missing: 100% of the failed, 0% of the others",
+        r"release = 2\.0: 100% of the failed, 0% of the others",
+        "region = n: 100% of the failed, 33% of the others",
+        "3 would be sent again",
+    ],
+    "report.py": [
+        "order-1 came 2 times to queue",
+        r"3 sessions, the largest 1\.0 times the mean",
+        r"30 messages: report\.html and 10 tables",
+    ],
     "replay.py": ["10 messages are odd", "5 sent", "5 sent", "in the queue: 1, 3, 5, 7, 9, 11, 13, 15, 17, 19"],
 }
 
