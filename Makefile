@@ -8,13 +8,17 @@ DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test check bench demo clean
+.PHONY: serve test test-spark check bench demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not spark" $(ARGS)
+	@echo "Left out: the tests that start a Spark, which take long. make test-spark runs them." >&2
+
+test-spark: check
+	$(BIN)/python -m pytest -m spark $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

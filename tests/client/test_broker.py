@@ -47,6 +47,17 @@ def test_a_rejected_message_is_found_in_the_dead_letter_queue(start_broker: Star
         assert dead.message.application_properties["DeadLetterReason"] == "why"
 
 
+def test_a_drain_is_answered_when_what_was_being_deleted_is_delivered(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    broker = start_broker(data=tmp_path)
+    with connect(broker.connection_string) as connection:
+        connection.sender("queue").send_all(Message(data=[b"x"]) for _ in range(200))
+        receiver = connection.receiver("queue", credit=500, mode="receive-and-delete")
+        receiver.drain(timeout=20)
+        assert len(receiver.receive(500, timeout=0)) == 200
+
+
 def test_a_lost_lock_fails_the_settlement(start_broker: StartBroker) -> None:
     broker = start_broker()
     with connect(broker.connection_string) as connection:

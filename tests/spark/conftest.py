@@ -26,12 +26,19 @@ CONFIG = {
 }
 
 
+STARTS_SPARK = ("claim_faults", "demo", "examples_spark", "pipeline_", "session", "source")
+"""Of modules: parts of the names of those that start a Spark in a process of its own."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of them in one process: each Spark is a Java of its own, and would fight the others for the processors."""
+    """Tests that start a Spark take long and are run by `make test-spark`, the others with all the rest."""
     folder = Path(__file__).parent
     for item in items:
-        if folder in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        if folder not in item.path.parents:
+            continue
+        starts = any(item.path.name.startswith(f"test_{part}") for part in STARTS_SPARK)
+        if starts or "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
 
 
 @pytest.fixture(scope="session")

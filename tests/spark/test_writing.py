@@ -386,6 +386,7 @@ for queue in queues:
 """
 
 
+@pytest.mark.spark
 def test_a_task_that_fails_in_the_middle_and_runs_again_writes_under_the_same_ids(
     bus: ServedBroker, tmp_path: Path
 ) -> None:
@@ -566,6 +567,7 @@ frame.write.format("servicebus").mode("append").options(connectionString=where, 
 """
 
 
+@pytest.mark.spark
 def test_a_message_of_a_hundred_megabytes_is_written_under_the_premium_profile(tmp_path: Path) -> None:
     served = ServedBroker(tmp_path, "--profile", "premium")
     try:

@@ -75,6 +75,7 @@ class Receiving(Node):
             if link.attached:
                 tag = message.sequence_number.to_bytes(16)
                 link.send(tag, _parts(message, None), settled=True)
+                self._answer_drain()
         self.peer.wake()
 
     def reserve(self) -> None:
@@ -82,6 +83,12 @@ class Receiving(Node):
 
     def unreserve(self) -> None:
         self._reserved -= 1
+        self._answer_drain()
+
+    def _answer_drain(self) -> None:
+        """What was on its way is out: whoever wants the link drained waits for no more than what is left."""
+        if self._link.drain and not self._reserved and self._link.attached:
+            self.on_credit()
 
     def starved(self) -> None:
         if self._link.drain and not self._reserved and self._link.attached:
