@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from broker.world import SECOND, Receiver, World, delivered
 from peeklock.amqp.codec import decode_value, encode_value
+from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     MAX_ID_LENGTH,
+    AddedProperties,
     Annex,
     identity_of,
     partition_key_of,
@@ -305,6 +307,14 @@ def test_the_fast_head_is_the_full_head(number: int, count: int, enqueued_at: in
     assert fast[:3] == full[:3] == b"\x00\x53\x70"
 
 
+@given(st.integers(1, 2**44 - 1), st.integers(0, 255), st.integers(0, 2**42), st.sampled_from([0, 1, 2]))
+def test_the_fast_head_of_what_is_peeked_is_the_full_head(number: int, count: int, at: int, state: int) -> None:
+    message = stored(sequence_number=number, delivery_count=count, enqueued_at=at, state=state)
+    fast, full = head(message, None, with_state=True), _full_head(message, None, state)
+    assert Message.decode(fast + BODY) == Message.decode(full + BODY)
+    assert encode_value(Symbol("x-opt-message-state")) + b"\x54" + bytes((state,)) in fast
+
+
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 2000, 2**31])
 def test_the_delivery_count_is_that_of_earlier_deliveries(count: int) -> None:
     header = delivered(stored(delivery_count=count)).header
@@ -465,6 +475,22 @@ def test_properties_are_added_where_there_were_none(message: Message) -> None:
     assert found.application_properties == {"added": 1}
     assert found.properties == message.properties
     assert found.data == [b"x"]
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 300])
+def test_properties_are_added_to_the_usual_message_as_to_any_other(data: bytes) -> None:
+    message = Message(properties=properties(), data=[data])
+    usual, front = message.encode(), Message(properties=properties()).encode()
+    unusual = front + message.encode()[len(front) :] + Message(data=[b""]).encode()
+    added = AddedProperties({"added": 1, "text": "y"})
+    assert added.to(usual) + Message(data=[b""]).encode() == added.to(unusual)
+    assert added.to(front) + usual[len(front) :] == added.to(usual)
+
+
+@pytest.mark.parametrize("end", [b"\x00\x53\x75\xb0\x00\x00", b"\x00\x53\x75\xa0", b"\x00\x53\x75\xa0\x05x"])
+def test_a_message_that_is_cut_off_is_not_taken_for_the_usual_one(end: bytes) -> None:
+    with pytest.raises(DecodeError):
+        AddedProperties({"added": 1}).to(Message(properties=properties()).encode() + end)
 
 
 def test_no_changes_change_nothing() -> None:

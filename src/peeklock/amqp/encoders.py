@@ -23,6 +23,7 @@ from peeklock.amqp.types import (
     Decimal64,
     Decimal128,
     Described,
+    Encoded,
     Float,
     Int,
     Short,
@@ -72,6 +73,10 @@ def too_deep() -> EncodeError:
 
 def write_null(value: Any, depth: int) -> bytes:
     return NULL
+
+
+def write_encoded(value: Any, depth: int) -> bytes:
+    return value  # type: ignore[no-any-return]
 
 
 def write_boolean(value: Any, depth: int) -> bytes:
@@ -282,6 +287,7 @@ WRITERS: dict[type, Writer] = {
     Timestamp: write_timestamp,
     UUID: write_uuid,
     bytes: write_binary,
+    Encoded: write_encoded,
     bytearray: write_binary,
     memoryview: write_binary,
     str: write_string,

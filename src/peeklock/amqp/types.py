@@ -101,6 +101,12 @@ class Described(NamedTuple):
     value: Any
 
 
+class Encoded(bytes):
+    """A value, or several, that somebody has encoded already: written as it is. Never what a decoder gives."""
+
+    __slots__ = ()
+
+
 class Array(list[Any]):
     """Values of one type, encoded with one constructor.
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from peeklock.broker import envelope
 from peeklock.broker.entity import Done, Entity, Lock
-from peeklock.broker.envelope import Annex
+from peeklock.broker.envelope import AddedProperties, Annex
 from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost
 from peeklock.broker.journal import Lane
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
@@ -30,14 +30,7 @@ class Container(Entity):
 
     def complete_all(self, locks: list[Lock | None], done: Done) -> None:
         """As `complete`, for all of them or, when one is not held, for none."""
-        held = self._locks
-        now = self._agenda.now()
-        completed: list[Lock] = []
-        for lock in locks:
-            if lock is None or lock.settling or held.get(lock.message.sequence_number) is not lock:
-                raise MessageLockLost
-            self._check_lock(lock, now)
-            completed.append(lock)
+        completed = self._held(locks)
         lane = self._journal.rest
         entity = self.entity
         removals = lane.changes.removals
@@ -46,6 +39,18 @@ class Container(Entity):
             removals.append((entity, lock.message))
         lane.waiting.append((self._all_completed, (completed, done)))
         self._journal.wake()
+
+    def _held(self, locks: list[Lock | None]) -> list[Lock]:
+        """Raises unless all of them are held."""
+        held = self._locks
+        now = self._agenda.now()
+        found: list[Lock] = []
+        for lock in locks:
+            if lock is None or lock.settling or held.get(lock.message.sequence_number) is not lock:
+                raise MessageLockLost
+            self._check_lock(lock, now)
+            found.append(lock)
+        return found
 
     def _all_completed(self, argument: tuple[list[Lock], Done], error: BrokerError | None) -> None:
         locks, done = argument
@@ -75,23 +80,35 @@ class Container(Entity):
 
     def defer(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Set the message aside: from now on it is only had by its number."""
-        lane = self._settle(lock)
-        changed = self._changed(lock.message, properties, state=DEFERRED)
-        self._stage_change(lane, lock.message, changed)
-        lane.waiting.append((self._deferred, (lock, changed, done)))
-        lock.settling = True
+        self._settle(lock)
+        self._stage_deferral([lock], done, properties)
+
+    def defer_all(self, locks: list[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
+        """As `defer`, for all of them or, when one is not held, for none."""
+        self._stage_deferral(self._held(locks), done, properties)
+
+    def _stage_deferral(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
+        lane = self._journal.rest
+        added = _added(properties)
+        deferred = [(lock, self._changed(lock.message, added, state=DEFERRED)) for lock in locks]
+        for lock, changed in deferred:
+            self._stage_change(lane, lock.message, changed)
+            lock.settling = True
+        lane.waiting.append((self._deferred, (deferred, done)))
         self._journal.wake()
 
-    def _deferred(self, argument: tuple[Lock, StoredMessage, Done], error: BrokerError | None) -> None:
-        lock, changed, done = argument
-        if error is None:
-            counters = self.counters
-            counters.count(lock.message.state, -1)
-            counters.deferred += 1
-            counters.size_in_bytes += changed.size - lock.message.size
-            if lock.message.state == ACTIVE:
-                self._left(lock.message)
-        self._settled(lock, error)
+    def _deferred(self, argument: tuple[list[tuple[Lock, StoredMessage]], Done], error: BrokerError | None) -> None:
+        deferred, done = argument
+        for lock, changed in deferred:
+            if error is None:
+                message = lock.message
+                counters = self.counters
+                counters.count(message.state, -1)
+                counters.deferred += 1
+                counters.size_in_bytes += len(changed.payload) - len(message.payload)  # the body is the same
+                if message.state == ACTIVE:
+                    self._left(message)
+            self._settled(lock, error)
         done(error)
 
     def dead_letter(
@@ -142,11 +159,11 @@ class Container(Entity):
                     f"Message could not be consumed after {delivery_count} delivery attempts."
                 ),
             }
-            counted = self._changed(message, None, delivery_count=delivery_count)
+            counted = self._changed(message, delivery_count=delivery_count)
             self._move(counted, reason, self._locked_one_moved, (lock, done))
             lock.settling = True
             return
-        changed = self._changed(message, properties, delivery_count=delivery_count)
+        changed = self._changed(message, _added(properties), delivery_count=delivery_count)
         self._stage_change(lane, message, changed)
         lane.waiting.append((self._given_back, (lock, changed, done)))
         lock.settling = True
@@ -164,16 +181,15 @@ class Container(Entity):
     def _changed(
         self,
         message: StoredMessage,
-        properties: dict[Any, Any] | None,
+        added: AddedProperties | None = None,
         *,
         state: int | None = None,
         delivery_count: int | None = None,
     ) -> StoredMessage:
         """The message as it will be; the one in memory stays as it is until the commit."""
-        payload = envelope.with_application_properties(message.payload, properties) if properties else message.payload
         return StoredMessage(
             message.sequence_number,
-            payload,
+            message.payload if added is None else added.to(message.payload),
             message.enqueued_at,
             message.expires_at,
             message.delivery_count if delivery_count is None else delivery_count,
@@ -243,6 +259,10 @@ class Container(Entity):
         lock, done = argument
         self._settled(lock, error)
         done(error)
+
+
+def _added(properties: dict[Any, Any] | None) -> AddedProperties | None:
+    return AddedProperties(properties) if properties else None
 
 
 def check_reason(reason: str | None, description: str | None) -> None:

@@ -157,19 +157,23 @@ def _read_usual(payload: bytes) -> Incoming | None:
         # A string that may be too long for an id is for the scan to measure.
         if payload[at + 6] == 0xB1 or (payload[at + 6] == 0xA1 and payload[at + 7] > MAX_ID_LENGTH):
             return None
-        body = at + 5 + payload[at + 4]
-        start = payload[body : body + 4]
-        if start == _LONG_DATA_START:
-            end = body + 8 + _uint_at(payload, body + 4)[0]
-        elif start == _DATA_START:
-            end = body + 5 + payload[body + 4]
-        else:
-            return None
+        end = _data_end(payload, at + 5 + payload[at + 4])
     except (IndexError, struct.error, DecodeError):
         return None  # the scan says what is wrong with it
     if end != len(payload):
         return None
     return Incoming(payload[at:] if at else payload, None, ttl_ms, None, None)
+
+
+def _data_end(data: bytes, at: int) -> int:
+    """Where the data section at this place ends; -1 when there is none."""
+    start = data[at : at + 4]
+    if start == _LONG_DATA_START and len(data) >= at + 8:
+        end: int = at + 8 + _uint_at(data, at + 4)[0]
+        return end
+    if start == _DATA_START and len(data) > at + 4:
+        return at + 5 + data[at + 4]
+    return -1
 
 
 def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:
@@ -198,27 +202,45 @@ def with_session_id(bare: bytes, session_id: str) -> bytes:
     return replace_section(bare, found.properties, list_section(PROPERTIES, fields))
 
 
-def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
-    """The message with these application properties added or replaced; the others keep their bytes."""
-    if not changes:
-        return bare
-    found = scan(bare)
-    named = {str(key): value for key, value in changes.items()}
-    fields: list[bytes] = []
-    part = found.application_properties
-    if part is not None:
+class AddedProperties:
+    """Application properties to be added to messages, or to replace theirs; encoded once for all of them."""
+
+    def __init__(self, properties: dict[Any, Any]) -> None:
+        named = {str(key): value for key, value in properties.items()}
+        self._names = named.keys()
+        self._fields: list[bytes] = []
+        for name, value in named.items():
+            self._fields += (encode_value(name), encode_value(value))
+        self._section = map_section(APPLICATION_PROPERTIES, self._fields)
+
+    def to(self, bare: bytes) -> bytes:
+        """The message with them; its other application properties keep their bytes."""
+        if bare[:4] == _PROPERTIES_START:  # most have one data section behind their properties, or a body elsewhere
+            behind = 5 + bare[4]
+            if behind == len(bare) or _data_end(bare, behind) == len(bare):
+                return b"".join((bare[:behind], self._section, bare[behind:]))
+        found = scan(bare)
+        part = found.application_properties
+        if part is not None:
+            return replace_section(bare, part, map_section(APPLICATION_PROPERTIES, self._others(bare, part)))
+        if found.properties is not None:
+            behind = found.properties.stop
+            return b"".join((bare[:behind], self._section, bare[behind:]))
+        return replace_section(bare, None, self._section)
+
+    def _others(self, bare: bytes, part: slice) -> list[bytes]:
+        fields: list[bytes] = []
         # Nobody looked inside when the message came; what cannot be read is nothing that a receiver could have used.
         with suppress(DecodeError):
             for key, value in raw_entries(bare, part):
-                if str(decode_value(key)[0]) not in named:
+                if str(decode_value(key)[0]) not in self._names:
                     fields += (key, value)
-    for name, value in named.items():
-        fields += (encode_value(name), encode_value(value))
-    section = map_section(APPLICATION_PROPERTIES, fields)
-    if part is None and found.properties is not None:
-        behind = found.properties.stop
-        return b"".join((bare[:behind], section, bare[behind:]))
-    return replace_section(bare, part, section)
+        return fields + self._fields
+
+
+def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
+    """The message with these application properties added or replaced; the others keep their bytes."""
+    return AddedProperties(changes).to(bare) if changes else bare
 
 
 def split(bare: bytes) -> tuple[bytes, bytes]:

@@ -35,7 +35,7 @@ def _symbol(name: str) -> bytes:
 
 _TO_COUNT = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x42\x52"
 """A header of durable, no priority, no ttl, not the first acquirer, up to the byte with the delivery count."""
-_LONG, _TIMESTAMP = b"\x81", b"\x83"
+_LONG, _TIMESTAMP, _SMALL_INT = b"\x81", b"\x83", b"\x54"
 _TO_SEQUENCE = _symbol(SEQUENCE_NUMBER) + _LONG
 _TO_ENQUEUED = _symbol(ENQUEUED_TIME) + _TIMESTAMP
 _TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
@@ -47,29 +47,45 @@ _TO_LOCK_TOKEN = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), _UUID +
 _pack_long = struct.Struct(">q").pack
 
 
-def _opening(entries: bytes, values: int) -> bytes:
-    """The annotations section up to its first entry."""
-    size = len(entries) + 8 * values + 1
+def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
+    """The annotations section up to its first entry; so many have values of eight bytes and of one."""
+    size = len(entries) + 8 * values + small + 1
     assert size < 256
-    return b"\x00\x53\x72\xc1" + bytes((size, 2 * values))
+    return b"\x00\x53\x72\xc1" + bytes((size, 2 * (values + small)))
 
 
 _UNLOCKED_ENTRIES = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
 _LOCKED_START = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
 _UNLOCKED_START = _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
+_TO_SMALL_STATE = _TO_STATE + _SMALL_INT
+_PEEKED_START = _opening(_UNLOCKED_ENTRIES + _TO_SMALL_STATE, 3, small=1) + _TO_SEQUENCE
 _MIDDLE = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
 _pack_locked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq").pack
+_pack_peeked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_PEEKED_START)}s{_MIDDLE}{len(_TO_SMALL_STATE)}sB").pack
 _pack_unlocked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
 
 
 def head(message: StoredMessage, locked_until: int | None, with_state: bool = False) -> bytes:
     """Header and annotations for one delivery of the message: what goes in front of its payload."""
     count = message.delivery_count
-    if with_state:
-        return _full_head(message, locked_until, message.state)
     if message.annex is not None or message.expires_at is not None or count > 255:
-        return _full_head(message, locked_until)
+        return _full_head(message, locked_until, message.state if with_state else None)
     number = message.sequence_number
+    if with_state:
+        if locked_until is not None:
+            return _full_head(message, locked_until, message.state)
+        return _pack_peeked(
+            _TO_COUNT,
+            count,
+            _PEEKED_START,
+            number,
+            _TO_ENQUEUED,
+            message.enqueued_at,
+            _TO_ENQUEUED_SEQUENCE,
+            number,
+            _TO_SMALL_STATE,
+            message.state,
+        )
     if locked_until is None:
         return _pack_unlocked(
             _TO_COUNT, count, _UNLOCKED_START, number, _TO_ENQUEUED, message.enqueued_at, _TO_ENQUEUED_SEQUENCE, number

@@ -189,5 +189,5 @@ class Numbered(Scheduling):
 
     def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:
         """Lock them. The fetch counts as a delivery; as for any lock, that is stored when they are given back."""
-        counted = [self._changed(message, None, delivery_count=message.delivery_count + 1) for message in messages]
+        counted = [self._changed(message, delivery_count=message.delivery_count + 1) for message in messages]
         done([(message, self._lock_deferred(message)) for message in counted])

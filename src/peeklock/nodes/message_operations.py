@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
-from peeklock.amqp.types import Array, Int, Timestamp
+from peeklock.amqp.codec import encode_value
+from peeklock.amqp.types import Array, Encoded, Int, Timestamp
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import check_reason
 from peeklock.broker.entity import Done, Lock
@@ -56,8 +58,7 @@ def peek_message(call: Call) -> None:
         elif not messages:
             call.answer({}, 204)
         else:
-            found = [{"message": head(message, None, with_state=True) + message.content} for message in messages]
-            call.answer({"messages": found})
+            call.answer({"messages": _encoded(messages)})
 
     session_id = session_id_of(call)
     call.container.peek(arguments["from-sequence-number"], min(count, MAX_COUNT), session_id, peeked)
@@ -79,20 +80,41 @@ def receive_by_sequence_number(call: Call) -> None:
     def fetched(messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
             call.fail(messages)
+        elif mode == RECEIVE_AND_DELETE:
+            call.answer({"messages": _encoded([message for message, _ in messages])})
         else:
-            call.answer({"messages": [_fetched(message, lock) for message, lock in messages]})
+            call.answer({"messages": [_locked(message, lock) for message, lock in messages if lock is not None]})
 
     container.receive_deferred(
         [int(number) for number in arguments["sequence-numbers"]], session_id, mode == RECEIVE_AND_DELETE, fetched
     )
 
 
-def _fetched(message: StoredMessage, lock: Lock | None) -> dict[str, Any]:
-    if lock is None:
-        return {"message": head(message, None, with_state=True) + message.content}
+def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
     token = UUID(bytes_le=lock.tag)
     encoded = head(message, lock.expires_at, with_state=True) + message.content
     return {"lock-token": token, "message": with_lock_token(encoded, token)}
+
+
+_LIST, _MAP = 0xD0, 0xD1
+_TO_LENGTH = encode_value("message") + b"\xb0"
+_pack_opening = struct.Struct(">BII").pack
+_pack_entry = struct.Struct(f">BII{len(_TO_LENGTH)}sI").pack
+
+
+def _encoded(messages: list[StoredMessage]) -> Encoded:
+    """A list of maps that have a message each. Encoded here, because there are many: by the codec it takes thrice."""
+    parts: list[bytes] = []
+    size = 4
+    for message in messages:
+        front = head(message, None, with_state=True)
+        length = len(front) + message.size
+        entry = _pack_entry(_MAP, 8 + len(_TO_LENGTH) + length, 2, _TO_LENGTH, length)
+        parts += (entry, front, message.payload)
+        if message.body is not None:
+            parts.append(message.body.data)
+        size += len(entry) + length
+    return Encoded(b"".join((_pack_opening(_LIST, size, len(messages)), *parts)))
 
 
 def update_disposition(call: Call) -> None:

@@ -100,7 +100,7 @@ class Receiving(Node):
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
         if type(state) is Accepted:
-            if len(deliveries) > 1 and self._complete_all(deliveries):
+            if len(deliveries) > 1 and self._settle_all(deliveries, ACCEPTED, self._container.complete_all):
                 return
             complete = self._container.complete
             for delivery in deliveries:
@@ -121,6 +121,10 @@ class Receiving(Node):
                     self._container.release(delivery.context)
                     self._settled(delivery, RELEASED, None)
         elif state is not None and not isinstance(state, Received):  # which are no final word
+            if len(deliveries) > 1 and isinstance(state, Modified) and state.undeliverable_here:
+                defer_all = partial(self._container.defer_all, properties=state.message_annotations)
+                if self._settle_all(deliveries, MODIFIED, defer_all):
+                    return
             outcome, act = gesture(self._container, state)
             for delivery in deliveries:
                 lock, delivery.context = delivery.context, None
@@ -131,20 +135,20 @@ class Receiving(Node):
                 except BrokerError as failure:
                     self._settled(delivery, outcome, failure)
 
-    def _complete_all(self, deliveries: list[OutgoingDelivery]) -> bool:
-        """Complete a whole range as one piece of work; False, and nothing done, when one of them is not held."""
+    def _settle_all(
+        self, deliveries: list[OutgoingDelivery], outcome: bytes, act: Callable[[list[Lock | None], Done], None]
+    ) -> bool:
+        """Settle a whole range as one piece of work; False, and nothing done, when one of them is not held."""
         try:
-            self._container.complete_all(
-                [delivery.context for delivery in deliveries], partial(self._all_settled, deliveries)
-            )
+            act([delivery.context for delivery in deliveries], partial(self._all_settled, deliveries, outcome))
         except (MessageLockLost, SessionLockLost):
             return False
         for delivery in deliveries:
             delivery.context = None
         return True
 
-    def _all_settled(self, deliveries: list[OutgoingDelivery], error: BrokerError | None) -> None:
-        outcome = ACCEPTED if error is None else rejected(error)
+    def _all_settled(self, deliveries: list[OutgoingDelivery], outcome: bytes, error: BrokerError | None) -> None:
+        outcome = outcome if error is None else rejected(error)
         for delivery in deliveries:
             delivery.settle(outcome)
         self.peer.wake()

@@ -17,6 +17,9 @@ from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 _Changed = tuple[int, int, int, int | None, int | None]
 """State, delivery count, enqueued at, expires at, due at: what an update changes."""
 
+_Rewrite = tuple[_Changed, bytes, bytes | None]
+"""What is changed, payload, annex."""
+
 _Kind = tuple[int, int, int, int | None, int | None, bytes | None, bytes | None]
 """All columns of a new message but its key and payload: those of an update, session id and annex."""
 
@@ -40,7 +43,7 @@ class Batch:
         self.bodies: dict[int, bytes] = {}
         """Of the copies, by key; the store may have them already."""
         self.updates: dict[int, _Changed] = {}
-        self.rewrites: dict[int, tuple[_Changed, bytes, bytes | None]] = {}
+        self.rewrites: dict[int, _Rewrite] = {}
         self.removals = [id << NUMBER_BITS | message.sequence_number for id, message in changes.removals]
         self.freed = {message.body.key for _, message in changes.removals if message.body is not None}
         """Bodies of removed messages, which go unless another message has them."""
@@ -109,7 +112,7 @@ class Batch:
         else:
             self.updates[key] = changed
 
-    def _rewrite(self, key: int, rewrite: tuple[_Changed, bytes, bytes | None]) -> None:
+    def _rewrite(self, key: int, rewrite: _Rewrite) -> None:
         self.updates.pop(key, None)
         self.rewrites[key] = rewrite
 
@@ -191,11 +194,12 @@ class Batch:
             slice_ = _Slice()
             taken = slice_.take_copies(self.copies, taken)
         slice_.put("updates", [(key, *changed) for key, changed in self.updates.items()])
-        for key, (changed, payload, annex) in self.rewrites.items():
-            slice_.add("rewrites", key, *slice_.place(payload), *slice_.place(annex), *changed)
-            if slice_.size >= _SLICE_BYTES:
-                yield slice_.parameters()
-                slice_ = _Slice()
+        rewrites = list(self.rewrites.items())
+        taken = slice_.take_rewrites(rewrites, 0)
+        while taken < len(rewrites):
+            yield slice_.parameters()
+            slice_ = _Slice()
+            taken = slice_.take_rewrites(rewrites, taken)
         for (id, name), (state, updated_at) in self.session_states.items():
             slice_.add("session_states", id, *slice_.place(name), *slice_.place(state), updated_at)
             if slice_.size >= _SLICE_BYTES:
@@ -292,6 +296,26 @@ class _Slice:
             copies.append((key, place, body))
             taken += 1
         self.put("copies", runs)
+        return taken
+
+    def take_rewrites(self, messages: list[tuple[int, _Rewrite]], begin: int) -> int:
+        """As `take_appends`: messages are mostly deferred in order, and many at a time."""
+        runs: list[Any] = []
+        places: list[int] = []
+        next_key, changed_of_run, annex_of_run = -1, None, None
+        taken = begin
+        for key, (changed, payload, annex) in islice(messages, begin, None):
+            if self.size >= _SLICE_BYTES:
+                break
+            if key != next_key or changed != changed_of_run or annex != annex_of_run:
+                changed_of_run, annex_of_run = changed, annex
+                places = []
+                runs.append((key, *changed, *self.place(annex), places))
+            next_key = key + 1
+            places.append((self.size + 1) << 32 | len(payload))
+            self.place(payload)
+            taken += 1
+        self.put("rewrites", runs)
         return taken
 
     def add(self, section: str, *row: object) -> None:

@@ -15,6 +15,9 @@ from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 CHUNK_ROWS = 512
 """The most that an answer takes together."""
 
+STATE_BITS = 2
+"""The state of a message comes in the low bits of its length."""
+
 _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
 """The messages of a dropped entity are deleted later."""
 
@@ -23,7 +26,6 @@ _IS_RICH = " OR ".join(
     for column, default in {
         "expires_at": "NULL",
         "delivery_count": "0",
-        "state": "0",
         "session_id": "NULL",
         "due_at": "NULL",
         "annex": "NULL",
@@ -63,10 +65,10 @@ def _make_query(place: str, index: str, condition: str) -> Query:
     messages = f"""
         SELECT
             group_concat(key & {MAX_NUMBER}),
-            group_concat(length(payload)),
+            group_concat(length(payload) << {STATE_BITS} | state),
             group_concat(enqueued_at),
             json_group_array(json_array(
-                key & {MAX_NUMBER}, expires_at, delivery_count, state, session_id, due_at,
+                key & {MAX_NUMBER}, expires_at, delivery_count, session_id, due_at,
                 iif(annex IS NULL, NULL, hex(annex))
             )) FILTER (WHERE {_IS_RICH}),
             {_joined("payload")}

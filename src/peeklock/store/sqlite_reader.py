@@ -21,6 +21,7 @@ from .sqlite_schema import MAX_NUMBER, first_key
 _Answer = TypeVar("_Answer")
 
 _CHUNK_BYTES = 1024 * 1024
+_STATE_MASK = (1 << queries.STATE_BITS) - 1
 
 
 class Reader:
@@ -237,19 +238,21 @@ def _parts(lengths: str | None, joined: bytes) -> Iterator[bytes]:
 
 
 def _fetch(connection: sqlite3.Connection, query: str, parameters: dict[str, Any]) -> list[StoredMessage]:
-    numbers, lengths, times, rich, payloads = connection.execute(query, parameters).fetchone()
+    numbers, shapes, times, rich, payloads = connection.execute(query, parameters).fetchone()
     messages = []
     begin = 0
-    for number, length, enqueued_at in zip(_numbers(numbers), _numbers(lengths), _numbers(times), strict=True):
-        messages.append(StoredMessage(number, payloads[begin : begin + length], enqueued_at))
-        begin += length
+    for number, shape, enqueued_at in zip(_numbers(numbers), _numbers(shapes), _numbers(times), strict=True):
+        end = begin + (shape >> queries.STATE_BITS)
+        message = StoredMessage(number, payloads[begin:end], enqueued_at)
+        message.state = shape & _STATE_MASK
+        messages.append(message)
+        begin = end
     if rich != "[]":
         by_number = {message.sequence_number: message for message in messages}
-        for number, expires_at, delivery_count, state, session_id, due_at, annex in json.loads(rich):
+        for number, expires_at, delivery_count, session_id, due_at, annex in json.loads(rich):
             message = by_number[number]
             message.expires_at = expires_at
             message.delivery_count = delivery_count
-            message.state = state
             message.session_id = session_id
             message.due_at = due_at
             message.annex = None if annex is None else bytes.fromhex(annex)
