@@ -30,7 +30,7 @@ class Container(Entity):
 
     def complete_all(self, locks: list[Lock | None], done: Done) -> None:
         """As `complete`, for all of them or, when one is not held, for none."""
-        completed = self._held(locks)
+        completed = self._all_held(locks)
         lane = self._journal.rest
         entity = self.entity
         removals = lane.changes.removals
@@ -40,7 +40,7 @@ class Container(Entity):
         lane.waiting.append((self._all_completed, (completed, done)))
         self._journal.wake()
 
-    def _held(self, locks: list[Lock | None]) -> list[Lock]:
+    def _all_held(self, locks: list[Lock | None]) -> list[Lock]:
         """Raises unless all of them are held."""
         held = self._locks
         now = self._agenda.now()
@@ -85,7 +85,7 @@ class Container(Entity):
 
     def defer_all(self, locks: list[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
         """As `defer`, for all of them or, when one is not held, for none."""
-        self._stage_deferral(self._held(locks), done, properties)
+        self._stage_deferral(self._all_held(locks), done, properties)
 
     def _stage_deferral(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
         lane = self._journal.rest
