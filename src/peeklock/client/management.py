@@ -40,8 +40,15 @@ class Management:
 
     def request(self, operation: str, body: dict[Any, Any], timeout: float | None = None) -> dict[Any, Any]:
         """Any operation, named without `com.microsoft:`; the map it answers with, empty when it has nothing to give."""
+        return self.answer(self.submit(operation, body, timeout), timeout)
+
+    def submit(self, operation: str, body: dict[Any, Any], timeout: float | None = None) -> Any:
+        """Ask as `request` does, and go on; `answer` waits for what is returned here."""
         message = Message(application_properties={"operation": f"com.microsoft:{operation}"}, value=body)
-        answer = self._requester.request(message, timeout)
+        return self._requester.submit(message, timeout)
+
+    def answer(self, submitted: Any, timeout: float | None = None) -> dict[Any, Any]:
+        answer = self._requester.response(submitted, timeout)
         properties = answer.application_properties or {}
         status = properties.get("statusCode", properties.get("status-code"))
         if status not in (200, 202, 204):

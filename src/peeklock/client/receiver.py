@@ -140,6 +140,21 @@ class Receiver(ClientLink):
         """What the peer receives from for us: the address of a dynamic node, the accepted filters."""
         return self.remote.source if self.remote is not None else None
 
+    @property
+    def credit(self) -> int:
+        """How many messages may be on their way or wait here; 0: they come only while they are asked for."""
+        return self._credit
+
+    @credit.setter
+    def credit(self, credit: int) -> None:
+        """For the next ones; credit that the peer has stays until it is used or drained."""
+        self._credit = credit
+
+    @property
+    def waiting(self) -> int:
+        """Messages that came, and that nobody took out yet."""
+        return len(self._ready)
+
     def receive(self, max_count: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
         """Up to `max_count` messages as soon as there is one; an empty list when none came in time."""
         ready = self._ready

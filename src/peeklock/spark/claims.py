@@ -8,6 +8,7 @@ noting its number. Knows the entity's operations; knows nothing of Spark. When t
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -28,9 +29,13 @@ log = logging.getLogger(__name__)
 
 SETTLED_AT_ONCE: Final = 500
 PEEKED_AT_ONCE: Final = 500
+AT_ONCE: Final = 2
+"""Requests under way, so that neither side waits for the other."""
 SEARCHED_AT_ONCE: Final = 5000
 """Messages looked at for forgotten claims before new ones get their turn."""
 
+_CLAIMING: Final = "claiming messages of"
+_READING: Final = "reading claimed messages of"
 _MARK: Final = CLAIM_PROPERTY.encode()
 _STATE: Final = "x-opt-message-state"
 _DEFERRED: Final = 1
@@ -91,9 +96,9 @@ class Claims:
         except ClientError as error:
             self._is_searched = False
             self._search_from, self._search_through = 0, None
-            self._reach.failed("claiming messages of", error)
+            self._reach.failed(_CLAIMING, error)
             return Claim()
-        self._reach.succeeded()
+        self._reach.succeeded(_CLAIMING)
         return claim
 
     def _take(self, limit: Limit, wait_s: float) -> Claim:
@@ -188,31 +193,40 @@ class Claims:
         left = wanted
         gone: Ranges = []
         while left:
-            page, gone_here, left = self._reach.attempt(
-                "reading claimed messages of",
-                lambda: self._read_page(left, session_id),  # noqa: B023
-            )
-            gone = ranges.join(gone, gone_here)
-            if page:
-                yield page
+            try:
+                for page, gone_here, rest in self._pages(left, session_id):
+                    left = rest
+                    self._reach.succeeded(_READING)
+                    gone = ranges.join(gone, gone_here)
+                    if page:
+                        yield page
+            except ClientError as error:
+                self._reach.failed(_READING, error)
         if gone:
             raise ClaimLost(
                 f"{ranges.count(gone)} claimed messages of '{self.start.entity}' are gone before they were read: "
                 f"sequence numbers {_named(gone)}"
             )
 
-    def _read_page(self, left: Ranges, session_id: str | None) -> tuple[list[bytes], Ranges, Ranges]:
-        first = left[0][0]
-        window = ranges.intersect(left, first, first + PEEKED_AT_ONCE - 1)
-        peeked = self._reach.peek(first, window[-1][1] - first + 1, session_id)
-        numbers = [number_of(payload) for payload in peeked]
-        # What lies before the last one that came and did not come itself, is not there.
-        through = numbers[-1] if numbers else left[-1][1]
-        due = ranges.intersect(left, first, through)
-        wanted = set(ranges.numbers(ranges.intersect(due, first, numbers[-1]))) if numbers else set()
-        page = [payload for payload, number in zip(peeked, numbers, strict=True) if number in wanted]
-        found = ranges.of_numbers(number for number in numbers if number in wanted)
-        return page, ranges.subtract(due, found), ranges.subtract(left, due)
+    def _pages(self, wanted: Ranges, session_id: str | None) -> Iterator[tuple[list[bytes], Ranges, Ranges]]:
+        """Messages, the numbers of those that are not there, and the numbers that are left. Asks one page ahead."""
+        asked: deque[tuple[Ranges, Any]] = deque()
+        left = unasked = wanted
+        while left:
+            while unasked and len(asked) < AT_ONCE:
+                window = ranges.intersect(unasked, unasked[0][0], unasked[0][0] + PEEKED_AT_ONCE - 1)
+                unasked = ranges.subtract(unasked, window)
+                asked.append((window, self._ask(window, session_id)))
+            window, request = asked.popleft()
+            page, gone, rest = _sort(window, self._reach.peeked(request))
+            if rest:  # an answer may be short
+                asked.appendleft((rest, self._ask(rest, session_id)))
+            left = ranges.join(rest, ranges.subtract(left, window))
+            yield page, gone, left
+
+    def _ask(self, window: Ranges, session_id: str | None) -> Any:
+        first = window[0][0]
+        return self._reach.ask_to_peek(first, window[-1][1] - first + 1, session_id)
 
     # --- settling ---
 
@@ -242,11 +256,19 @@ class Claims:
             self._remove_all(numbers, session_id, size)
 
     def _remove_all(self, numbers: Ranges, session_id: str | None, size: int) -> None:
+        asked: deque[tuple[list[int], Any]] = deque()
         for chunk in ranges.chunks(numbers, size):
-            if not self._remove(chunk, session_id):
-                # Some are gone. Looking which are left is quicker than trying them one by one.
-                rest = list(ranges.numbers(self._left_of(ranges.of_numbers(chunk), session_id)))
-                self._remove_some(rest, session_id)
+            asked.append((chunk, self._ask_to_remove(chunk, session_id)))
+            if len(asked) == AT_ONCE:
+                self._finish_removal(*asked.popleft(), session_id)
+        while asked:
+            self._finish_removal(*asked.popleft(), session_id)
+
+    def _finish_removal(self, numbers: list[int], request: Any, session_id: str | None) -> None:
+        if not self._is_removed(request):
+            # Some are gone. Looking which are left is quicker than trying them one by one.
+            rest = list(ranges.numbers(self._left_of(ranges.of_numbers(numbers), session_id)))
+            self._remove_some(rest, session_id)
 
     def _remove_some(self, numbers: list[int], session_id: str | None) -> None:
         if not numbers or self._remove(numbers, session_id) or len(numbers) == 1:
@@ -256,6 +278,9 @@ class Claims:
         self._remove_some(numbers[middle:], session_id)
 
     def _remove(self, numbers: list[int], session_id: str | None) -> bool:
+        return self._is_removed(self._ask_to_remove(numbers, session_id))
+
+    def _ask_to_remove(self, numbers: list[int], session_id: str | None) -> Any:
         """Receive them for good: all, or none when one is not there."""
         body: dict[str, Any] = {
             "sequence-numbers": Array(numbers, int),
@@ -263,8 +288,11 @@ class Claims:
         }
         if session_id is not None:
             body["session-id"] = session_id
+        return self._reach.management.submit("receive-by-sequence-number", body)
+
+    def _is_removed(self, request: Any) -> bool:
         try:
-            self._reach.management.request("receive-by-sequence-number", body)
+            self._reach.management.answer(request)
         except RequestRefused as refusal:
             if refusal.condition != Condition.MESSAGE_NOT_FOUND:
                 raise
@@ -274,11 +302,21 @@ class Claims:
     def _left_of(self, numbers: Ranges, session_id: str | None) -> Ranges:
         """Those of them that are still there."""
         there: list[int] = []
-        left = numbers
-        while left:
-            page, _, left = self._read_page(left, session_id)
+        for page, _, _ in self._pages(numbers, session_id):
             there += map(number_of, page)
         return ranges.of_numbers(there)
+
+
+def _sort(window: Ranges, peeked: list[bytes]) -> tuple[list[bytes], Ranges, Ranges]:
+    """What was asked for: the messages that came, the numbers of those that are not there, those to be asked again."""
+    numbers = [number_of(payload) for payload in peeked]
+    # What lies before the last one that came and did not come itself, is not there.
+    through = numbers[-1] if numbers else window[-1][1]
+    due = ranges.intersect(window, window[0][0], through)
+    wanted = set(ranges.numbers(due)) if numbers else set()
+    page = [payload for payload, number in zip(peeked, numbers, strict=True) if number in wanted]
+    found = ranges.of_numbers(number for number in numbers if number in wanted)
+    return page, ranges.subtract(due, found), ranges.subtract(window, due)
 
 
 def _named(numbers: Ranges, most: int = 10) -> str:

@@ -28,6 +28,7 @@ from peeklock.spark.taking import TakingReader, share
 log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE: Final = 1000
+_RECEIVING: Final = "receiving messages of"
 
 
 @dataclass(repr=False)
@@ -106,12 +107,13 @@ class DeletingReader(TakingReader):
                 self._intake = Intake(self._options, self._reach, ReceiveMode.RECEIVE_AND_DELETE)
             try:
                 self._intake.fill(claim, limit, self._wait_s, keep)
-                self._reach.succeeded()
+                self._reach.succeeded(_RECEIVING)
                 break
             except ClientError as error:
-                self._reach.failed("receiving messages of", error)
+                self._reach.failed(_RECEIVING, error)
                 if claim.count:
                     break  # these are gone from the entity, and must not be lost for that
+                self._check_driver()
         if is_past and self._ends is not None:
             self._ends = dict.fromkeys(self._ends, 0)
         self._taken = taken

@@ -15,6 +15,8 @@ from peeklock.spark.options import Options
 from peeklock.spark.reach import Reach
 
 RECEIVED_AT_ONCE: Final = 1000
+GATHER_S: Final = 0.005
+"""How long the next messages may take that are settled together with the last ones."""
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 """About how much is received at a time, going by the sizes seen so far."""
 SESSIONS_AT_ONCE: Final = 200
@@ -66,8 +68,10 @@ class Intake:
     ) -> None:
         deadline = time.monotonic() + wait_s
         is_first = True
-        while claim.has_room(limit):
-            messages = receiver.receive(self._at_once(claim, limit), max(0.0, deadline - time.monotonic()))
+        wants_more = True
+        while wants_more and claim.has_room(limit):
+            messages = self._receive(receiver, self._room(claim, limit), max(0.0, deadline - time.monotonic()))
+            messages = messages or _rest(receiver)
             if not messages:
                 break
             if is_first:
@@ -75,9 +79,24 @@ class Intake:
                 deadline = time.monotonic() + (self._wait_s if session_id is None else 0.0)
             wants_more = take(receiver, session_id, messages)
             self._message_size = max(1, claim.size // claim.count) if claim.count else self._message_size
-            if not wants_more:
-                break
+        rest = _rest(receiver)
+        if rest:  # what there is no room for; the caller takes them, or gives them back
+            take(receiver, session_id, rest)
         receiver.confirm()
+
+    def _receive(self, receiver: Receiver, room: int, timeout: float) -> list[ReceivedMessage]:
+        """A good many at a time, while the next are on their way; never more than there is room for."""
+        most = min(room, self._at_once(RECEIVED_AT_ONCE))
+        receiver.credit = min(room - most, most)
+        messages = receiver.receive(most, timeout)
+        while messages and len(messages) < most:
+            with suppress(ClientError):  # those that came may be gone from the peer; the next call fails as well
+                more = receiver.receive(most - len(messages), GATHER_S)
+                if more:
+                    messages += more
+                    continue
+            break
+        return messages
 
     def _fill_by_session(self, claim: Claim, limit: Limit, wait_s: float, take: Take) -> None:
         held: list[Receiver] = []  # until the end, or the next free session would be the same again
@@ -98,15 +117,27 @@ class Intake:
                 with suppress(ClientError):
                     receiver.close()
 
-    def _at_once(self, claim: Claim, limit: Limit) -> int:
+    def _at_once(self, most: int) -> int:
+        return min(most, max(1, BYTES_AT_ONCE // self._message_size))
+
+    def _room(self, claim: Claim, limit: Limit) -> int:
         """How many messages to ask for, so that little has to be given back."""
-        most = min(RECEIVED_AT_ONCE, max(1, BYTES_AT_ONCE // self._message_size))
-        if limit.messages is not None:
-            most = min(most, limit.messages - claim.count)
+        room = 2 * RECEIVED_AT_ONCE if limit.messages is None else limit.messages - claim.count
         if limit.size is not None:
             # One message to begin with: how large they are is not known.
-            most = min(most, max(1, (limit.size - claim.size) // self._message_size) if claim.count else 1)
-        return most
+            room = min(room, max(1, (limit.size - claim.size) // self._message_size) if claim.count else 1)
+        return room
+
+
+def _rest(receiver: Receiver) -> list[ReceivedMessage]:
+    """What the peer has at hand comes, and then nothing until it is asked for."""
+    receiver.credit = 0
+    try:
+        receiver.drain()
+    except ClientError:
+        if not receiver.waiting:  # they may be gone from the peer
+            raise
+    return receiver.receive(receiver.waiting) if receiver.waiting else []
 
 
 def _session_of(receiver: Receiver) -> str:

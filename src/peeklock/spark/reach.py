@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -47,8 +48,8 @@ class Reach:
         self._connection: Connection | None = None
         self._management: Management | None = None
         self._receivers: dict[ReceiveMode, Receiver] = {}
-        self._failures = 0
-        """In a row."""
+        self._failures: Counter[str] = Counter()
+        """In a row, by what was tried: one thing that succeeds says nothing of another that never does."""
 
     def __enter__(self) -> Reach:
         return self
@@ -85,12 +86,19 @@ class Reach:
 
     def peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> list[bytes]:
         """Encoded messages from a number on, in any state; fewer than asked for does not mean that was all."""
+        return self.peeked(self.ask_to_peek(first, count, session_id, bodies=bodies))
+
+    def ask_to_peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> Any:
+        """Ask, and go on; `peeked` waits for the answer."""
         body: dict[str, Any] = {"from-sequence-number": first, "message-count": Int(count)}
         if session_id is not None:
             body["session-id"] = session_id
         if not bodies:
             body["omit-message-body"] = True  # where the service can do it
-        return [each["message"] for each in self.management.request("peek-message", body).get("messages", ())]
+        return self.management.submit("peek-message", body)
+
+    def peeked(self, asked: Any) -> list[bytes]:
+        return [each["message"] for each in self.management.answer(asked).get("messages", ())]
 
     def attempt(self, what: str, work: Callable[[], T]) -> T:
         """Do what may be done again until it succeeds; SourceFailed when it does not."""
@@ -100,25 +108,26 @@ class Reach:
             except ClientError as error:
                 self.failed(what, error)
             else:
-                self.succeeded()
+                self.succeeded(what)
                 return done
 
     def failed(self, what: str, error: ClientError) -> None:
         """Start afresh, after a while; SourceFailed when there is no point in that."""
         self.close()
-        self._failures += 1
+        self._failures[what] += 1
+        failures = self._failures[what]
         text = redact(str(error), self._options.connection_string)
         passes = isinstance(error, ConnectionLost | Timeout) or error.condition in PASSING
         if not passes:
             raise SourceFailed(f"{what} '{self.address}' failed: {text}") from None
-        if self._failures > self._patience.retries:
-            raise SourceFailed(f"{what} '{self.address}' failed {self._failures} times in a row: {text}") from None
-        delay = self._patience.delay(self._failures)
+        if failures > self._patience.retries:
+            raise SourceFailed(f"{what} '{self.address}' failed {failures} times in a row: {text}") from None
+        delay = self._patience.delay(failures)
         log.warning("%s '%s' failed, again in %.1f seconds: %s", what, self.address, delay, text)
         self._sleep(delay)
 
-    def succeeded(self) -> None:
-        self._failures = 0
+    def succeeded(self, what: str) -> None:
+        del self._failures[what]
 
     def close(self) -> None:
         connection, self._connection, self._management = self._connection, None, None

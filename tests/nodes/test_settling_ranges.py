@@ -1,0 +1,82 @@
+"""Dispositions that name many deliveries: settled as one piece of work, or each by itself when one is not held."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from nodes.asking import accept_session, send
+from nodes.conftest import LOCK_MS
+from peeklock.amqp.types import Array, UByte
+from peeklock.client import Connection, ReceivedMessage, Receiver, SettlementFailed
+from serving import BrokerThread
+
+KINDS = ["queue", "sessions"]
+
+
+def fill(connection: Connection, entity: str, count: int = 5) -> Receiver:
+    """Messages in an entity, and a receiver that may have them."""
+    session = "s" if entity == "sessions" else None
+    for number in range(count):
+        send(connection, b"%d" % number, to=entity, session=session)
+    if session is not None:
+        return accept_session(connection, session)
+    return connection.receiver(entity)
+
+
+def take(receiver: Receiver, count: int = 5) -> list[ReceivedMessage]:
+    taken: list[ReceivedMessage] = []
+    while len(taken) < count:
+        taken += receiver.receive(count - len(taken), timeout=10)
+    return taken
+
+
+def states(connection: Connection, entity: str) -> list[tuple[bytes, int, Any]]:
+    found = connection.management(entity).peek()
+    return [
+        (each.data[0], each.message_annotations["x-opt-message-state"], each.application_properties) for each in found
+    ]
+
+
+@pytest.mark.parametrize("entity", KINDS)
+def test_a_range_is_completed(connection: Connection, entity: str) -> None:
+    receiver = fill(connection, entity)
+    receiver.accept(take(receiver), wait=True)
+    assert states(connection, entity) == []
+
+
+@pytest.mark.parametrize("entity", KINDS)
+def test_a_range_is_deferred_with_the_properties_on_each(connection: Connection, entity: str) -> None:
+    receiver = fill(connection, entity)
+    receiver.modify(take(receiver), undeliverable_here=True, annotations={"mark": "x"}, wait=True)
+    assert states(connection, entity) == [(b"%d" % number, 1, {"mark": "x"}) for number in range(5)]
+
+
+def test_what_is_deferred_in_a_range_is_had_by_number(connection: Connection) -> None:
+    receiver = fill(connection, "queue")
+    receiver.modify(take(receiver), undeliverable_here=True, wait=True)
+    found = connection.management("queue").request(
+        "receive-by-sequence-number", {"sequence-numbers": Array(range(1, 6), int), "receiver-settle-mode": UByte(0)}
+    )
+    assert len(found["messages"]) == 5
+    assert states(connection, "queue") == []
+
+
+@pytest.mark.parametrize("is_deferral", [True, False])
+def test_of_a_range_with_a_lost_lock_the_others_are_settled(
+    broker: BrokerThread, connection: Connection, is_deferral: bool
+) -> None:
+    receiver = fill(connection, "queue", 1)
+    (old,) = take(receiver, 1)
+    broker.advance(LOCK_MS / 1000 - 1)
+    for number in range(1, 5):
+        send(connection, b"%d" % number)
+    others = take(receiver, 4)
+    broker.advance(2)
+    settle = partial(receiver.modify, undeliverable_here=True) if is_deferral else receiver.accept
+    with pytest.raises(SettlementFailed):
+        settle([old, *others], wait=True)
+    left = [(body, state) for body, state, _ in states(connection, "queue")]
+    assert left == [(b"0", 0), *((b"%d" % number, 1) for number in range(1, 5) if is_deferral)]
