@@ -11,20 +11,24 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, operations, spark, throughput, topics
+from bench import backlog, batches, capture, operations, spark, throughput, topics
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
 from bench.processes import StartFailed
 
 _DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
-_EPILOG: Final = "Without a command a short version of all but spark is run. docs/benchmarks.md explains the figures."
+_EPILOG: Final = (
+    "Without a command a short version of all without Spark is run. docs/benchmarks.md explains the figures."
+)
 _LONGER: Final = """\
 This was the short version. For figures to compare:
   python -m bench throughput
   python -m bench backlog
   python -m bench operations
   python -m bench topics
-  python -m bench spark"""
+  python -m bench spark
+  python -m bench capture
+  python -m bench batches"""
 
 Measure = Callable[[Path, ExitStack], dict[str, Any]]
 
@@ -87,6 +91,20 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
             per_trigger=options.per_trigger,
         )
         return [lambda folder, started: spark.run(rows, folder, started)]
+    if options.command == "capture":
+        whole = capture.Options(
+            count=options.count, size=options.size, batch_size=options.batch_size, tasks=options.tasks
+        )
+        return [lambda folder, started: capture.run(whole, folder, started)]
+    if options.command == "batches":
+        hour = batches.Options(
+            batches=options.batches,
+            messages=options.messages,
+            size=options.size,
+            tasks=options.tasks,
+            sink=options.sink,
+        )
+        return [lambda folder, started: batches.run(hour, folder, started)]
     return [
         lambda folder, started: throughput.run(throughput.Options(count=20_000, latency_count=300), folder, started),
         lambda folder, started: backlog.run(backlog.Options(count=100_000), folder, started),
@@ -122,8 +140,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="end the run after this long (default: 1800)",
     )
-    load = argparse.ArgumentParser(add_help=False)
-    load.add_argument("--size", type=_between(8, 250_000), default=1024, help="bytes of a body (default: 1024)")
+    body = argparse.ArgumentParser(add_help=False)
+    body.add_argument("--size", type=_between(8, 250_000), default=1024, help="bytes of a body (default: 1024)")
+    load = argparse.ArgumentParser(add_help=False, parents=[body])
     load.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
 
     parser = argparse.ArgumentParser(prog="bench", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
@@ -176,6 +195,24 @@ def _parser() -> argparse.ArgumentParser:
         default=50_000,
         help="messages of a micro-batch (default: 50000)",
     )
+
+    whole = commands.add_parser(
+        "capture", parents=[common, body], help="a queue into Parquet, with the time of each stage"
+    )
+    whole.add_argument("--count", type=_between(1, 4_000_000), default=1_000_000, help="(default: 1000000)")
+    whole.add_argument(
+        "--batch-size",
+        type=_between(1, 1_000_000),
+        default=10_000,
+        help="messages of a micro-batch (default: 10000, as `peeklock pipeline capture` has it)",
+    )
+    whole.add_argument("--tasks", type=_between(1, 16), default=2, help="(default: 2)")
+
+    hour = commands.add_parser("batches", parents=[common, body], help="memory over an hour's number of micro-batches")
+    hour.add_argument("--batches", type=_between(4, 100_000), default=3600, help="(default: 3600)")
+    hour.add_argument("--messages", type=_between(1, 10_000), default=10, help="of a micro-batch (default: 10)")
+    hour.add_argument("--tasks", type=_between(1, 16), default=2, help="(default: 2)")
+    hour.add_argument("--sink", choices=batches.SINKS, default="noop", help="(default: noop)")
     return parser
 
 

@@ -16,11 +16,23 @@ from multiprocessing.connection import Connection as Pipe
 from types import TracebackType
 from typing import Any, Final
 
-from peeklock.client import Connection, Header, Int, Message, Properties, ReceivedMessage, ReceiveMode, connect
+from peeklock.client import (
+    Array,
+    Connection,
+    Header,
+    Int,
+    Message,
+    Properties,
+    ReceivedMessage,
+    ReceiveMode,
+    UInt,
+    connect,
+)
 
 PREFETCH: Final = 1000
 SETTLE_AT_ONCE: Final = 250
 PEEK_AT_ONCE: Final = 1000
+REMOVE_AT_ONCE: Final = 500
 _QUIET_SECONDS: Final = 0.2
 _READY_SECONDS: Final = 60.0
 
@@ -60,6 +72,17 @@ class Receive(Job):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peek(Job):
     """Look at `count` messages from a sequence number on, page by page, and decode them."""
+
+    first: int
+
+
+class Defer(Job):
+    """Receive `count` messages and defer them, marked as a claiming stream marks them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove(Job):
+    """Receive `count` deferred messages by their numbers, for good, from a sequence number on without gaps."""
 
     first: int
 
@@ -234,6 +257,34 @@ def _peek(connection: Connection, job: Peek, received: Any) -> Result:
     return Result(count, began, time.monotonic())
 
 
+def _defer(connection: Connection, job: Defer, received: Any) -> Result:
+    receiver = connection.receiver(job.address, credit=PREFETCH)
+    mark = {"peeklock-claim": "bench"}
+    began = time.monotonic()
+    left = job.count
+    while left:
+        messages = receiver.receive(min(SETTLE_AT_ONCE, left), job.seconds)
+        if not messages:
+            raise LoadFailed(f"no message for {job.seconds:g} seconds, {left} are missing")
+        receiver.modify(messages, delivery_failed=False, undeliverable_here=True, annotations=mark)
+        left -= len(messages)
+    receiver.confirm()
+    ended = time.monotonic()
+    receiver.close()
+    return Result(job.count, began, ended)
+
+
+def _remove(connection: Connection, job: Remove, received: Any) -> Result:
+    management = connection.management(job.address)
+    end = job.first + job.count
+    began = time.monotonic()
+    for first in range(job.first, end, REMOVE_AT_ONCE):
+        numbers = Array(list(range(first, min(first + REMOVE_AT_ONCE, end))), int)
+        body = {"sequence-numbers": numbers, "receiver-settle-mode": UInt(0)}
+        management.request("receive-by-sequence-number", body)
+    return Result(job.count, began, time.monotonic())
+
+
 def _pace(connection: Connection, job: Pace, received: Any) -> Result:
     sender = connection.sender(job.address)
     latencies = []
@@ -271,6 +322,8 @@ _DO: Final[dict[type, Callable[[Connection, Any, Any], Result]]] = {
     SendNumbered: _send_numbered,
     Receive: _receive,
     Peek: _peek,
+    Defer: _defer,
+    Remove: _remove,
     Pace: _pace,
     Watch: _watch,
 }

@@ -6,51 +6,41 @@ to do; so each query is also measured with next to nothing, and the rate is give
 
 from __future__ import annotations
 
-import os
-import signal
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from itertools import count as counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.brokers import QUEUE, Peeklock, Target
 from bench.interrupts import interrupts
-from bench.load import Job, LoadFailed, LoadProcesses, Peek, Receive, Send
+from bench.load import LoadFailed, LoadProcesses
+from bench.plain import Plain
 from bench.processes import file_system
 from bench.report import figure, machine, print_table
-from bench.throughput import seconds
-from peeklock.client import ReceiveMode, connect
+from bench.sessions import check_spark, failures_in_short, start_spark
+from peeklock.client import ReceiveMode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MODES: Final = {
-    "read": "peek",
-    "claim": "receive and complete",
-    "receiveAndDelete": "receive and delete",
-    "write": "send",
+    "read": ("peek",),
+    "claim": ("receive and complete", "the same operations"),
+    "receiveAndDelete": ("receive and delete",),
+    "write": ("send",),
 }
-"""What Spark does, and what the plain client does for the same end."""
+"""What Spark does, and what the plain client does for the same end.
+
+The same operations as a claim: receive and defer all, peek them by number, receive them by number for good.
+"""
 _FEW: Final = 10
 """Messages of a run that measures what starting a query takes; not none, or a stream would have no micro-batch."""
-_SECONDS: Final = 120.0
-_SOURCE: Final = Path(__file__).parents[1] / "src"
-_LOGGING: Final = "peeklock/spark/log4j2.properties"
-_SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={(_SOURCE / _LOGGING).as_uri()}",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "2g",
-    "spark.sql.session.timeZone": "UTC",
-}
+_SETTINGS: Final = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
+"""All that a query has seen is counted at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +67,14 @@ class Measured:
     size: int
     tasks: int
     count: int
-    plain: list[float] = field(default_factory=list)
+    plain: dict[str, list[float]] = field(default_factory=dict)
+    """By what the plain client does."""
     spark: list[float] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
     """Of the same query on next to nothing."""
 
-    @property
-    def plain_rate(self) -> float:
-        return self.count / statistics.median(self.plain)
+    def plain_rate(self, work: str) -> float:
+        return self.count / statistics.median(self.plain[work])
 
     @property
     def rate(self) -> float:
@@ -99,8 +89,7 @@ class Measured:
 
 def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     """Measure, print the table, and return all figures."""
-    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise ValueError("PySpark is not installed here: pip install 'peeklock[spark]'")
+    check_spark()
     print(f"Spark: {_counts(options)}; a stream takes {options.per_trigger:,} at a time.")
     print(f"{machine()}; data on {file_system(folder)}.")
     broker = Peeklock(folder, started)
@@ -108,7 +97,8 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     with interrupts.held():
         loads = started.enter_context(LoadProcesses(max(2, *options.tasks)))
     target = broker.target()
-    queries = Queries(_start_spark(max(options.tasks), folder, started), target, folder, options.per_trigger)
+    session = start_spark(max(options.tasks), folder, started, settings=_SETTINGS)
+    queries = Queries(session, target, folder, options.per_trigger)
     plain = Plain(loads, target)
     measured = [
         Measured(mode, size, tasks, options.count_of(size))
@@ -121,7 +111,8 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     for _ in range(options.rounds):
         # One after the other within each round, so that what else the machine does falls on all alike.
         for each in measured:
-            each.plain.append(_plain(each, plain))
+            for work in MODES[each.mode]:
+                each.plain.setdefault(work, []).append(_plain(work, each, plain))
             each.start.append(_spark(each.mode, _FEW, each.size, each.tasks, plain, queries))
             each.spark.append(_spark(each.mode, each.count, each.size, each.tasks, plain, queries))
     _print(measured, options)
@@ -134,18 +125,24 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
     }
 
 
-def _plain(each: Measured, plain: Plain) -> float:
-    if each.mode == "write":
-        took = plain.send(each.count, each.size, each.tasks)
-        plain.empty(each.count)
+def _plain(work: str, each: Measured, plain: Plain) -> float:
+    """The queue is empty before and after."""
+    count, tasks = each.count, each.tasks
+    if work == "send":
+        took = plain.send(count, each.size, tasks)
+        plain.empty(count)
         return took
-    plain.send(each.count, each.size)
-    if each.mode == "read":
-        took = plain.peek(each.count, each.tasks)
-        plain.empty(each.count)
+    plain.send(count, each.size)
+    if work == "peek":
+        took = plain.peek(count, tasks)
+        plain.empty(count)
         return took
-    mode = ReceiveMode.PEEK_LOCK if each.mode == "claim" else ReceiveMode.RECEIVE_AND_DELETE
-    return plain.receive(each.count, each.tasks, mode)
+    if work == "the same operations":
+        took = plain.claim(count, tasks)
+        plain.check_empty()
+        return took
+    mode = ReceiveMode.PEEK_LOCK if work == "receive and complete" else ReceiveMode.RECEIVE_AND_DELETE
+    return plain.receive(count, tasks, mode)
 
 
 def _spark(mode: str, count: int, size: int, tasks: int, plain: Plain, queries: Queries) -> float:
@@ -162,55 +159,6 @@ def _spark(mode: str, count: int, size: int, tasks: int, plain: Plain, queries: 
     took = queries.stream(mode, count, tasks)
     plain.check_empty()
     return took
-
-
-# --- the plain client ---
-
-
-class Plain:
-    """What the client does in processes of its own, one a task. Each returns the seconds it took."""
-
-    def __init__(self, loads: LoadProcesses, target: Target) -> None:
-        self._loads = loads
-        self._target = target
-
-    def send(self, count: int, size: int, tasks: int = 1) -> float:
-        return self._run([Send(**self._job, count=share, size=size) for share in _shares(count, tasks)])
-
-    def receive(self, count: int, tasks: int, mode: ReceiveMode) -> float:
-        return self._run([Receive(**self._job, count=count, mode=mode)] * tasks)
-
-    def peek(self, count: int, tasks: int) -> float:
-        first = self._first()
-        if first is None:
-            raise LoadFailed("there is nothing to peek at")
-        jobs: list[Job] = []
-        for share in _shares(count, tasks):
-            jobs.append(Peek(**self._job, count=share, first=first))
-            first += share
-        return self._run(jobs)
-
-    def empty(self, count: int) -> None:
-        """Take what there must be; LoadFailed when there is another number of messages."""
-        self.receive(count, 1, ReceiveMode.RECEIVE_AND_DELETE)
-        self.check_empty()
-
-    def check_empty(self) -> None:
-        if self._first() is not None:
-            raise LoadFailed("there are messages left in the queue")
-
-    @property
-    def _job(self) -> dict[str, Any]:
-        return {"url": self._target.url, "address": self._target.address, "seconds": _SECONDS}
-
-    def _run(self, jobs: list[Job]) -> float:
-        return seconds(self._loads.run(jobs))
-
-    def _first(self) -> int | None:
-        with connect(self._target.url) as connection:
-            page = connection.management(self._target.address).peek(0, 1)
-        annotations = page[0].message_annotations if page else None
-        return None if annotations is None else int(annotations["x-opt-sequence-number"])
 
 
 # --- Spark ---
@@ -265,41 +213,16 @@ class Queries:
         return _timed(writer.save)
 
 
-def _start_spark(cores: int, folder: Path, started: ExitStack) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    # Workers find the data source by these, also where Peeklock is not installed.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder: SparkSession.Builder = SparkSession.builder.master(f"local[{cores}]").appName("bench")
-    for name, value in {**_SETTINGS, "spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder)}.items():
-        builder = builder.config(name, value)
-    ours = signal.getsignal(signal.SIGINT)
-    with interrupts.held():
-        session = builder.getOrCreate()
-        started.callback(_stop_spark, session)
-        signal.signal(signal.SIGINT, ours)  # Spark puts its own in place of it
-    return session
-
-
-def _stop_spark(session: SparkSession) -> None:
-    with suppress(Exception):  # it ends with this process at the latest
-        session.stop()
-
-
 def _timed(work: Callable[[], Any]) -> float:
     began = time.monotonic()
-    work()
+    with failures_in_short():
+        work()
     return time.monotonic() - began
 
 
 def _check_count(seen: int, count: int) -> None:
     if seen != count:
         raise LoadFailed(f"Spark saw {seen:,} messages instead of {count:,}")
-
-
-def _shares(count: int, parts: int) -> list[int]:
-    return [count // parts + (i < count % parts) for i in range(parts)]
 
 
 # --- the table ---
@@ -312,22 +235,31 @@ def _counts(options: Options) -> str:
 def _print(measured: list[Measured], options: Options) -> None:
     print_table(
         f"Messages a second, medians of {options.rounds} (start: seconds that a query takes for {_FEW} messages)",
-        ["mode", "bytes", "tasks", "plain/s", "Spark/s", "ratio", "start", "Spark/s after it", "ratio"],
-        [_words(each) for each in measured],
+        [
+            "Spark beside the client",
+            "bytes",
+            "tasks",
+            "plain/s",
+            "Spark/s",
+            "ratio",
+            "start",
+            "Spark/s after it",
+            "ratio",
+        ],
+        [_words(each, work) for each in measured for work in MODES[each.mode]],
     )
-    print("The plain client: " + ", ".join(f"{MODES[mode]} for {mode}" for mode in options.modes) + ".")
 
 
-def _words(each: Measured) -> list[str]:
-    after = each.rate_once_started
+def _words(each: Measured, work: str) -> list[str]:
+    plain, after = each.plain_rate(work), each.rate_once_started
     return [
-        each.mode,
+        f"{each.mode} beside {work}",
         str(each.size),
         str(each.tasks),
-        figure(each.plain_rate),
+        figure(plain),
         figure(each.rate),
-        figure(each.rate / each.plain_rate, 2),
+        figure(each.rate / plain, 2),
         figure(statistics.median(each.start), 1),
         figure(after),
-        figure(None if after is None else after / each.plain_rate, 2),
+        figure(None if after is None else after / plain, 2),
     ]

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from toolchains import toolchain
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 120
+SPARK_SECONDS = 600
+"""On a machine that does other things as well."""
 TINY = ["--count", "300", "--rounds", "1", "--connections", "1,2", "--latency-count", "20"]
 
 
@@ -117,20 +121,72 @@ def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Pat
     assert [len(entry["one"]) for entry in written["rounds"]] == [1] * 5
 
 
+@pytest.mark.spark
 def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None:
     toolchain("java")
     report = tmp_path / "report.json"
     arguments = ["--count", "40", "--rounds", "1", "--sizes", "100", "--tasks", "2", "--json", str(report)]
-    code, output, errors = bench(tmp_path, "spark", *arguments, seconds=400)
+    code, output, errors = bench(tmp_path, "spark", *arguments, seconds=SPARK_SECONDS)
     assert code == 0, errors
-    for mode in ("read", "claim", "receiveAndDelete", "write"):
-        ((size, tasks, plain, spark, *_),) = cells(output, f"{mode} ")
+    for row in (
+        "read beside peek",
+        "claim beside receive and complete",
+        "claim beside the same operations",
+        "receiveAndDelete beside receive and delete",
+        "write beside send",
+    ):
+        ((size, tasks, plain, spark, *_),) = cells(output, row)
         assert (size, tasks) == ("100", "2")
         assert float(plain.replace(",", "")) > 0
         assert float(spark.replace(",", "")) > 0
     (written,) = json.loads(report.read_text())
     assert [entry["count"] for entry in written["rounds"]] == [40] * 4
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.spark
+def test_capture_prints_the_stages_that_make_the_whole(tmp_path: Path) -> None:
+    toolchain("java")
+    report = tmp_path / "report.json"
+    arguments = ["--count", "60", "--batch-size", "30", "--json", str(report)]
+    code, output, errors = bench(tmp_path, "capture", *arguments, seconds=SPARK_SECONDS)
+    assert code == 0, errors
+    assert "Capture of 60 messages in 2 micro-batches" in output
+    (written,) = json.loads(report.read_text())
+    figures = written["figures"]
+    assert sum(figures["stages"].values()) == pytest.approx(figures["capturing"])
+    assert set(figures["clocks"]) == {"Claims.next", "Claims.settle", "Lake.add_batch", "Lake.write", "LocalFiles.move"}
+    assert figures["spark_ms"]["addBatch"] > 0
+    assert [len(cells(output, f"{name} ")) for name in figures["stages"]] == [1] * len(figures["stages"])
+    assert figures["files"] > figures["files_compacted"] > 0
+    assert set(figures["memory"]) >= {"broker", "driver's JVM", "driver's Python", "stream's Python", "task workers"}
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("sink", ["noop", "capture"])
+def test_batches_prints_the_memory_over_the_micro_batches(tmp_path: Path, sink: str) -> None:
+    toolchain("java")
+    report = tmp_path / "report.json"
+    arguments = ["--batches", "4", "--messages", "2", "--sink", sink, "--json", str(report)]
+    code, output, errors = bench(tmp_path, "batches", *arguments, seconds=SPARK_SECONDS)
+    assert code == 0, errors
+    (written,) = json.loads(report.read_text())
+    samples = written["samples"]
+    assert samples[-1]["batches"] == 4
+    for row in ("driver's JVM, heap after a collection", "driver's Python, resident", "stream's Python, resident"):
+        ((*figures, _),) = cells(output, row)
+        assert all(float(each) > 0 for each in figures)
+        assert all(sample["memory"][row] > 0 for sample in samples)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_the_growth_of_memory_is_that_of_the_second_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    batches = import_module("bench.batches")
+    samples = [batches.Sample(at, 0.0, {"heap": 10 * min(at, 50) + 2 * at}) for at in range(0, 101, 10)]
+    assert batches.growth(samples, "heap") == pytest.approx(2000)
+    assert batches.growth(samples, "other") is None
 
 
 @pytest.mark.parametrize(
@@ -142,6 +198,9 @@ def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None
         (["topics", "--subscriptions", "1,5000"], "must be from 1 to 2000, not 5000"),
         (["spark", "--tasks", "99"], "must be from 1 to 16, not 99"),
         (["spark", "--modes", "read,guess"], "must be of read, claim, receiveAndDelete, write, not guess"),
+        (["capture", "--batch-size", "0"], "must be from 1 to"),
+        (["batches", "--batches", "2"], "must be from 4 to"),
+        (["batches", "--sink", "files"], "invalid choice: 'files'"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -166,6 +225,25 @@ def test_a_run_that_is_stopped_ends_all_that_it_started(tmp_path: Path, number: 
     assert processes_with(str(tmp_path)) == []
 
 
+@pytest.mark.spark
+def test_a_run_with_spark_that_is_stopped_ends_all_that_it_started(tmp_path: Path) -> None:
+    toolchain("java")
+    arguments = ["--batches", "100000", "--messages", "1", "--time-limit", str(SPARK_SECONDS)]
+    process = start_bench(tmp_path, "batches", *arguments)
+    try:
+        while not any(tmp_path.glob("*/checkpoint/commits/0")):
+            assert process.poll() is None, "it ended before the first micro-batch"
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=SPARK_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert errors.endswith("bench: stopped\n")
+    assert list(tmp_path.iterdir()) == []
+    assert processes_with(str(tmp_path)) == []
+
+
 def test_a_run_ends_at_its_time_limit(tmp_path: Path) -> None:
     code, _, errors = bench(tmp_path, "--time-limit", "1")
     assert (code, errors) == (130, "bench: the time limit is reached\n")
@@ -173,7 +251,7 @@ def test_a_run_ends_at_its_time_limit(tmp_path: Path) -> None:
     assert processes_with(str(tmp_path)) == []
 
 
-def test_the_benchmarks_use_the_client_and_nothing_else_of_peeklock() -> None:
+def test_the_benchmarks_use_the_client_and_the_pipelines_and_nothing_else_of_peeklock() -> None:
     used = set()
     for path in (ROOT / "bench").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -181,4 +259,4 @@ def test_the_benchmarks_use_the_client_and_nothing_else_of_peeklock() -> None:
                 used.add(node.module)
             elif isinstance(node, ast.Import):
                 used.update(alias.name for alias in node.names if alias.name.split(".")[0] == "peeklock")
-    assert used == {"peeklock", "peeklock.client"}
+    assert {name for name in used if not str(name).startswith("peeklock.spark.")} == {"peeklock", "peeklock.client"}
