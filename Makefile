@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test test-spark check bench demo clean
+.PHONY: serve test test-spark test-spark-versions check bench demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -19,6 +19,10 @@ test: check
 
 test-spark: check
 	$(BIN)/python -m pytest -m spark $(ARGS)
+
+# On older versions of PySpark, each in an environment of its own.
+test-spark-versions:
+	$(PYTHON) tests/spark/versions.py $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
@@ -48,4 +52,4 @@ $(DEV_STAMP): pyproject.toml | $(BIN)/python
 	@touch $(RUN_STAMP) $(SPARK_STAMP) $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-spark .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,12 +12,17 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
+from runs import take_all
 
 from peeklock.client import Message, Properties, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
 from peeklock.spark.checkpoints import durable_offset, settle_checkpoint
+from peeklock.spark.claiming import ClaimReader
+from peeklock.spark.claims import Claims
+from peeklock.spark.offsets import Limit
 from peeklock.spark.options import Options
+from peeklock.spark.rows import SCHEMA
 from serving import ServedBroker
 
 MakeQueue = Callable[..., str]
@@ -39,18 +44,8 @@ class Stream:
         return self.spark.readStream.format("servicebus").options(**given).load()
 
     def run(self, messages: DataFrame | None = None, **options: object) -> None:
-        """One AvailableNow run."""
         messages = self.load(**options) if messages is None else messages
-        query = (
-            messages.writeStream.format("parquet")
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start(str(self.target))
-        )
-        try:
-            assert query.awaitTermination(60)
-        finally:
-            query.stop()
+        take_all(messages.writeStream.format("parquet"), self.checkpoint, self.target)
 
     def taken(self) -> list[int]:
         found = self.spark.read.parquet(str(self.target)).select("body").collect()
@@ -240,6 +235,24 @@ def test_a_continuous_query_settles_its_last_batch_without_another(stream: Strea
     finally:
         query.stop()
     assert stream.taken() == list(range(10))
+
+
+def test_the_only_question_of_an_older_spark_finds_a_forgotten_claim_wherever_it_is(
+    bus: ServedBroker, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before 4.2 an AvailableNow run asks once, and is at its end when there is nothing."""
+    monkeypatch.setattr("peeklock.spark.claims.SEARCHED_AT_ONCE", 1)
+    monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 1)
+    given = {"connectionString": bus.connection_string, "queue": make_queue(), "maxWait": "0s"}
+    with connect(bus.connection_string) as connection:
+        sender = connection.sender(given["queue"])
+        for name in ("other", "ours"):
+            sender.send_all([Message(data=[b"x"])] * 3)
+            with Claims(Options.parse({**given, "claimName": name}, use="readStream")) as claims:
+                assert claims.take(Limit()).count == 3
+    reader = ClaimReader(Options.parse({**given, "claimName": "ours"}, use="readStream"), SCHEMA)
+    assert reader.latestOffset()["claimed"] == [[4, 4]]
+    reader.stop()
 
 
 def test_options_of_other_modes_are_refused() -> None:

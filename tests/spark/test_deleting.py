@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from runs import take_all
 
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Message, Properties, connect
@@ -121,9 +122,7 @@ def test_a_run_takes_what_is_there_and_ends(
         .option("maxMessagesPerTrigger", 20)
         .load()
     )
-    writer = messages.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    query = writer.trigger(availableNow=True).start(str(tmp_path / "target"))
-    assert query.awaitTermination(90)
+    take_all(messages.writeStream.format("parquet"), tmp_path / "checkpoint", tmp_path / "target")
     rows = spark.read.parquet(str(tmp_path / "target")).select("body").collect()
     assert sorted(int(bytes(row.body)) for row in rows) == list(range(50))
     with connect(bus.connection_string) as connection:

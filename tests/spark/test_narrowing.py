@@ -6,17 +6,21 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
+
+try:
+    from pyspark.sql.datasource import (
+        EqualNullSafe,
+        EqualTo,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        LessThan,
+        LessThanOrEqual,
+        Not,
+    )
+except ImportError:
+    pytest.skip("left out: Spark hands filters down from 4.1 on", allow_module_level=True)
 
 from peeklock.spark.narrowing import Bounds, narrow, pushes_filters
 from peeklock.spark.option_values import MAX_NUMBER

@@ -89,5 +89,6 @@ class ClaimReader(TakingReader):
         claims = self._claims
         while True:
             claim = claims.next(limit, wait_s=self._wait_s)
-            if claim.count or self._ends is None or claims.is_searched:
+            if claim.count or not self._ends_on_nothing or claims.is_searched:
                 return claim
+            self._check_driver()

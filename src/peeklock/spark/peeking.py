@@ -125,40 +125,38 @@ class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
         self._pages: Pages | None = None
         self._target: int | None = None
         self._asked_at = -1e9
+        self._initial: dict[str, int] | None = None
+        self._end: dict[str, int] | None = None
+        """Of the newest batch. Before 4.2 Spark does not say where it is when it asks what there is."""
 
     def initialOffset(self) -> dict[str, int]:
-        first = self._bounds.first
-        if self._bounds.earliest_ms is not None and self._options.sub_queue is None:
-            last = self._looking().last(first)
-            if last is not None:
-                first = self._looking().enqueued_from([first, last], self._bounds.earliest_ms)
-        return {"next": first}
+        if self._initial is None:
+            self._initial = {"next": self._first()}
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_messages_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
-        """Up to where the next micro-batch reads.
-
-        Before 4.2 Spark says neither where it is nor how much it wants. An offset that goes back then does no harm:
-        the numbers between are gone, and none of them comes again.
-        """
-        first = self._bounds.first if start is None else int(start["next"])
-        nothing_new = {"next": first}
-        if start is not None and time.monotonic() < self._asked_at + self._options.poll_interval_s:
-            return nothing_new
+        """Up to where the next micro-batch reads."""
+        if start is None:
+            start, limit = self._end or self.initialOffset(), self.getDefaultReadLimit()
+        if time.monotonic() < self._asked_at + self._options.poll_interval_s:
+            return start
+        first = int(start["next"])
         reach = min(self._bounds.last, MAX_NUMBER if self._target is None else self._target)
         last = self._last(first, reach, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if last is None:
             self._asked_at = time.monotonic()
-            return nothing_new
+            return start
         return {"next": last + 1}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._last(self._bounds.first, self._bounds.last, None) or 0
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        self._end = end
         first, last = int(start["next"]), int(end["next"]) - 1
         if last < first:
             return []
@@ -175,6 +173,14 @@ class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_pages": None}
+
+    def _first(self) -> int:
+        first = self._bounds.first
+        if self._bounds.earliest_ms is not None and self._options.sub_queue is None:
+            last = self._looking().last(first)
+            if last is not None:
+                first = self._looking().enqueued_from([first, last], self._bounds.earliest_ms)
+        return first
 
     def _last(self, first: int, reach: int, most: int | None) -> int | None:
         """The last number of the next micro-batch; None when there is none. Numbers count, whether or not there."""

@@ -7,6 +7,7 @@ the newest one is kept here. How messages are taken, and what follows when a bat
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import Options
 from peeklock.spark.pages import PARTITION_BITS, Pages
 from peeklock.spark.ranges import Ranges
+from peeklock.spark.reach import SourceFailed
 from peeklock.spark.rows import arrow_schema, batch_of
 from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
@@ -39,6 +41,10 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         """The newest offset that is known: it was given out, or comes from the checkpoint."""
         self._ends: dict[int, int] | None = None
         """The last numbers, by partition, that an AvailableNow run takes; 0 when it was taken."""
+        self._looks = 0
+        """How often an old Spark asked what there is."""
+        self._driver = os.getppid()
+        """Spark's driver runs this in a process of its own, as its child."""
 
     def initialOffset(self) -> dict[str, Any]:
         claim = self._options.claim if self._options.mode == "claim" else ""
@@ -54,10 +60,12 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """Take the next micro-batch; the start again when there is none."""
         if start is None:
+            self._looks += 1
             start = self.initialOffset() if self._last is None else self._last
         elif self._last is not None and self._last != start and self._last["batch"] > start["batch"]:
             return self._last  # it was given out, and not used yet
         self._on_durable(start)
+        self._check_driver()
         claim = self._next(self._limit(limit))
         self._last = Offset.parse(start).following(claim).json() if claim.count else start
         self._on_taken(self._last, claim)
@@ -69,7 +77,12 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
 
     @abstractmethod
     def _next(self, limit: Limit) -> Claim:
-        """Take what there is; under AvailableNow an answer of nothing ends the run."""
+        """Take what there is; `_ends_on_nothing` says what an answer of nothing does."""
+
+    def _check_driver(self) -> None:
+        """To be asked before anything is taken: without a driver nobody would learn what it was."""
+        if os.getppid() != self._driver:
+            raise SourceFailed(f"Spark's driver is gone: nothing more is taken from '{self._options.address}'")
 
     def _on_taken(self, offset: dict[str, Any], claim: Claim) -> None:
         for number in claim.numbers.get(None, ()):
@@ -77,10 +90,16 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
                 self._ends[number >> PARTITION_BITS] = 0  # what was there before it was given out before it
 
     @property
+    def _ends_on_nothing(self) -> bool:
+        """Whether an answer of nothing may end the run; an old Spark asks only once then, and does not say so."""
+        return self._ends is not None or self._looks == 1
+
+    @property
     def _wait_s(self) -> float:
         """How long to wait for a message."""
         if self._ends is None:
-            return self._options.poll_interval_s
+            poll_s = self._options.poll_interval_s
+            return max(poll_s, LAST_LOOK_S) if self._ends_on_nothing else poll_s
         return LAST_LOOK_S if any(self._ends.values()) else 0.0
 
     def _limit(self, limit: ReadLimit | None) -> Limit:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+HAS_AVAILABLE_NOW: bool
+"""Whether Spark ends a run only when all is read; before 4.2 it ends after one batch, and tells nobody of it."""
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
     from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
@@ -14,7 +17,10 @@ else:
     try:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as AvailableNow
+
+        HAS_AVAILABLE_NOW = True
     except ImportError:
+        HAS_AVAILABLE_NOW = False
 
         class AvailableNow:
             """Nobody asks for it."""
@@ -34,4 +40,4 @@ else:
                 self.max_bytes = max_bytes
 
 
-__all__ = ["AvailableNow", "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxRows"]
+__all__ = ["HAS_AVAILABLE_NOW", "AvailableNow", "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxRows"]
