@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test test-spark test-spark-versions check bench demo clean
+.PHONY: serve test test-spark test-spark-versions check bench bench-peers demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -29,8 +29,15 @@ check: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The same scenarios through every official SDK; writes docs/conformance.md.
+conformance: $(DEV_STAMP)
+	PYTHONPATH=src:tests:tests/sdk $(BIN)/python -m conformance $(ARGS)
+
 bench: $(DEV_STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-peers: $(DEV_STAMP)
+	$(BIN)/python -m bench peers $(ARGS)
 
 demo: $(SPARK_STAMP)
 	@$(BIN)/python -m demo $(ARGS)

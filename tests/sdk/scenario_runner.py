@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from conformance.sdks import Command
 from happenings import await_session_waiter, cut_connections
 
 from serving import BrokerThread
@@ -23,9 +24,10 @@ Answer = Callable[[dict[str, Any]], Any]
 class Runner:
     """The program in a process."""
 
-    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, command: Command) -> None:
+        environment = {**os.environ, **command.environment}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+            command.arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self.scenarios: list[str] = self._hear()["scenarios"]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conformance.sdks import SDKS
 from scenario_runner import Runner, answers_of, without_emulator_flag
 
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.server.certificates import ensure_certificates
 from serving import StartBroker
-from toolchains import go_program
 
 FOLDER = Path(__file__).parent / "go"
 # Read from the text so that the names are known, and shown, without Go.
@@ -34,9 +34,7 @@ def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(tls_folder: Path) -> Iterator[Runner]:
-    program = go_program(FOLDER)
-    authority = ensure_certificates(tls_folder, ["127.0.0.1"]).authority
-    runner = Runner([str(program)], {"SSL_CERT_FILE": str(authority)})
+    runner = Runner(SDKS["go"].prepare(ensure_certificates(tls_folder, ["127.0.0.1"]).authority))
     yield runner
     runner.stop()
 

@@ -6,12 +6,12 @@ One Java process runs them all.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conformance.sdks import SDKS
 from scenario_runner import Runner, answers_of
 
 from peeklock.broker.definitions import (
@@ -24,7 +24,6 @@ from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, Rul
 from peeklock.broker.settings import Status
 from peeklock.server.certificates import ensure_certificates
 from serving import StartBroker
-from toolchains import java_classpath, toolchain
 
 FOLDER = Path(__file__).parent / "java"
 # Read from the text so that the names are known, and shown, without Java.
@@ -35,8 +34,6 @@ SCENARIOS = [
 ]
 
 MARK = "SET sys.Label = 'big'; SET half = amount / 2.0; REMOVE secret"
-PASSWORD = "changeit"
-"""Of the trust store; it holds nothing secret."""
 
 
 def sql(name: str, expression: str, action: str | None = None) -> RuleDefinition:
@@ -92,16 +89,6 @@ NAMESPACE = NamespaceDefinition(
 """What each scenario finds."""
 
 
-def trust_store(folder: Path) -> Path:
-    """The local authority in a file that Java reads."""
-    store = folder / "trusted.p12"
-    authority = ensure_certificates(folder, ["127.0.0.1"]).authority
-    command = [toolchain("keytool"), "-importcert", "-noprompt", "-alias", "peeklock", "-file", str(authority)]
-    command += ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", PASSWORD]
-    subprocess.run(command, check=True, capture_output=True)
-    return store
-
-
 @pytest.fixture(scope="module")
 def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the authority lives that Java trusts; it reads that only when it starts."""
@@ -110,12 +97,7 @@ def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(tls_folder: Path) -> Iterator[Runner]:
-    java = toolchain("java")
-    trusted = [
-        f"-Djavax.net.ssl.trustStore={trust_store(tls_folder)}",
-        f"-Djavax.net.ssl.trustStorePassword={PASSWORD}",
-    ]
-    runner = Runner([java, "-XX:TieredStopAtLevel=1", *trusted, "-cp", java_classpath(FOLDER), "Run"], {})
+    runner = Runner(SDKS["java"].prepare(ensure_certificates(tls_folder, ["127.0.0.1"]).authority))
     yield runner
     runner.stop()
 

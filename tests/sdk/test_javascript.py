@@ -15,13 +15,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from conformance.sdks import SDKS
 from scenario_runner import Runner, answers_of, without_emulator_flag
 
 from peeklock.broker.authorization import DEFAULT_KEY
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.server.certificates import ensure_certificates
 from serving import BrokerThread, ServedBroker, StartBroker
-from toolchains import npm_packages, toolchain
 
 FOLDER = Path(__file__).parent / "js"
 # Read from the text so that the names are known, and shown, without Node.js.
@@ -41,10 +41,7 @@ def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(tls_folder: Path) -> Iterator[Runner]:
-    node = toolchain("node")
-    npm_packages(FOLDER)
-    authority = ensure_certificates(tls_folder, ["127.0.0.1"]).authority
-    runner = Runner([node, str(FOLDER / "run.mjs")], {"NODE_EXTRA_CA_CERTS": str(authority)})
+    runner = Runner(SDKS["javascript"].prepare(ensure_certificates(tls_folder, ["127.0.0.1"]).authority))
     yield runner
     runner.stop()
 

@@ -5,6 +5,10 @@
 // While a scenario runs it may ask the test for something it cannot do itself:
 //
 //	out  {"ask": "advance", "seconds": 61}        in   {"answer": ...}
+//
+// Or it does single things as they come, side by side, for scenarios that are the same through every SDK (calls.go):
+//
+//	in   {"id": 1, "call": "send", ...}           out  {"id": 1, "value": ...} or {"id": 1, "error": {...}}
 package main
 
 import (
@@ -12,7 +16,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"runtime/debug"
 	"time"
 )
@@ -26,7 +29,7 @@ type scenario struct {
 
 func main() {
 	scenarios := append(append([]scenario{}, administration...), messaging...)
-	lines := bufio.NewScanner(os.Stdin)
+	lines := input()
 	known := map[string]func(*world){}
 	names := []string{}
 	for _, each := range scenarios {
@@ -35,6 +38,10 @@ func main() {
 	}
 	say(map[string]any{"scenarios": names})
 	for lines.Scan() {
+		if isCall(lines.Bytes()) {
+			answer(lines.Bytes())
+			continue
+		}
 		var asked struct {
 			Run     string
 			Brokers map[string]string

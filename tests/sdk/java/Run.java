@@ -1,5 +1,6 @@
 // Runs the scenarios that standard input names, one at a time. The other side is scenario_runner.py, and says how they
-// speak: in JSON, one line for each message.
+// speak: in JSON, one line for each message. Or it does single things as they come, side by side, for scenarios that
+// are the same through every SDK: the other side is conformance/program.py.
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -14,6 +15,8 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 
 final class Run {
     private static final BufferedReader IN =
@@ -21,6 +24,8 @@ final class Run {
     private static final PrintStream OUT = System.out;
     private static final ObjectMapper JSON = new ObjectMapper();
     private static final Map<String, Scenario> ALL = new LinkedHashMap<>();
+    private static final Calls CALLS = new Calls();
+    private static final ExecutorService THREADS = Executors.newCachedThreadPool();
 
     static {
         ALL.putAll(AdministrationScenarios.ALL);
@@ -37,6 +42,10 @@ final class Run {
         String line;
         while ((line = IN.readLine()) != null) {
             JsonNode asked = JSON.readTree(line);
+            if (asked.has("call")) {
+                THREADS.execute(() -> answer(asked));
+                continue;
+            }
             Map<String, Object> outcome = new HashMap<>();
             outcome.put("name", asked.get("run").asText());
             outcome.put("error", null);
@@ -52,7 +61,22 @@ final class Run {
         System.exit(0); // the SDK's threads would keep us here
     }
 
-    private static void say(Object message) throws IOException {
+    private static void answer(JsonNode asked) {
+        Map<String, Object> answer = new HashMap<>();
+        answer.put("id", asked.get("id").asInt());
+        try {
+            answer.put("value", CALLS.run(asked));
+        } catch (Throwable failure) {
+            answer.put("error", Said.error(failure));
+        }
+        try {
+            say(answer);
+        } catch (IOException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
+    private static synchronized void say(Object message) throws IOException {
         OUT.println(JSON.writeValueAsString(message));
         OUT.flush();
     }

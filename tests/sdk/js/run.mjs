@@ -2,7 +2,10 @@
 //   in   {"run": name, "brokers": {...}}          out  {"name": name, "error": null or the reason}
 // While a scenario runs it may ask the test for something it cannot do itself:
 //   out  {"ask": "advance", "seconds": 61}        in   {"answer": ...}
+// Or it does single things as they come, side by side, for scenarios that are the same through every SDK (calls.mjs):
+//   in   {"id": 1, "call": "send", ...}           out  {"id": 1, "value": ...} or {"id": 1, "error": {...}}
 import { createInterface } from "node:readline";
+import { calls, errorOf } from "./calls.mjs";
 import { scenarios as administration } from "./scenarios-administration.mjs";
 import { scenarios as rules } from "./scenarios-rules.mjs";
 import { scenarios as topics } from "./scenarios-topics.mjs";
@@ -22,6 +25,18 @@ async function ask(what, details = {}) {
   const { value, done } = await lines.next();
   if (done) throw new Error("the test has gone away");
   return JSON.parse(value).answer;
+}
+
+async function answer({ id, call, ...asked }) {
+  try {
+    if (!(call in calls)) throw new Error(`this SDK has no ${call}`);
+    const value = (await calls[call](asked)) ?? null;
+    // A scenario ends with a reset, and must not have failed beside its calls.
+    if (call === "reset" && strays.length) throw strays.splice(0)[0];
+    say({ id, value });
+  } catch (reason) {
+    say({ id, error: errorOf(reason) });
+  }
 }
 
 async function within(milliseconds, work) {
@@ -45,7 +60,12 @@ say({ scenarios: Object.keys(scenarios) });
 for (;;) {
   const { value, done } = await lines.next();
   if (done) break;
-  const { run: name, brokers } = JSON.parse(value);
+  const heard = JSON.parse(value);
+  if ("call" in heard) {
+    answer(heard);
+    continue;
+  }
+  const { run: name, brokers } = heard;
   strays.length = 0;
   const opened = [];
   let error = null;

@@ -1,0 +1,98 @@
+"""The program of an SDK: a process that does single things with it as it is told, side by side.
+
+It is spoken with in JSON lines. It begins with a line of its own; then
+
+    in   {"id": 1, "call": "send", "sender": "h2", "messages": [...]}
+    out  {"id": 1, "value": ...}   or   {"id": 1, "error": {"kind": "lock-lost", "text": ...}}
+
+What it opens or receives it keeps, and gives a handle for. `clients.py` has all words and what comes with them. The
+kind of an error is the same word for every SDK where the SDK has a class, code or reason of its own for it, and
+otherwise the name of what it raised: a scenario that expects the word shows that an application can tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from conformance.sdks import Command
+
+PATIENCE = 90.0
+"""Seconds after which a call counts as never answered: more than any SDK waits by itself."""
+
+
+class SdkError(Exception):
+    """What the SDK raised."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+class ProgramFailed(Exception):
+    """The program has gone, or does not answer; it cannot be used any more."""
+
+
+class Program:
+    """The process."""
+
+    def __init__(self, command: Command) -> None:
+        environment = {**os.environ, **command.environment}
+        self._process = subprocess.Popen(
+            command.arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._turn = threading.Lock()
+        assert self._process.stdout is not None
+        if not self._process.stdout.readline():
+            raise ProgramFailed(f"the program ended with code {self._process.wait()}")
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def start(self, call: str, **details: Any) -> Future[Any]:
+        """Begin something; the future has its value, or SdkError."""
+        future: Future[Any] = Future()
+        number = next(self._numbers)
+        line = json.dumps({"id": number, "call": call, **details})
+        with self._turn:
+            self._waiting[number] = future
+            assert self._process.stdin is not None
+            try:
+                self._process.stdin.write(line + "\n")
+                self._process.stdin.flush()
+            except OSError as error:
+                raise ProgramFailed(f"the program has gone: {error}") from error
+        return future
+
+    def call(self, call: str, **details: Any) -> Any:
+        """Do something."""
+        return result(self.start(call, **details), call)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            heard = json.loads(line)
+            future = self._waiting.pop(heard["id"])
+            if "error" in heard:
+                future.set_exception(SdkError(heard["error"]["kind"], heard["error"]["text"]))
+            else:
+                future.set_result(heard.get("value"))
+        for future in self._waiting.values():
+            future.set_exception(ProgramFailed("the program ended"))
+
+
+def result(future: Future[Any], what: str, patience: float = PATIENCE) -> Any:
+    """What came of it; waits no longer than that many seconds."""
+    try:
+        return future.result(timeout=patience)
+    except TimeoutError:
+        raise ProgramFailed(f"'{what}' was not answered within {patience:.0f} seconds") from None

@@ -1,0 +1,121 @@
+"""Getting in: transports, keys, tokens, rights."""
+
+from __future__ import annotations
+
+from conformance.clients import Bus, bodies, equal, refused
+from conformance.steps import scenario
+from conformance.world import ROOT, World
+
+
+def there_and_back(bus: Bus) -> None:
+    bus.send("queue", {"body": "hello", "subject": "greeting", "properties": {"n": 1}}, {"size": 200_000})
+    receiver = bus.receiver("queue")
+    small, large = receiver.receive(2)
+    equal((small.body, small.subject, small.properties), ("hello", "greeting", {"n": 1}))
+    equal(large.size, 200_000)
+    receiver.complete(small)
+    receiver.complete(large)
+    equal(receiver.peek(start=1), [])
+
+
+@scenario("connect without TLS")
+def plain(world: World) -> None:
+    there_and_back(world.connect())
+
+
+@scenario("connect with TLS")
+def tls(world: World) -> None:
+    there_and_back(world.connect(transport="tls"))
+
+
+@scenario("connect over WebSocket")
+def websocket(world: World) -> None:
+    there_and_back(world.connect(transport="websocket"))
+
+
+@scenario("connect with a signature in place of the key")
+def signature(world: World) -> None:
+    there_and_back(world.connect(signature=world.signature()))
+
+
+@scenario("connect with a signature for one queue")
+def signature_for_one(world: World) -> None:
+    bus = world.connect(signature=world.signature("queue"))
+    bus.send("queue", "a")
+    equal(bus.receiver("queue").take(), ["a"])
+
+
+@scenario("use a signature for another queue")
+def signature_for_another(world: World) -> None:
+    bus = world.connect(signature=world.signature("other"))
+    with refused("unauthorized"):
+        bus.send("queue", "a")
+    equal(world.active(), 0)
+
+
+@scenario("use a wrong key")
+def wrong_key(world: World) -> None:
+    bus = world.connect(key=(ROOT, "guessed"))
+    with refused("unauthorized"):
+        bus.send("queue", "a")
+    equal(world.active(), 0)
+
+
+@scenario("use a key name that is not there")
+def wrong_name(world: World) -> None:
+    bus = world.connect(key=("nobody", "guessed"))
+    with refused("unauthorized"):
+        bus.send("queue", "a")
+
+
+@scenario("use a token that has expired")
+def expired(world: World) -> None:
+    bus = world.connect(signature=world.signature(minutes=-5))
+    with refused("unauthorized"):
+        bus.send("queue", "a")
+    equal(world.active(), 0)
+
+
+@scenario("send with a key that may only listen")
+def only_listen(world: World) -> None:
+    world.connect().send("queue", "a")
+    bus = world.connect(key=("listener", "listener-key"))
+    equal(bus.receiver("queue").take(), ["a"])
+    with refused("unauthorized"):
+        bus.send("queue", "b")
+
+
+@scenario("receive with a key that may only send")
+def only_send(world: World) -> None:
+    bus = world.connect(key=("sender", "sender-key"))
+    bus.send("queue", "a")
+    with refused("unauthorized"):
+        bus.receiver("queue").ask(1)
+    equal(world.active(), 1)
+
+
+@scenario("connect many clients at once")
+def many(world: World) -> None:
+    buses = [world.connect() for _ in range(10)]
+    for number, bus in enumerate(buses):
+        bus.send("queue", f"m{number}")
+    equal(world.active(), 10)
+    equal(len(world.connections()), 10)
+    messages = buses[0].receiver("queue", deletes=True).receive(10)
+    equal(sorted(bodies(messages), key=str), [f"m{number}" for number in range(10)])
+
+
+@scenario("name a queue in other letters")
+def any_case(world: World) -> None:
+    bus = world.connect()
+    bus.send("QUEUE", "a")
+    equal(bus.receiver("Queue").take(), ["a"])
+
+
+@scenario("close a client and connect again")
+def again(world: World) -> None:
+    first = world.connect()
+    first.send("queue", "a")
+    first.close()
+    world.until(lambda: not world.connections(), "the connection is closed")
+    equal(world.connect().receiver("queue").take(), ["a"])

@@ -1,0 +1,233 @@
+"""What a scenario is given: a broker of its own with a clock that can be moved, and clients of the SDK."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from happenings import await_session_waiter, cut_connections
+
+from conformance.clients import Administrator, Bus
+from conformance.ground import FURTHER_PORTS, PORT
+from conformance.program import Program
+from peeklock.broker.agenda import system_clock
+from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.broker.settings import Status
+from peeklock.store.base import Counters
+from serving import BrokerThread, ServedBroker
+
+ROOT = "RootManageSharedAccessKey"
+MINUTE = 60_000
+
+
+def _sql(name: str, expression: str, action: str | None = None) -> RuleDefinition:
+    return RuleDefinition(name=name, filter_kind=FilterKind.SQL, sql_expression=expression, action=action)
+
+
+def _subject(name: str, text: str) -> RuleDefinition:
+    return RuleDefinition(name=name, filter_kind=FilterKind.CORRELATION, correlation=CorrelationFilter(label=text))
+
+
+def _key(name: str, *rights: Right) -> AuthorizationRule:
+    return AuthorizationRule(name=name, primary_key=f"{name}-key", rights=frozenset(rights))
+
+
+NAMESPACE = NamespaceDefinition(
+    authorization_rules=(default_authorization_rule(), _key("sender", Right.SEND), _key("listener", Right.LISTEN)),
+    queues=(
+        QueueDefinition(name="queue", max_delivery_count=3, lock_duration_ms=MINUTE),
+        QueueDefinition(name="other", lock_duration_ms=MINUTE),
+        QueueDefinition(name="brief-lock", lock_duration_ms=5_000),
+        QueueDefinition(name="sessions", requires_session=True, lock_duration_ms=MINUTE),
+        QueueDefinition(name="first", forward_to="second"),
+        QueueDefinition(name="second", forward_to="other"),
+        QueueDefinition(name="letters", forward_dead_lettered_messages_to="other"),
+        QueueDefinition(name="astray", forward_to="sessions"),
+        QueueDefinition(name="unique", requires_duplicate_detection=True, duplicate_detection_window_ms=MINUTE),
+        QueueDefinition(name="brief", default_message_ttl_ms=10_000, dead_lettering_on_message_expiration=True),
+        QueueDefinition(name="closed", status=Status.DISABLED),
+        QueueDefinition(name="no-sending", status=Status.SEND_DISABLED),
+        QueueDefinition(name="no-receiving", status=Status.RECEIVE_DISABLED),
+    ),
+    topics=(
+        TopicDefinition(
+            name="topic",
+            subscriptions=(
+                SubscriptionDefinition(name="all", lock_duration_ms=MINUTE),
+                SubscriptionDefinition(name="red", rules=(_sql("red", "color = 'red'"),)),
+                SubscriptionDefinition(name="orders", rules=(_subject("orders", "order"),)),
+                SubscriptionDefinition(
+                    name="big", rules=(_sql("mark", "amount > 10", "SET mark = 'big'; REMOVE secret"),)
+                ),
+            ),
+        ),
+        TopicDefinition(
+            name="quiet", subscriptions=(SubscriptionDefinition(name="red", rules=(_sql("red", "color = 'red'"),)),)
+        ),
+        TopicDefinition(name="talks", subscriptions=(SubscriptionDefinition(name="all", requires_session=True),)),
+        TopicDefinition(name="relay", subscriptions=(SubscriptionDefinition(name="onward", forward_to="other"),)),
+        TopicDefinition(
+            name="news",
+            requires_duplicate_detection=True,
+            duplicate_detection_window_ms=MINUTE,
+            subscriptions=(SubscriptionDefinition(name="all"),),
+        ),
+    ),
+)
+"""What each scenario finds."""
+
+
+COARSER = {
+    ("go", "message-not-found"): "not-found",
+    ("go", "session-lock-lost"): "lock-lost",
+}
+"""What an SDK has no code of its own for."""
+
+
+class World:
+    def __init__(self, sdk: str, program: Program, address: str, authority: Path, folder: Path) -> None:
+        self.sdk = sdk
+        self._program = program
+        self._address = address
+        self._authority = authority
+        self._folder = folder
+        self._broker: BrokerThread | None = None
+        self._served: ServedBroker | None = None
+
+    # --- the broker ---
+
+    @property
+    def broker(self) -> BrokerThread:
+        """In memory, with a clock that stands still until it is moved; started when it is first asked for."""
+        if self._broker is None:
+            self._start({})
+        assert self._broker is not None
+        return self._broker
+
+    def _be_ready(self) -> None:
+        if self._broker is None and self._served is None:
+            self._start({})
+
+    def in_real_time(self) -> None:
+        """With a clock that goes by itself, and cannot be moved."""
+        self._start({"clock": system_clock})
+
+    def _start(self, options: Mapping[str, Any]) -> None:
+        self._broker = BrokerThread(
+            namespace=NAMESPACE,
+            host=self._address,
+            port=PORT,
+            further_ports=FURTHER_PORTS,
+            tls_folder=self._authority.parents[1],
+            **options,
+        )
+
+    def in_a_process(self) -> ServedBroker:
+        """As a user starts it: in a process that can be killed, on disk, with the default namespace."""
+        arguments = ("--host", self._address, "--port", str(PORT))
+        self._served = ServedBroker(self._folder, *arguments)
+        return self._served
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.stop()
+        if self._served is not None:
+            self._served.stop()
+
+    def advance(self, seconds: float) -> None:
+        self.broker.advance(seconds)
+
+    def now(self, minutes: float = 0) -> int:
+        """The broker's time, so many minutes later."""
+        return self.broker.clock() + round(minutes * MINUTE)
+
+    def counters(self, path: str = "queue") -> Counters:
+        return self.broker.counters(path)
+
+    def active(self, path: str = "queue") -> int:
+        return self.counters(path).active
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait for what happens soon."""
+        deadline = time.monotonic() + 30
+        while not condition():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it did not happen: {what}")
+            time.sleep(0.02)
+
+    def cut(self) -> None:
+        """All clients lose their connections."""
+        cut_connections(self.broker)
+
+    def let_it_be_noticed(self) -> None:
+        """That a link or a connection has ended.
+
+        One SDK waits for ever for the answer to what it sends before it has read that; nothing shows when it has.
+        """
+        time.sleep(3)
+
+    def connections(self) -> set[int]:
+        """Which AMQP connections there are."""
+        return self.broker.call(lambda: {id(shell) for shell in self.broker.broker.shells})
+
+    def await_session_waiter(self) -> None:
+        waiting = threading.Thread(target=await_session_waiter, args=(self.broker, "sessions"), daemon=True)
+        waiting.start()
+        waiting.join(30)
+        if waiting.is_alive():
+            raise AssertionError("nobody waits for a session")
+
+    def kind(self, kind: str) -> str:
+        """The kind of an error, as far as this SDK tells it from others."""
+        return COARSER.get((self.sdk, kind), kind)
+
+    # --- clients ---
+
+    def connect(
+        self,
+        *,
+        transport: Literal["plain", "tls", "websocket"] = "plain",
+        key: tuple[str, str] | None = None,
+        signature: str | None = None,
+        retries: int = 0,
+        across: bool = False,
+    ) -> Bus:
+        """A client of the SDK. It tries once, unless told: what should fail should fail at once."""
+        self._be_ready()
+        return Bus(
+            self._program,
+            connection=self._connection(key, signature, emulator=transport == "plain"),
+            transport=transport,
+            retries=retries,
+            across=across,
+            trust=str(self._authority),
+        )
+
+    def administer(self, key: tuple[str, str] | None = None) -> Administrator:
+        self._be_ready()
+        connection = self._connection(key, None, emulator=False)
+        return Administrator(self._program, connection=connection, trust=str(self._authority))
+
+    def _connection(self, key: tuple[str, str] | None, signature: str | None, *, emulator: bool) -> str:
+        name, secret = key or (ROOT, DEFAULT_KEY)
+        proof = f"SharedAccessKeyName={name};SharedAccessKey={secret}"
+        if signature is not None:
+            proof = f"SharedAccessSignature={signature}"
+        return f"Endpoint=sb://{self._address};{proof}" + (";UseDevelopmentEmulator=true" if emulator else "")
+
+    def signature(self, entity: str = "", *, minutes: float = 60) -> str:
+        """A token for an entity, or for all, that is good for so long."""
+        scope = quote(f"sb://{self._address}/{entity}", safe="")
+        expiry = self.now(minutes) // 1000
+        digest = hmac.digest(DEFAULT_KEY.encode(), f"{scope}\n{expiry}".encode(), hashlib.sha256)
+        proof = quote(base64.b64encode(digest), safe="")
+        return f"SharedAccessSignature sr={scope}&sig={proof}&se={expiry}&skn={ROOT}"
