@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pipeline_fixtures import capturing, no_spark, pipeline  # noqa: F401
 from pyspark.sql import SparkSession
 
 from peeklock.client.administration import AdministrationClient
@@ -26,7 +27,7 @@ CONFIG = {
 }
 
 
-STARTS_SPARK = ("claim_faults", "demo", "examples_spark", "pipeline_", "session", "source")
+STARTS_SPARK = ("cluster", "demo", "examples_spark", "faults", "pipeline_", "session", "source")
 """Of modules: parts of the names of those that start a Spark in a process of its own."""
 
 

@@ -1,0 +1,35 @@
+"""A driver for tests: captures a queue on a cluster until its input ends, or until it is killed."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+from clusters import SETTINGS
+
+from peeklock.spark.pipelines.capture import Target, capture
+from peeklock.spark.session import local_session
+
+
+def main(connection_string: str, queue: str, folder: str) -> None:
+    spark = local_session("capture", settings=SETTINGS)
+    stopping = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.read()
+        stopping.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+    print("started", flush=True)
+    options = {
+        "connectionString": connection_string,
+        "maxMessagesPerTrigger": "1000",
+        "numPartitions": "2",
+        "maxWait": "50ms",
+        "pollInterval": "50ms",
+    }
+    capture(spark, [queue], options, Target(folder=folder, compact_every_s=5), stopping=stopping)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
