@@ -29,17 +29,23 @@ CONFIG = {
 
 STARTS_SPARK = ("cluster", "demo", "examples_spark", "faults", "pipeline_", "session", "source")
 """Of modules: parts of the names of those that start a Spark in a process of its own."""
+TAKE_LONG = ("cluster", "faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a Spark take long and are run by `make test-spark`, the others with all the rest."""
+    """Tests that start a Spark are run after all the rest, in two processes: those with a Spark of their own in one."""
     folder = Path(__file__).parent
     for item in items:
         if folder not in item.path.parents:
             continue
         starts = any(item.path.name.startswith(f"test_{part}") for part in STARTS_SPARK)
-        if starts or "spark" in getattr(item, "fixturenames", ()):
+        shares = "spark" in getattr(item, "fixturenames", ())
+        if starts or shares:
             item.add_marker("spark")
+            is_long = any(item.path.name.startswith(f"test_{part}") for part in TAKE_LONG)
+            item.add_marker(
+                pytest.mark.xdist_group("a Spark for all" if shares and not is_long else "Sparks of their own")
+            )
 
 
 @pytest.fixture(scope="session")
