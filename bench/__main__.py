@@ -8,12 +8,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, batches, capture, operations, spark, throughput, topics
+from bench import backlog, batches, capture, growth, operations, page, peers, spark, throughput, topics
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
+from bench.packages import Unavailable
+from bench.peer_brokers import MANY, NAMES, Places
 from bench.processes import StartFailed
 
 _DESCRIPTION: Final = "Measure a broker that is started for it, on the loopback address, with durable messages."
@@ -28,20 +31,29 @@ This was the short version. For figures to compare:
   python -m bench topics
   python -m bench spark
   python -m bench capture
-  python -m bench batches"""
+  python -m bench batches
+  python -m bench peers
+  python -m bench growth"""
+
+_TIME_LIMIT: Final = 1800
+_TIME_LIMITS: Final = {"peers": 7200, "growth": 7200}
 
 Measure = Callable[[Path, ExitStack], dict[str, Any]]
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    interrupts.watch(options.time_limit)
+    interrupts.watch(options.time_limit or _TIME_LIMITS.get(options.command, _TIME_LIMIT))
     results: list[dict[str, Any]] = []
     try:
+        if options.command == "page":
+            for written in page.write(options.page, options.peers, options.growth):
+                print(written)
+            return 0
         for measure in _measures(options):
             results.append(_measured(measure, options.folder))
             print()
-    except (StartFailed, LoadFailed, ValueError, OSError) as failure:
+    except (StartFailed, LoadFailed, Unavailable, ValueError, OSError) as failure:
         print(f"bench: {failure}", file=sys.stderr)
         return 1
     except Stopped as stopped:
@@ -105,12 +117,48 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
             sink=options.sink,
         )
         return [lambda folder, started: batches.run(hour, folder, started)]
+    if options.command == "peers":
+        chosen_peers = _peers(options)
+        results = options.results or options.cache / "peers.json"
+
+        def compare(folder: Path, started: ExitStack) -> dict[str, Any]:
+            places = Places(
+                cache=options.cache.resolve(),
+                data=folder,
+                rabbitmq=options.rabbitmq,
+                rabbitmq4=options.rabbitmq4,
+                artemis=options.artemis,
+                unconfirmed=options.unconfirmed,
+            )
+            return peers.run(chosen_peers, places, results, started, options.goes_on)
+
+        return [compare]
+    if options.command == "growth":
+        curves = growth.Options(
+            messages=options.messages,
+            entities=options.entities,
+            connections=options.connections,
+            sessions=options.sessions,
+            curves=options.curves,
+            size=options.size,
+            sample=options.sample,
+            rounds=options.rounds,
+        )
+        return [lambda folder, started: growth.run(curves, folder, started, options.results)]
     return [
         lambda folder, started: throughput.run(throughput.Options(count=20_000, latency_count=300), folder, started),
         lambda folder, started: backlog.run(backlog.Options(count=100_000), folder, started),
         lambda folder, started: operations.run(operations.Options(count=4000, rounds=1), folder, started),
         lambda folder, started: topics.run(topics.Options(count=2000, rounds=1), folder, started),
     ]
+
+
+def _peers(options: argparse.Namespace) -> peers.Options:
+    base = peers.Options(brokers=options.brokers, minutes=options.minutes)
+    if options.quick:
+        base = base.quick()
+    given = {name: getattr(options, name) for name in ("sizes", "connections", "queues", "rounds", "count", "rates")}
+    return replace(base, **{name: value for name, value in given.items() if value is not None})
 
 
 def _measured(measure: Measure, parent: Path | None) -> dict[str, Any]:
@@ -138,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_between(1, 86_400),
         default=argparse.SUPPRESS,
         metavar="SECONDS",
-        help="end the run after this long (default: 1800)",
+        help="end the run after this long (default: 1800; of peers and growth 7200)",
     )
     body = argparse.ArgumentParser(add_help=False)
     body.add_argument("--size", type=_between(8, 250_000), default=1024, help="bytes of a body (default: 1024)")
@@ -146,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
 
     parser = argparse.ArgumentParser(prog="bench", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
-    parser.set_defaults(json=None, folder=None, time_limit=1800)
+    parser.set_defaults(json=None, folder=None, time_limit=None)
     commands = parser.add_subparsers(dest="command")
 
     speed = commands.add_parser("throughput", parents=[common, load], help="messages a second, latency, CPU, memory")
@@ -213,7 +261,68 @@ def _parser() -> argparse.ArgumentParser:
     hour.add_argument("--messages", type=_between(1, 10_000), default=10, help="of a micro-batch (default: 10)")
     hour.add_argument("--tasks", type=_between(1, 16), default=2, help="(default: 2)")
     hour.add_argument("--sink", choices=batches.SINKS, default="noop", help="(default: noop)")
+
+    _add_peers(commands, common)
+    _add_growth(commands, common)
+    made = commands.add_parser("page", parents=[common], help="write the generated parts of docs/benchmarks.md")
+    made.add_argument("--peers", type=Path, metavar="FILE", help="the results of peers")
+    made.add_argument("--growth", type=Path, metavar="FILE", help="the results of growth")
+    made.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="(default: docs/benchmarks.md)")
     return parser
+
+
+def _add_peers(commands: Any, common: argparse.ArgumentParser) -> None:
+    beside = commands.add_parser("peers", parents=[common], help="beside RabbitMQ and Artemis, under one load client")
+    usual = peers.Options()
+    beside.add_argument("--quick", action="store_true", help="a few cells, some minutes")
+    beside.add_argument("--cache", type=Path, default=Path(".peers"), help="what is fetched (default: .peers)")
+    beside.add_argument("--results", type=Path, metavar="FILE", help="the figures (default: peers.json in the cache)")
+    beside.add_argument("--continue", dest="goes_on", action="store_true", help="keep the figures that are there")
+    beside.add_argument(
+        "--brokers", type=_some_of(NAMES), default=NAMES, metavar=",".join(NAMES), help="(default: all)"
+    )
+    beside.add_argument(
+        "--sizes", type=_numbers(200_000, 8), metavar="100,1024", help="bytes (default: 100,1024,65536)"
+    )
+    beside.add_argument("--connections", type=_numbers(256), metavar="1,16", help="(default: 1,16)")
+    beside.add_argument("--queues", type=_some_of_numbers((1, MANY)), metavar=f"1,{MANY}", help="(default: both)")
+    beside.add_argument("--rounds", type=_between(1, 100), help=f"(default: {usual.rounds})")
+    beside.add_argument("--count", type=_between(1, 1_000_000), help=f"messages of a cell (default: {usual.count})")
+    beside.add_argument("--rates", type=_numbers(100_000), metavar="1000,5000", help="for latency, messages a second")
+    beside.add_argument(
+        "--minutes", type=_between(1, 600), default=usual.minutes, help="begin no new cell after (default: 40)"
+    )
+    beside.add_argument(
+        "--unconfirmed", action="store_true", help="Peeklock also with completions that it does not confirm"
+    )
+    beside.add_argument("--rabbitmq", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ, instead of Debian's")
+    beside.add_argument("--rabbitmq4", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ 4")
+    beside.add_argument("--artemis", type=Path, metavar="FOLDER", help="a distribution of Artemis")
+
+
+def _add_growth(commands: Any, common: argparse.ArgumentParser) -> None:
+    grows = commands.add_parser("growth", parents=[common], help="the cost of a message as something grows")
+    usual = growth.Options()
+    grows.add_argument("--results", type=Path, metavar="FILE", help="write the figures here after each curve")
+    grows.add_argument(
+        "--curves", type=_some_of(growth.CURVES), default=growth.CURVES, metavar=",".join(growth.CURVES), help="(all)"
+    )
+    for name, most in (("messages", 20_000_000), ("entities", 10_000), ("connections", 5000), ("sessions", 200_000)):
+        values = getattr(usual, name)
+        shown = ",".join(map(str, values))
+        grows.add_argument(
+            f"--{name}", type=_numbers(most), default=values, metavar="1,100", help=f"(default: {shown})"
+        )
+    grows.add_argument("--size", type=_between(8, 250_000), default=usual.size, help="(default: 100)")
+    grows.add_argument(
+        "--sample", type=_between(40, 1_000_000), default=usual.sample, help="messages for a figure (default: 40000)"
+    )
+    grows.add_argument("--rounds", type=_between(1, 100), default=usual.rounds, help="(default: 3)")
+
+
+def _some_of_numbers(choices: tuple[int, ...]) -> Callable[[str], tuple[int, ...]]:
+    chosen = _some_of(tuple(map(str, choices)))
+    return lambda text: tuple(map(int, chosen(text)))
 
 
 def _some_of(choices: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
@@ -237,9 +346,9 @@ def _between(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
-def _numbers(most: int) -> Callable[[str], tuple[int, ...]]:
+def _numbers(most: int, least: int = 1) -> Callable[[str], tuple[int, ...]]:
     def numbers(text: str) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(_between(1, most)(part) for part in text.split(",")))
+        return tuple(dict.fromkeys(_between(least, most)(part) for part in text.split(",")))
 
     return numbers
 

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ QUEUE: Final = "bench"
 SHORT_QUEUE: Final = "bench-short"
 LARGEST: Final = {"MaxSizeInMegabytes": 5120}
 """The most the standard profile has: a million messages of 1 KiB are more than the default size."""
+_TWO_QUEUES: Final[Mapping[str, Mapping[str, Any]]] = {QUEUE: {}, SHORT_QUEUE: {}}
 _SOURCE: Final = Path(__file__).parents[1] / "src"
 
 
@@ -42,22 +43,28 @@ class Target:
 
 
 class Peeklock:
-    """`peeklock serve` on a free port, with two queues that hold what a benchmark needs. A context manager's resource.
+    """`peeklock serve` on a free port, with queues that hold what a benchmark needs. A context manager's resource.
 
-    Topics are given as they stand in a configuration file.
+    Queues are names with further properties, topics are given as they stand in a configuration file.
 
     `start` may be called again after `stop` or `kill`, on the same data.
     """
 
     def __init__(
-        self, folder: Path, started: ExitStack, *, memory: bool = False, topics: Sequence[dict[str, Any]] = ()
+        self,
+        folder: Path,
+        started: ExitStack,
+        *,
+        memory: bool = False,
+        queues: Mapping[str, Mapping[str, Any]] = _TWO_QUEUES,
+        topics: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._folder = folder
         self._memory = memory
         self._child: Child | None = None
         self._url = ""
         self._config = folder / "config.json"
-        self._config.write_text(json.dumps(_config(topics)))
+        self._config.write_text(json.dumps(_config(queues, topics)))
         started.callback(self.stop)
 
     @property
@@ -102,10 +109,10 @@ class Peeklock:
         )
 
 
-def _config(topics: Sequence[dict[str, Any]]) -> dict[str, object]:
+def _config(queues: Mapping[str, Mapping[str, Any]], topics: Sequence[dict[str, Any]]) -> dict[str, object]:
     properties = {**LARGEST, "LockDuration": "PT5M"}
-    queues = [{"Name": name, "Properties": properties} for name in (QUEUE, SHORT_QUEUE)]
-    namespace = {"Name": "sbemulatorns", "Queues": queues, "Topics": list(topics)}
+    listed = [{"Name": name, "Properties": {**properties, **further}} for name, further in queues.items()]
+    namespace = {"Name": "sbemulatorns", "Queues": listed, "Topics": list(topics)}
     return {"UserConfig": {"Namespaces": [namespace]}}
 
 

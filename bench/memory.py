@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from bench.processes import resident_bytes
+from bench.processes import resident_bytes, tree
 
 JVM: Final = "driver's JVM"
 PYTHON: Final = "driver's Python"
@@ -41,7 +41,7 @@ class Kind:
 def spark_processes() -> Iterator[tuple[str, int]]:
     """Kind and process id of this process and of what Spark runs below it."""
     yield PYTHON, os.getpid()
-    for pid in _descendants(os.getpid()):
+    for pid in tree(os.getpid())[1:]:
         command = _command(pid)
         for mark, kind in _MARKS.items():
             if mark in command:
@@ -98,21 +98,6 @@ class Peaks:
             highest = resident_bytes(pid, "VmHWM")
             if highest is not None:
                 self._highest[kind][pid] = highest
-
-
-def _descendants(root: int) -> Iterator[int]:
-    children: dict[int, list[int]] = defaultdict(list)
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
-        except OSError:
-            continue  # it has ended meanwhile
-        children[parent].append(int(path.parent.name))
-    below = list(children[root])
-    while below:
-        pid = below.pop()
-        yield pid
-        below += children[pid]
 
 
 def _command(pid: int) -> str:

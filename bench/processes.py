@@ -6,9 +6,11 @@ Knows nothing of brokers. What it started it ends, by process id.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from types import TracebackType
 from typing import Final, Literal
 
 _STOP_SECONDS: Final = 20.0
+_PORTS: Final = range(20_000, 32_000)
 
 
 class StartFailed(Exception):
@@ -119,12 +122,31 @@ def resident_bytes(pid: int | None, which: Literal["VmRSS", "VmHWM"] = "VmRSS") 
     return None
 
 
+def tree(root: int) -> list[int]:
+    """A process and all that are below it now."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(path.read_text().rsplit(")", 1)[1].split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+        children[parent].append(int(path.parent.name))
+    found = [root]
+    for pid in found:
+        found += children[pid]
+    return found
+
+
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of the loopback address that nobody listens on now.
+
+    Below those that the system gives to outgoing connections, as one of these may take it before its turn comes.
+    """
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise StartFailed("no port is free")
 
 
 def file_system(folder: Path) -> str:

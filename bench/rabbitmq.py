@@ -14,18 +14,19 @@ import secrets
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from bench.brokers import Target
+from bench.brokers import QUEUE, Target
 from bench.interrupts import interrupts
 from bench.processes import Child, StartFailed, end, free_port, resident_bytes
 from peeklock.client import ClientError, connect
 
 _START_SECONDS: Final = 90.0
 _USER: Final = "bench"
-_QUEUE_TYPES: Final = ("classic", "quorum")
+QUEUE_TYPES: Final = ("classic", "quorum")
 # Distributions put a wrapper on the path that insists on a user of its own; the script behind it does not.
 _FOLDERS: Final = (Path("/usr/lib/rabbitmq/bin"), Path("/usr/local/sbin"), Path("/opt/homebrew/sbin"))
 
@@ -41,51 +42,85 @@ def start_rabbitmq(scripts: Path, folder: Path, started: ExitStack) -> list[Targ
     """Start a node and return its queues, a classic and a quorum one, both durable."""
     if not (scripts / "rabbitmq-server").exists():
         raise StartFailed(f"there is no rabbitmq-server in {scripts}")
-    node = _Node(scripts, folder)
-    started.callback(node.stop)
+    node = Node(scripts, folder, {f"{QUEUE}-{kind}": kind for kind in QUEUE_TYPES}, started)
     node.start()
     idle = resident_bytes(node.pid)
-    prefix = "/queues/" if node.version[0] >= 4 else "/amq/queue/"
-    name = f"RabbitMQ {'.'.join(map(str, node.version))}"
     return [
-        Target(name=f"{name} {kind}", url=node.url, address=f"{prefix}bench-{kind}", pid=node.pid, idle_bytes=idle)
-        for kind in _QUEUE_TYPES
+        Target(
+            name=f"{node.name} {kind}",
+            url=node.url,
+            address=f"{node.prefix}{QUEUE}-{kind}",
+            pid=node.pid,
+            idle_bytes=idle,
+        )
+        for kind in QUEUE_TYPES
     ]
 
 
-class _Node:
-    def __init__(self, scripts: Path, folder: Path) -> None:
+class Node:
+    """A node that `start` starts, again after `stop` on the same data."""
+
+    def __init__(
+        self,
+        scripts: Path,
+        folder: Path,
+        queues: Mapping[str, str],
+        started: ExitStack,
+        erlang: Path | None = None,
+    ) -> None:
+        """`queues` are names and types; `erlang` is the folder of Erlang's programs, if not the system's."""
         self._scripts = scripts
         self._folder = folder
-        self._password = secrets.token_hex(16)
-        self._port = free_port()
+        self._queues = dict(queues)
+        self._erlang = erlang
         self._pid_file = folder / "pid"
         self._children = ExitStack()
-        self.url = f"amqp://{_USER}:{self._password}@127.0.0.1:{self._port}"
+        self.port = free_port()
+        self.user, self.password = _USER, secrets.token_hex(16)
         self.version: tuple[int, ...] = (0,)
         self.pid: int | None = None
+        started.callback(self.stop)
 
-    def start(self) -> None:
+    @property
+    def url(self) -> str:
+        return f"amqp://{self.user}:{self.password}@127.0.0.1:{self.port}"
+
+    @property
+    def name(self) -> str:
+        """Known once it was started."""
+        return f"RabbitMQ {'.'.join(map(str, self.version))}"
+
+    @property
+    def prefix(self) -> str:
+        """Of the address of a queue."""
+        return "/queues/" if self.version[0] >= 4 else "/amq/queue/"
+
+    def start(self) -> float:
+        """Start it and wait until it takes connections; returns the seconds from the command to there."""
         environment = self._environment()
         # Our own port mapper, in the foreground, since one that the scripts start outlives them.
         mapper = shutil.which("epmd", path=f"{self._scripts}:{self._path()}")
         if mapper is None:
             raise StartFailed("epmd, which comes with Erlang, is not on the path")
         self._start([mapper], environment)
-        self.version = self._ask_version(environment)
+        if self.version == (0,):
+            self.version = self._ask_version(environment)
         self._write_configuration()
+        self._pid_file.unlink(missing_ok=True)
+        before = time.monotonic()
         child = self._start([str(self._scripts / "rabbitmq-server")], environment)
-        deadline = time.monotonic() + _START_SECONDS
         while not self._answers():
-            if not child.running or time.monotonic() > deadline:
+            if not child.running or time.monotonic() > before + _START_SECONDS:
                 raise StartFailed(f"RabbitMQ did not start: {child.tail()}")
-            time.sleep(0.5)
+            time.sleep(0.05)
         self.pid = int(self._pid_file.read_text())
+        return time.monotonic() - before
 
     def stop(self) -> None:
         self._children.close()
         if self._pid_file.exists():
             end(int(self._pid_file.read_text()))
+            self._pid_file.unlink()  # the number may soon be somebody else's
 
     def _start(self, command: list[str], environment: dict[str, str]) -> Child:
         with interrupts.held():
@@ -134,13 +169,14 @@ class _Node:
     def _path(self) -> str:
         mappers = sorted(Path("/usr/lib/erlang").glob("erts-*/bin"))
         folders = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-        return ":".join([*folders, *map(str, mappers)])
+        first = [str(self._erlang)] if self._erlang is not None else []
+        return ":".join([*first, *folders, *map(str, mappers)])
 
     def _write_configuration(self) -> None:
         definitions = self._folder / "definitions.json"
-        definitions.write_text(json.dumps(_definitions(self._password)))
+        definitions.write_text(json.dumps(_definitions(self.password, self._queues)))
         lines = [
-            f"listeners.tcp.1 = 127.0.0.1:{self._port}",
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
             f"load_definitions = {definitions}",
             "log.file.level = warning",
             "log.console = false",
@@ -151,7 +187,7 @@ class _Node:
         (self._folder / "enabled_plugins").write_text(f"[{plugins}].\n")
 
 
-def _definitions(password: str) -> dict[str, object]:
+def _definitions(password: str, queues: Mapping[str, str]) -> dict[str, object]:
     salt = secrets.token_bytes(4)
     hashed = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
@@ -168,12 +204,12 @@ def _definitions(password: str) -> dict[str, object]:
         "permissions": [{"user": _USER, "vhost": "/", **everything}],
         "queues": [
             {
-                "name": f"bench-{kind}",
+                "name": name,
                 "vhost": "/",
                 "durable": True,
                 "auto_delete": False,
                 "arguments": {"x-queue-type": kind},
             }
-            for kind in _QUEUE_TYPES
+            for name, kind in queues.items()
         ],
     }

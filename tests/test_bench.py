@@ -189,6 +189,37 @@ def test_the_growth_of_memory_is_that_of_the_second_half(monkeypatch: pytest.Mon
     assert batches.growth(samples, "other") is None
 
 
+def test_growth_prints_a_curve_for_each_thing_that_grows(tmp_path: Path) -> None:
+    results = tmp_path / "results" / "growth.json"
+    sizes = ["--messages", "10,200", "--entities", "1,3", "--connections", "1,3", "--sessions", "1,4"]
+    code, output, errors = bench(
+        tmp_path, "growth", *sizes, "--sample", "80", "--rounds", "1", "--results", str(results)
+    )
+    assert (code, errors) == (0, "")
+    written = json.loads(results.read_text())
+    for curve, places in {"messages": [10, 200], "entities": [1, 3], "connections": [1, 3], "sessions": [1, 4]}.items():
+        assert f"Cost of a message as {curve} grow" in output
+        points = written["curves"][curve]
+        assert [point["at"] for point in points] == places
+        assert all(point["send_rate"] > 0 and point["receive_rate"] > 0 for point in points)
+        assert all(point["resident_bytes"] > 0 for point in points)
+    assert all(point["ready_seconds"] > 0 for point in written["curves"]["entities"])
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
+
+
+def test_growth_says_so_when_there_is_no_place_for_so_many_connections(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    growth = import_module("bench.growth")
+    monkeypatch.setattr(growth.resource, "getrlimit", lambda _: (300, 300))
+    monkeypatch.setattr(growth.resource, "setrlimit", lambda *_: None)
+    assert growth._allowed_connections(50) == 50
+    assert capsys.readouterr().out == ""
+    assert growth._allowed_connections(500) == 100
+    assert "100 connections instead of 500" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -201,6 +232,11 @@ def test_the_growth_of_memory_is_that_of_the_second_half(monkeypatch: pytest.Mon
         (["capture", "--batch-size", "0"], "must be from 1 to"),
         (["batches", "--batches", "2"], "must be from 4 to"),
         (["batches", "--sink", "files"], "invalid choice: 'files'"),
+        (["peers", "--brokers", "peeklock,kafka"], "must be of peeklock, rabbitmq, rabbitmq4, artemis, not kafka"),
+        (["peers", "--queues", "7"], "must be of 1, 100, not 7"),
+        (["peers", "--sizes", "4"], "must be from 8 to"),
+        (["growth", "--connections", "1,6000"], "must be from 1 to 5000, not 6000"),
+        (["growth", "--curves", "messages,time"], "must be of messages, entities, connections, sessions, not time"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
