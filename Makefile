@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test test-spark test-spark-versions check bench bench-peers demo clean
+.PHONY: serve test test-spark test-spark-versions check conformance bench bench-peers demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)

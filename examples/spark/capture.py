@@ -18,7 +18,8 @@ CONNECTION_STRING = os.environ.get(
     "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",
 )
 spark = local_session("capture", cores=2)
-folder = tempfile.mkdtemp()
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
 
 
 def send(first: int, last: int) -> None:
@@ -50,3 +51,4 @@ print(f"{done.merged} files merged into {done.into}, still {capture.read(spark, 
 
 # %%
 spark.stop()
+scratch.cleanup()

@@ -17,7 +17,8 @@ CONNECTION_STRING = os.environ.get(
     "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",
 )
 spark = local_session("replay", cores=2)
-folder = tempfile.mkdtemp()
+scratch = tempfile.TemporaryDirectory()
+folder = scratch.name
 
 with connect(CONNECTION_STRING) as connection:
     connection.sender("queue").send_all(
@@ -48,3 +49,4 @@ with connect(CONNECTION_STRING) as connection:
     bodies = [message.body.decode() for message in receiver.messages(timeout=1)]
 print("in the queue:", ", ".join(bodies))
 spark.stop()
+scratch.cleanup()

@@ -18,7 +18,8 @@ CONNECTION_STRING = os.environ.get(
     "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",
 )
 spark = local_session("report", cores=2)
-folder = Path(tempfile.mkdtemp())
+scratch = tempfile.TemporaryDirectory()
+folder = Path(scratch.name)
 
 # %% Some messages, two of them with the same id, and their capture
 with connect(CONNECTION_STRING) as connection:
@@ -48,3 +49,4 @@ print(f"{made.tables['entities'][0]['messages']} messages: report.html and {len(
 
 # %%
 spark.stop()
+scratch.cleanup()

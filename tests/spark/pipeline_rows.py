@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -66,10 +65,3 @@ def rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 def columns(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in rows_of(frame.select(*names))]
-
-
-def told_on_stderr(ended: subprocess.CompletedProcess[str]) -> list[str]:
-    """What a command says there, without the one line that Java itself writes."""
-    return [
-        line for line in ended.stderr.splitlines() if line != "WARNING: Using incubator modules: jdk.incubator.vector"
-    ]

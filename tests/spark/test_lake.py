@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from peeklock.spark.pipelines.lake import LISTS_KEPT, DataFile, Lake
+from peeklock.spark.pipelines.files import HadoopFiles
+from peeklock.spark.pipelines.lake import LISTS_KEPT, REPLACED, UNFINISHED, DataFile, Lake
 
 SCHEMA = StructType(
     [StructField("id", LongType()), StructField("kind", StringType()), StructField("hour", IntegerType())]
@@ -21,14 +24,17 @@ HOUR_MS = 3600 * 1000
 
 
 class World:
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    """`address` is where Spark finds the folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path, address: str | None = None) -> None:
         self.spark = spark
         self.folder = folder
+        self.address = address or str(folder)
         self.lake = self.another()
 
     def another(self, version: int = 1) -> Lake:
         """Somebody else at the same folder."""
-        return Lake(self.spark, str(self.folder), version)
+        return Lake(self.spark, self.address, version)
 
     def rows(self, ids: Iterable[int], kind: str = "a/b é%") -> DataFrame:
         return self.spark.createDataFrame([(each, kind, 5) for each in ids], SCHEMA).coalesce(1)
@@ -38,7 +44,7 @@ class World:
 
     def plain(self) -> list[int]:
         """What Spark reads that knows nothing of us."""
-        return sorted(row.id for row in self.spark.read.parquet(str(self.folder)).collect())
+        return sorted(row.id for row in self.spark.read.parquet(self.address).collect())
 
     def read(self) -> list[int]:
         return sorted(row.id for row in self.lake.read(SCHEMA).collect())
@@ -54,7 +60,21 @@ def world(spark: SparkSession, tmp_path: Path) -> World:
     return World(spark, folder)
 
 
-def test_a_batch_is_read_by_any_spark_with_its_partitions(world: World) -> None:
+@pytest.fixture(params=["local", "hadoop"])
+def any_world(request: pytest.FixtureRequest, world: World, tmp_path: Path) -> World:
+    """On this machine, and behind one of Hadoop's file systems, which shows the same folder under another name."""
+    if request.param == "local":
+        return world
+    mount = f"m{uuid4().hex}"
+    settings = world.spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+    settings.set(f"fs.viewfs.mounttable.{mount}.link./here", tmp_path.as_uri())
+    there = World(world.spark, tmp_path / "a b", f"viewfs://{mount}/here/a b")
+    assert isinstance(there.lake.files, HadoopFiles)
+    return there
+
+
+def test_a_batch_is_read_by_any_spark_with_its_partitions(any_world: World) -> None:
+    world = any_world
     world.add([1, 2], 0)
     world.add([3], 1)
     assert world.plain() == [1, 2, 3]
@@ -82,8 +102,9 @@ def test_an_empty_batch_leaves_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("moved", [0, 1, 2])
 def test_a_batch_that_was_killed_halfway_is_not_seen_and_replaced_when_it_is_run_again(
-    world: World, moved: int
+    any_world: World, moved: int
 ) -> None:
+    world = any_world
     world.add([1], 0)
     lake, moves = world.lake, [moved]
     move = lake.files.move
@@ -108,6 +129,8 @@ def test_a_batch_that_was_killed_halfway_is_not_seen_and_replaced_when_it_is_run
 
 
 def test_commits_at_the_same_time_all_count(world: World) -> None:
+    """Not on Hadoop's local file system, whose rename is none at once; HDFS has one."""
+
     def many(query: str) -> None:
         lake = world.another()
         for number in range(25):
@@ -125,9 +148,10 @@ def test_commits_at_the_same_time_all_count(world: World) -> None:
     assert len(list((world.folder / "_spark_metadata").iterdir())) == LISTS_KEPT
 
 
-def test_readers_that_began_before_files_were_replaced_go_on(world: World) -> None:
+def test_readers_that_began_before_files_were_replaced_go_on(any_world: World) -> None:
+    world = any_world
     old = [*(world.add([1], 0) or ()), *(world.add([2], 1) or ())]
-    before = world.spark.read.parquet(str(world.folder))
+    before = world.spark.read.parquet(world.address)
     new = world.lake.write(world.rows([1, 2]).drop("kind", "hour"), "merged", below=old[0].partition)
     assert world.plain() == [1, 2]
     assert world.lake.replace(old, new)
@@ -163,6 +187,47 @@ def test_what_was_never_finished_goes_after_a_day_and_not_before(world: World) -
     assert world.plain() == [1]
 
 
+def test_what_was_staged_by_somebody_who_was_killed_goes_after_a_day_and_not_before(any_world: World) -> None:
+    world = any_world
+    lake = world.lake
+    world.add([1], 0)
+    lake.files.create = lambda path, text: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        lake.write(world.rows([9]), "left", ("kind", "hour"))
+    lake = world.another()
+    staged = world.folder / "_peeklock" / "staging" / "left"
+    assert list(staged.rglob("*.parquet"))
+    now = int(time.time() * 1000)
+    lake.clean(0, now + 23 * HOUR_MS)
+    assert staged.exists()
+    lake.clean(0, now + 25 * HOUR_MS)
+    assert not staged.exists()
+    assert world.plain() == [1]
+
+
+def test_what_is_added_and_about_to_be_replaced_while_somebody_cleans_stays(world: World) -> None:
+    lake, notes = world.lake, world.lake._notes
+
+    def meanwhile(kind: str) -> Iterator[tuple[str, int, list[str]]]:
+        if kind == REPLACED:
+            added = world.add([1], 0) or []
+            other = world.another()
+            other.commit = lambda change: None  # type: ignore[method-assign]  # it has only noted what it will replace
+            other.replace(added, [])
+        return notes(kind)
+
+    lake._notes = meanwhile  # type: ignore[method-assign]
+    assert lake.clean(0) == 0
+    assert world.plain() == [1]
+
+
+def test_notes_that_somebody_else_cleaned_meanwhile_are_passed_over(world: World) -> None:
+    world.add([1], 0)
+    world.lake.write(world.rows([9]), "left", ("kind", "hour"))
+    world.lake.files.names = lambda path: ["gone.json", "left.json"]  # type: ignore[method-assign]
+    assert [name for name, _, _ in world.lake._notes(UNFINISHED)] == [f"{UNFINISHED}/left.json"]
+
+
 def test_a_note_of_a_batch_that_counts_never_costs_its_files(world: World) -> None:
     world.lake.settle = lambda name: None  # type: ignore[method-assign]
     world.add([1], 0)
@@ -170,14 +235,18 @@ def test_a_note_of_a_batch_that_counts_never_costs_its_files(world: World) -> No
     assert world.plain() == [1]
 
 
-def test_a_folder_that_was_moved_can_still_be_read(world: World, tmp_path: Path) -> None:
+def test_a_folder_that_was_moved_can_still_be_read_without_changing_it(world: World, tmp_path: Path) -> None:
     world.add([1], 0)
     moved = tmp_path / "elsewhere"
     shutil.move(world.folder, moved)
     there = World(world.spark, moved)
+    before = {*moved.rglob("*")}
     assert there.read() == [1]
-    assert there.plain() == [1]
+    assert {(row.kind, row.hour) for row in there.lake.read(SCHEMA).collect()} == {("a/b é%", 5)}
+    assert {*moved.rglob("*")} == before
     assert there.add([1], 0) is None
+    there.add([2], 1)
+    assert there.plain() == there.read() == [1, 2]
 
 
 def test_rows_of_a_newer_version_are_refused(world: World) -> None:
@@ -191,6 +260,13 @@ def test_a_folder_of_another_stream_is_refused(world: World) -> None:
     (world.folder / "_spark_metadata" / "0").write_text("v1")
     with pytest.raises(ValueError, match="not ours"):
         world.add([1], 0)
+
+
+def test_a_folder_within_a_captured_one_is_refused(world: World) -> None:
+    (file,) = world.add([1], 0) or ()
+    below = World(world.spark, world.folder / file.path.split("/")[0])
+    with pytest.raises(ValueError, match="no folder that messages were captured into"):
+        below.read()
 
 
 def test_a_folder_that_is_not_there_is_named(world: World, tmp_path: Path) -> None:

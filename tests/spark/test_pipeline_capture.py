@@ -7,76 +7,40 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from pipeline_fixtures import Capturing, numbered
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from commands import environment
 from peeklock.amqp.types import Int, Symbol, Timestamp
 from peeklock.cli.pipeline_session import sentence_of
-from peeklock.client import Message, Properties, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
 from peeklock.spark.pipelines import capture
-from peeklock.spark.pipelines.capture import Batch, Gate, Stopped, Target
+from peeklock.spark.pipelines.capture import Batch, Gate, Stopped, Target, checkpoint_of
 from peeklock.spark.pipelines.columns import SCHEMA_VERSION, captured
-from peeklock.spark.pipelines.compaction import compact, groups
 from peeklock.spark.pipelines.entities import entity_options
-from peeklock.spark.pipelines.lake import DataFile, Lake
+from peeklock.spark.pipelines.lake import Lake
 from peeklock.spark.rows import SCHEMA as MESSAGES
 from peeklock.spark.texts import plain_text, typed_text
-from serving import ServedBroker
+from serving import SOURCE, ServedBroker
 
-SECONDS = 240
+SECONDS = 600
+PROGRAM = SOURCE / "peeklock" / "cli" / "pipeline.py"
+"""What `peeklock pipeline file` names."""
 MakeQueue = Callable[..., str]
 
 
-class Capturing:
-    """A queue, a folder, and what is in them."""
-
-    def __init__(self, spark: SparkSession, bus: ServedBroker, folder: Path, *entities: str) -> None:
-        self.spark = spark
-        self.bus = bus
-        self.folder = folder
-        self.entities = entities
-        self.batches: list[Batch] = []
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {"connectionString": self.bus.connection_string, "maxMessagesPerTrigger": "10", "numPartitions": "2"}
-
-    def send(self, bodies: Iterable[str], to: str | None = None, session: str | None = None) -> None:
-        with connect(self.bus.connection_string) as connection:
-            properties = Properties(group_id=session)
-            connection.sender(to or self.entities[0]).send_all(
-                Message(properties=properties, data=[each.encode()]) for each in bodies
-            )
-
-    def run(self, told: Callable[[Batch], None] | None = None) -> None:
-        target = Target(folder=str(self.folder), until_empty=True)
-        capture.capture(self.spark, self.entities, self.options, target, told or self.batches.append)
-
-    def captured(self) -> list[str]:
-        return sorted(row.body.decode() for row in capture.read(self.spark, str(self.folder)).collect())
-
-    def left(self) -> int:
-        """Messages in any state."""
-        with connect(self.bus.connection_string) as connection:
-            return sum(len(connection.management(each).peek(1, 100)) for each in self.entities)
-
-
-@pytest.fixture
-def capturing(spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path) -> Capturing:
-    return Capturing(spark, bus, tmp_path / "captured", make_queue())
-
-
-def numbered(first: int, last: int) -> list[str]:
-    return [f"message {number:03}" for number in range(first, last)]
+def as_messages(given: DataFrame) -> DataFrame:
+    """With all columns of messages; those that are not given are null."""
+    absent = [field for field in MESSAGES.fields if field.name not in given.columns]
+    return given.selectExpr("*", *(f"CAST(NULL AS {each.dataType.simpleString()}) AS `{each.name}`" for each in absent))
 
 
 # --- rows
@@ -85,13 +49,10 @@ def numbered(first: int, last: int) -> list[str]:
 def test_rows_have_the_date_and_hour_of_the_moment_in_utc_whatever_the_session_thinks(spark: SparkSession) -> None:
     moment = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
     messages = spark.createDataFrame([(b"x", moment, "orders")], "body binary, enqueued_time timestamp, entity string")
-    for name in MESSAGES.fieldNames():
-        if name not in messages.columns:
-            messages = messages.selectExpr("*", f"CAST(NULL AS {MESSAGES[name].dataType.simpleString()}) AS `{name}`")
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "Pacific/Auckland")
     try:
-        (row,) = captured(messages).selectExpr("string(date) AS date", "hour", "schema_version").collect()
+        (row,) = captured(as_messages(messages)).selectExpr("string(date) AS date", "hour", "schema_version").collect()
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
     assert (row.date, row.hour, row.schema_version) == ("2026-03-01", 23, SCHEMA_VERSION)
@@ -113,10 +74,7 @@ def test_properties_are_plain_text_and_those_that_are_none_keep_their_types(spar
     }
     typed = {name: typed_text(value) for name, value in properties.items()}
     messages = spark.createDataFrame([(typed,)], "application_properties map<string,string>")
-    for name in MESSAGES.fieldNames():
-        if name not in messages.columns:
-            messages = messages.selectExpr("*", f"CAST(NULL AS {MESSAGES[name].dataType.simpleString()}) AS `{name}`")
-    (row,) = captured(messages).select("application_properties", "typed_properties").collect()
+    (row,) = captured(as_messages(messages)).select("application_properties", "typed_properties").collect()
     assert row.application_properties == {name: plain_text(value) for name, value in properties.items()}
     assert row.typed_properties == {name: typed[name] for name in properties if name not in ("text", "empty")}
 
@@ -205,11 +163,16 @@ def test_a_run_that_dies_before_keeping_a_batch_keeps_it_later(
             capturing.run()
     assert capturing.captured() == []
     assert capturing.left() == 5
+    placed = {str(path.relative_to(capturing.folder)) for path in capturing.folder.glob("entity=*/*/*/*.parquet")}
+    assert len(placed) == 2
+    capturing.tasks = 1  # fewer files: what was left of the first attempt is not simply written over
     capturing.run()
     assert capturing.captured() == numbered(0, 5)
+    (kept,) = Lake(capturing.spark, str(capturing.folder), 1).listing().files
     files = {str(path.relative_to(capturing.folder)) for path in capturing.folder.rglob("*.parquet")}
-    lake = Lake(capturing.spark, str(capturing.folder), 1)
-    assert files == {each.path for each in lake.listing().files}
+    assert files == {kept.path}
+    assert not list((capturing.folder / "_peeklock" / "unfinished").iterdir())
+    assert not list((capturing.folder / "_peeklock" / "staging").iterdir())
 
 
 def test_a_capture_goes_on_until_it_is_told_to_stop_and_leaves_nothing_claimed(capturing: Capturing) -> None:
@@ -275,83 +238,68 @@ def test_a_table_format_that_spark_does_not_have_is_named(capturing: Capturing) 
         capture.capture(capturing.spark, capturing.entities, capturing.options, target)
 
 
-# --- compaction
+def test_a_table_format_keeps_batches_by_itself_and_they_are_told_of(capturing: Capturing) -> None:
+    capturing.send(numbered(0, 15))
+    folder = str(capturing.folder)
+    target = Target(folder=folder, format="orc", until_empty=True)  # type: ignore[arg-type]  # a sink that Spark has
+    capture.capture(capturing.spark, capturing.entities, capturing.options, target, capturing.batches.append)
+    assert [(batch.number, batch.rows, batch.files) for batch in capturing.batches] == [(0, 10, 0), (1, 5, 0)]
+    rows = capture.read(capturing.spark, folder, "orc").collect()  # type: ignore[arg-type]
+    assert sorted(row.body.decode() for row in rows) == numbered(0, 15)
+    assert {row.schema_version for row in rows} == {SCHEMA_VERSION}
+    assert capturing.left() == 0
 
 
-def test_small_files_of_a_partition_become_one_of_about_the_size() -> None:
-    def file(partition: str, number: int, size: int) -> DataFile:
-        return DataFile(f"{partition}/{number}.parquet", size, 0, 1)
-
-    files = [file("a", 1, 40), file("b", 2, 10), file("a", 3, 40), file("a", 4, 75), file("a", 5, 40), file("a", 6, 30)]
-    found = [[each.path for each in group] for group in groups(files, 100)]
-    assert found == [["a/1.parquet", "a/3.parquet"], ["a/5.parquet", "a/6.parquet"]]
-
-
-def test_compaction_merges_files_and_readers_and_captures_do_not_notice(capturing: Capturing) -> None:
-    spark, folder = capturing.spark, str(capturing.folder)
-    capturing.send(numbered(0, 25))
-    capturing.run()
-    before = spark.read.parquet(folder)
-    expected = sorted(before.drop("hour").collect(), key=lambda row: row.sequence_number)
-    done = compact(spark, folder)
-    assert done.merged >= 3
-    assert done.into in (1, 2)  # two when the hour has changed meanwhile
-    assert sorted(before.drop("hour").collect(), key=lambda row: row.sequence_number) == expected
-    after = spark.read.parquet(folder)
-    assert sorted(after.drop("hour").collect(), key=lambda row: row.sequence_number) == expected
-    assert len(after.inputFiles()) == done.into
-    capturing.send(numbered(25, 27))
-    capturing.run()
-    assert capturing.captured() == numbered(0, 27)
-    assert compact(spark, folder, keep_ms=0).removed >= done.merged
-    assert capturing.captured() == numbered(0, 27)
-    assert len(list(capturing.folder.glob("entity=*/*/*/*.parquet"))) == len(spark.read.parquet(folder).inputFiles())
+def test_what_spark_remembers_is_found_again_however_an_entity_is_written(spark: SparkSession) -> None:
+    target = Target(folder="/lake")
+    names = {checkpoint_of(spark, name, target) for name in ("Orders/Subscriptions/All", "orders/subscriptions/all")}
+    assert len(names) == 1
+    assert checkpoint_of(spark, "orders-subscriptions-all", target) not in names
+    assert checkpoint_of(spark, "q", Target(folder="x", checkpoint="hdfs://c/")).startswith("hdfs://c/q-")
+    with pytest.raises(ValueError, match="give a checkpoint"):
+        checkpoint_of(spark, "q", Target(folder="catalog.messages.q", format="iceberg"))
 
 
-def test_what_another_compaction_has_merged_is_left_alone(
+def test_where_a_run_ends_after_one_batch_there_are_as_many_as_it_takes(
     capturing: Capturing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capturing.send(numbered(0, 20))
-    capturing.run()
-    first = Lake.replace
+    monkeypatch.setattr(capture, "_TAKES_ALL", False)
+    capturing.send(numbered(0, 10))
 
-    def overtaken(lake: Lake, old: list[DataFile], new: list[DataFile]) -> bool:
-        monkeypatch.setattr(Lake, "replace", first)
-        compact(capturing.spark, str(capturing.folder))
-        return lake.replace(old, new)
+    def more(batch: Batch) -> None:
+        capturing.batches.append(batch)
+        if len(capturing.batches) == 1:
+            capturing.send(numbered(10, 12))
 
-    monkeypatch.setattr(Lake, "replace", overtaken)
-    assert compact(capturing.spark, str(capturing.folder)).into == 0
-    assert capturing.captured() == numbered(0, 20)
+    capturing.run(told=more)
+    assert capturing.captured() == numbered(0, 12)
+    assert capturing.left() == 0
 
 
 # --- the command
 
 
-def peeklock(bus: ServedBroker | None, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    known = {} if bus is None else {"PEEKLOCK_CONNECTION_STRING": bus.connection_string}
+def program(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """As a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "peeklock", "pipeline", *arguments],
-        env=environment(**known, **more),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+        command, env=environment(**more), capture_output=True, text=True, timeout=SECONDS, check=False
     )
 
 
-def test_the_command_captures_and_compacts(bus: ServedBroker, capturing: Capturing) -> None:
+def test_the_command_captures_by_spark_submit_and_compacts_without(bus: ServedBroker, capturing: Capturing) -> None:
     capturing.send(numbered(0, 25))
     (entity,) = capturing.entities
-    ran = peeklock(
-        bus, "capture", entity, "--to", str(capturing.folder), "--until-empty", "--batch-size", "20", "--json"
-    )
+    folder = str(capturing.folder)
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    more = {"PEEKLOCK_CONNECTION_STRING": bus.connection_string, "PYSPARK_PYTHON": sys.executable}
+    arguments = ("capture", entity, "--to", folder, "--until-empty", "--batch-size", "20", "--json")
+    ran = program(submit, "--master", "local[2]", str(PROGRAM), *arguments, **more, SPARK_LOCAL_IP="127.0.0.1")
     assert ran.returncode == 0, ran.stderr
     lines = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [line["messages"] for line in lines[:-1]] == [20, 5]
     assert lines[-1]["captured"] == 25
     assert "SAS_KEY_VALUE" not in ran.stderr
-    ran = peeklock(bus, "capture", "compact", str(capturing.folder), "--keep", "0s", "--json")
+    ran = program(sys.executable, "-m", "peeklock", "pipeline", "capture", "compact", folder, "--keep", "0s", "--json")
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["merged"] == lines[-1]["files"]
     assert capturing.captured() == numbered(0, 25)
@@ -359,25 +307,8 @@ def test_the_command_captures_and_compacts(bus: ServedBroker, capturing: Capturi
 
 
 def test_without_java_one_sentence_says_what_to_install(tmp_path: Path) -> None:
-    ran = peeklock(None, "capture", "queue", "--to", str(tmp_path), PATH=os.devnull, JAVA_HOME="")
+    command = (sys.executable, "-m", "peeklock", "pipeline", "capture", "queue", "--to", str(tmp_path))
+    ran = program(*command, PATH=os.devnull, JAVA_HOME="")
     assert ran.returncode == 2
     (line,) = ran.stderr.splitlines()
     assert line.startswith("peeklock: pipelines need Java 17 or newer")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["capture", "q", "--to", "x", "--interval", "30s", "--until-empty"], "exclude each other"),
-        (["capture", "q", "--to", "x", "--format", "csv"], "--format: 'csv' is none of"),
-        (["capture", "q", "Q", "--to", "x"], "named twice"),
-        (["capture", "q", "--to", "x", "--interval", "soon"], "--interval: 'soon' is not"),
-        (["capture", "compact", "x", "--target-size", "large"], "--target-size: 'large' is not"),
-        (["capture", "q", "--to", "x", "--cores", "none"], "--cores: 'none' is not"),
-    ],
-)
-def test_wrong_arguments_are_told_before_anything_is_started(arguments: list[str], said: str) -> None:
-    ran = peeklock(None, *arguments)
-    assert ran.returncode == 2
-    (line,) = ran.stderr.splitlines()
-    assert said in line

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pipeline_rows import at, columns, failed, message, messages, rows, told_on_stderr
+from pipeline_fixtures import Pipeline
+from pipeline_rows import at, columns, failed, message, messages, rows
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -16,6 +18,7 @@ from commands import Commands
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.cli.messages import DESCRIPTION, REASON
 from peeklock.cli.receiving import peek_all
+from peeklock.client import Sender
 from peeklock.spark.pipelines.causes import likely_causes, owner, sent_to, statement, successful
 from peeklock.spark.pipelines.dead_letters import (
     chosen,
@@ -28,9 +31,6 @@ from peeklock.spark.pipelines.dead_letters import (
     triage,
 )
 from serving import ServedBroker
-
-SECONDS = 300
-"""A Spark starts in a few; on a machine that does other things too it may be many."""
 
 # --- counting
 
@@ -232,17 +232,6 @@ def peeked(commands: Commands, address: str) -> list[str | None]:
         return [(message.properties or Properties()).message_id for message in peek_all(management)]
 
 
-def run(commands: Commands, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        commands.command("pipeline", "dead-letters", "--cores", "1", *arguments),
-        env=commands.environment(),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-
-
 def test_dead_letter_queues_are_found_and_read_without_being_disturbed(spark: SparkSession, bus: ServedBroker) -> None:
     commands = Commands(bus)
     queue, empty = commands.queue(), commands.queue()
@@ -265,15 +254,17 @@ def test_no_dead_letter_queue_is_an_empty_frame(spark: SparkSession) -> None:
     assert rows(read_dead_letters(spark, {}, [])) == []
 
 
-def test_the_command_shows_the_cause_and_sends_the_chosen_again(bus: ServedBroker, tmp_path: Path) -> None:
+def test_the_command_shows_the_cause_and_sends_the_chosen_again(
+    spark: SparkSession, bus: ServedBroker, pipeline: Pipeline, tmp_path: Path
+) -> None:
     commands = Commands(bus)
     queue = commands.queue()
     dead_letter(commands, queue, *[("north", "Bad", f"order {number}") for number in range(4)], ("south", "Late", ""))
     send(commands, queue, "south", "east", "east")
     where = ("--where", "dead_letter_reason = 'Bad' AND message_id <> 'm-2'")
 
-    ended = run(commands, queue, *where, "--resubmit", "--output", str(tmp_path), "--json")
-    assert ended.returncode == 0, ended.stderr
+    ended = pipeline("dead-letters", queue, *where, "--resubmit", "--output", str(tmp_path), "--json", bus=bus)
+    assert (ended.returncode, ended.stderr) == (0, "")
     told = json.loads(ended.stdout)
     assert told["messages"] == 3
     assert told["resubmitted"] == [{"entity": queue, "to": queue, "messages": 3, "chosen": 3}]
@@ -282,48 +273,48 @@ def test_the_command_shows_the_cause_and_sends_the_chosen_again(bus: ServedBroke
     assert peeked(commands, f"{queue}/$DeadLetterQueue") == ["m-2", "m-4"]
     assert peeked(commands, queue)[3:] == ["m-0", "m-1", "m-3"]
     assert list((tmp_path / "tables" / "causes").glob("*.parquet"))
-    assert told_on_stderr(ended) == []
     assert "SharedAccessKey" not in ended.stdout
 
 
-def test_for_people_the_command_prints_tables(bus: ServedBroker) -> None:
+def test_for_people_the_command_prints_tables(spark: SparkSession, bus: ServedBroker, pipeline: Pipeline) -> None:
     commands = Commands(bus)
     queue = commands.queue()
     dead_letter(commands, queue, *[("north", "Bad", f"order {number}\x1b[31m") for number in range(3)])
     send(commands, queue, "south", "east", "east")
-    ended = run(commands, queue)
+    ended = pipeline("dead-letters", queue, "--option", "numPartitions=1", bus=bus)
     assert ended.returncode == 0, ended.stderr
     for shown in ("Reasons", "order #", "Samples", "region = north", "100 % of 3"):
         assert shown in ended.stdout
     assert "\x1b" not in ended.stdout
 
 
-def test_a_condition_that_spark_does_not_understand_is_a_sentence(bus: ServedBroker) -> None:
-    commands = Commands(bus)
-    ended = run(commands, commands.queue(), "--where", "regoin = 1")
-    assert (ended.returncode, ended.stdout) == (2, "")
-    (line,) = told_on_stderr(ended)
-    assert line.startswith("peeklock: --where: ")
-    assert "regoin" in line
-
-
-def test_an_option_for_sending_again_needs_that(bus: ServedBroker) -> None:
-    assert Commands(bus).refused("pipeline", "dead-letters", "--to", "x") == (2, "--to is for --resubmit")
-
-
-def test_an_interrupted_resubmission_has_every_message_exactly_once(bus: ServedBroker) -> None:
+@pytest.mark.parametrize("at_message", [1, 60])
+def test_an_interrupted_resubmission_has_every_message_exactly_once(
+    spark: SparkSession, bus: ServedBroker, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, at_message: int
+) -> None:
+    """At the first and in the middle of a transaction: Ctrl-C when a message is sent."""
     commands = Commands(bus)
     queue = commands.queue()
-    count = 1000
+    count = 100
     dead_letter(commands, queue, *[("north", "Bad", "")] * count)
-    arguments = ("pipeline", "dead-letters", queue, "--cores", "1", "--resubmit", "--json")
-    with subprocess.Popen(
-        commands.command(*arguments), env=commands.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        while not peeked(commands, queue) and process.poll() is None:
-            pass
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=SECONDS)
-    assert process.returncode in (0, 130)
-    there = [*peeked(commands, queue), *peeked(commands, f"{queue}/$DeadLetterQueue")]
-    assert sorted(there) == sorted(f"m-{number}" for number in range(count))
+    post, sent = Sender.post, 0
+
+    def interrupted(sender: Sender, *arguments: Any, **more: Any) -> Any:
+        nonlocal sent
+        if more.get("state") is not None:  # within a transaction
+            sent += 1
+            if sent == at_message:
+                os.kill(os.getpid(), signal.SIGINT)
+        return post(sender, *arguments, **more)
+
+    monkeypatch.setattr(Sender, "post", interrupted)
+    # Spark's own for the whole process would cancel jobs; a process that runs the command alone has this one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    ended = pipeline("dead-letters", queue, "--samples", "0", "--top", "0", "--resubmit", "--json", bus=bus)
+    signal.signal(signal.SIGINT, before)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    again, left = peeked(commands, queue), peeked(commands, f"{queue}/$DeadLetterQueue")
+    done = (at_message - 1) // 40 * 40
+    assert len(again) == done
+    assert f"interrupted after {done} of {count}" in ended.stderr
+    assert sorted([*again, *left], key=str) == sorted(f"m-{number}" for number in range(count))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipeline_fixtures import Pipeline
 from pyspark.sql import DataFrame, SparkSession
 
-from commands import environment
 from peeklock.amqp.types import Int, Timestamp
 from peeklock.client import Message, Properties, connect
 from peeklock.spark.pipelines import capture, replay
@@ -24,7 +24,6 @@ from peeklock.spark.pipelines.lake import Lake
 from peeklock.spark.pipelines.replay import Choice, Pace, chosen, due, outgoing, samples, summary
 from serving import ServedBroker
 
-SECONDS = 240
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MakeQueue = Callable[..., str]
 
@@ -227,6 +226,14 @@ def test_who_is_stopped_has_sent_only_what_was_due(spark: SparkSession, sending:
     assert bodies(sending.received()) == ["0", "1", "2"]
 
 
+def test_who_was_stopped_before_it_began_sends_nothing(spark: SparkSession, sending: Sending) -> None:
+    stopping = threading.Event()
+    stopping.set()
+    frame = outgoing(captured(spark, {}))
+    assert replay.replay(frame, sending.options, Pace(), tasks=1, stopping=stopping) == 0
+    assert sending.received() == []
+
+
 def test_new_ids_are_others_and_all_different(spark: SparkSession, sending: Sending) -> None:
     frame = outgoing(captured(spark, {}, {"body": b"0"}, {}), "new")
     replay.replay(frame, sending.options, Pace(), tasks=2)
@@ -248,53 +255,43 @@ def test_with_duplicate_detection_a_second_replay_with_the_same_ids_adds_nothing
 # --- the command
 
 
-def peeklock(bus: ServedBroker | None, *arguments: str) -> subprocess.CompletedProcess[str]:
-    known = {} if bus is None else {"PEEKLOCK_CONNECTION_STRING": bus.connection_string}
-    return subprocess.run(
-        [sys.executable, "-m", "peeklock", "pipeline", "replay", *arguments],
-        env=environment(**known),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-
-
 def test_the_command_says_what_it_would_send_and_sends_it(
-    spark: SparkSession, bus: ServedBroker, sending: Sending, tmp_path: Path
+    spark: SparkSession, bus: ServedBroker, sending: Sending, pipeline: Pipeline, tmp_path: Path
 ) -> None:
-    rows = captured(spark, *({"subject": "ab"[number % 2]} for number in range(6)))
-    partitioned = (
-        rows.selectExpr("*", "0 AS batch")
-        .drop("date", "hour")
-        .selectExpr("* EXCEPT (batch)", "date'2026-05-01' AS date", "12 AS hour")
-    )
-    Lake(spark, str(tmp_path), 1).add_batch(partitioned, PARTITIONS, "query", 0)
-    ran = peeklock(bus, str(tmp_path), sending.queue, "--where", "subject = 'b'", "--dry-run", "--json")
+    given = {"date": START.date(), "hour": START.hour}
+    rows = captured(spark, *({"subject": "ab"[number % 2], **given} for number in range(6)))
+    Lake(spark, str(tmp_path), 1).add_batch(rows, PARTITIONS, "query", 0)
+    arguments = ("replay", str(tmp_path), sending.queue, "--where", "subject = 'b'")
+    ran = pipeline(*arguments, "--dry-run", "--json")
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)
     assert (said["messages"], said["entities"], len(said["samples"])) == (3, {"orders": 3}, 3)
     assert sending.received() == []
-    arguments = ["--where", "subject = 'b'", "--to", "2026-05-01T12:00:05Z", "--tasks", "1", "--json"]
-    ran = peeklock(bus, str(tmp_path), sending.queue, *arguments)
-    assert ran.returncode == 0, ran.stderr
+    ran = pipeline(*arguments, "--to", "2026-05-01T12:00:05Z", "--tasks", "1", "--json", bus=bus)
+    assert (ran.returncode, ran.stderr) == (0, "")
     assert json.loads(ran.stdout) == {"chosen": 2, "sent": 2}
     assert bodies(sending.received()) == ["1", "3"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--timing", "later"], "--timing: 'later' is none of at-once, original"),
-        (["--ids", "old"], "--ids: 'old' is none of keep, new"),
-        (["--timing", "original", "--rate", "5"], "--rate is for --timing at-once"),
-        (["--speed", "5"], "--speed is for --timing original"),
-        (["--rate", "0"], "--rate: 0.0 is not more than 0"),
-        (["--from", "yesterday"], "--from: 'yesterday' is not a moment"),
-    ],
-)
-def test_wrong_arguments_are_told_before_anything_is_started(arguments: list[str], said: str) -> None:
-    ran = peeklock(None, "folder", "queue", *arguments)
-    assert ran.returncode == 2
-    (line,) = ran.stderr.splitlines()
-    assert said in line
+def test_the_command_that_is_interrupted_says_how_far_it_came(
+    spark: SparkSession,
+    bus: ServedBroker,
+    sending: Sending,
+    pipeline: Pipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"date": START.date(), "hour": START.hour}
+    Lake(spark, str(tmp_path), 1).add_batch(captured(spark, *[given] * 6), PARTITIONS, "query", 0)
+    write = replay._write
+
+    def interrupted(*arguments: Any) -> int:
+        count = write(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return count
+
+    monkeypatch.setattr(replay, "_write", interrupted)
+    ran = pipeline("replay", str(tmp_path), sending.queue, "--rate", "2", bus=bus)
+    assert ran.returncode == 130
+    assert ran.stdout == f"stopped: 2 of 6 messages were sent to {sending.queue}, and perhaps some more\n"
+    assert bodies(sending.received()) == ["0", "1"]

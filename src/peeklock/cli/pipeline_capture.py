@@ -13,8 +13,16 @@ from typer.core import TyperGroup
 from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString
 from peeklock.cli.failing import fail
 from peeklock.cli.output import AsJson, note, print_json, progress
-from peeklock.cli.pipeline_session import Cores, SparkSettings, connector_options, interruptible, spark_session
-from peeklock.cli.values import milliseconds, pairs
+from peeklock.cli.pipeline_session import (
+    Cores,
+    SourceOptions,
+    SparkSettings,
+    check_there,
+    connector_options,
+    interruptible,
+    spark_session,
+)
+from peeklock.cli.values import milliseconds
 
 if TYPE_CHECKING:
     from peeklock.spark.pipelines.capture import Batch, Format
@@ -42,6 +50,7 @@ capture = typer.Typer(
 )
 app.add_typer(capture, name="capture")
 
+CapturedFormat = Annotated[str, typer.Option(help="What they were captured into: parquet, delta or iceberg.")]
 Folder = Annotated[str, typer.Argument(help="A folder with captured messages, or the URI of one that Spark can read.")]
 
 
@@ -65,10 +74,10 @@ def run(
     compact_every: Annotated[
         str, typer.Option(help="Merge small files of Parquet that often, unless --until-empty; max: never.")
     ] = "1h",
-    batch_size: Annotated[int, typer.Option(min=1, help="Messages of a batch, at most.")] = 10_000,
-    option: Annotated[
-        list[str] | None, typer.Option(help="An option of the data source, as name=value. Repeatable.")
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, show_default="10000", help="Messages of a batch, at most.")
     ] = None,
+    option: SourceOptions = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     cores: Cores = "*",
@@ -87,14 +96,23 @@ def run(
     if len({each.lower() for each in entity}) < len(entity):
         fail("an entity is named twice")
     interval_ms = None if interval is None else milliseconds(interval, "--interval")
+    if interval is not None and interval_ms is None:
+        fail(f"--interval: '{interval}' is no time between two batches")
     compact_ms = None if until_empty else milliseconds(compact_every, "--compact-every")
     options = {
-        **connector_options(connection_string, ca_file),
-        **pairs(option or (), "--option"),
-        "maxMessagesPerTrigger": str(batch_size),
+        **connector_options(connection_string, ca_file, option, "readStream"),
+        **({} if batch_size is None else {"maxMessagesPerTrigger": str(batch_size)}),
         **({} if claim_name is None else {"claimName": claim_name}),
     }
-    with spark_session("peeklock capture", cores, conf) as spark, interruptible() as stopping, _told(json) as told:
+
+    def first() -> None:
+        check_there(connection_string, ca_file, read=entity)
+
+    with (
+        spark_session("peeklock capture", cores, conf, first) as spark,
+        interruptible() as stopping,
+        _told(json) as told,
+    ):
         from peeklock.spark.pipelines.capture import Target
         from peeklock.spark.pipelines.capture import capture as run_capture
 
@@ -126,7 +144,7 @@ def compact(
     keep_ms = milliseconds(keep, "--keep")
     if keep_ms is None:
         fail("--keep: 'max' is no time after which files can go")
-    with spark_session("peeklock compact", cores, conf) as spark:
+    with spark_session("peeklock compact", cores, conf) as spark, interruptible() as stopping:
         from peeklock.spark.pipelines.compaction import compact as run_compaction
 
         with progress("merging") as advance:
@@ -134,11 +152,13 @@ def compact(
             def told(merged: Merged) -> None:
                 advance(merged.files)
 
-            done = run_compaction(spark, folder, target_bytes=target_bytes, keep_ms=keep_ms, told=told)
-    if json:
-        print_json({"merged": done.merged, "into": done.into, "removed": done.removed})
-    else:
-        print(f"merged {done.merged} files into {done.into}, removed {done.removed} that were replaced earlier")
+            done = run_compaction(
+                spark, folder, target_bytes=target_bytes, keep_ms=keep_ms, told=told, stopping=stopping
+            )
+        if json:
+            print_json({"merged": done.merged, "into": done.into, "removed": done.removed})
+        else:
+            print(f"merged {done.merged} files into {done.into}, removed {done.removed} that were replaced earlier")
 
 
 @contextmanager
@@ -160,7 +180,8 @@ def _told(json: bool) -> Iterator[Callable[[Batch], None]]:
             yield told
         finally:
             if not json:
-                note(f"captured {rows} message{'' if rows == 1 else 's'} in {files} file{'' if files == 1 else 's'}")
+                into = f" in {files} file{'' if files == 1 else 's'}" if files else ""
+                note(f"captured {rows} message{'' if rows == 1 else 's'}{into}")
     if json:
         print_json({"captured": rows, "files": files})
 

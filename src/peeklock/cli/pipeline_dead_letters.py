@@ -6,7 +6,6 @@ resubmit`, after Spark has gone: by then only the sequence numbers matter.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,11 +33,18 @@ from peeklock.cli.dead_letters import (
 from peeklock.cli.failing import fail
 from peeklock.cli.messages import sequence_number
 from peeklock.cli.output import AsJson, console, note, print_json, print_table, progress
-from peeklock.cli.pipeline_session import Cores, SparkSettings, connector_options, sentence_of, spark_session
+from peeklock.cli.pipeline_session import (
+    Cores,
+    SourceOptions,
+    SparkSettings,
+    check_there,
+    connector_options,
+    interruptible,
+    spark_session,
+    users_condition,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from peeklock.spark.pipelines.tables import Rows
 
 app = typer.Typer()
@@ -79,6 +85,7 @@ def dead_letters(
     resubmit: Annotated[bool, typer.Option("--resubmit", help="Send these messages again, each exactly once.")] = False,
     to: Destination = None,
     new_message_ids: NewMessageIds = None,
+    option: SourceOptions = None,
     cores: Cores = "*",
     conf: SparkSettings = None,
     connection_string: ConnectionString = LOCAL,
@@ -92,25 +99,32 @@ def dead_letters(
     """
     if not resubmit and (to is not None or new_message_ids is not None):
         fail(f"{'--to' if to is not None else '--new-message-ids'} is for --resubmit")
-    with spark_session("peeklock dead-letters", cores, conf) as spark:
+    options = connector_options(connection_string, ca_file, option, "read")
+    sub_queue = TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS
+
+    def first() -> None:
+        check_there(connection_string, ca_file, read=[address_of(each, None, sub_queue) for each in entities or ()])
+
+    with spark_session("peeklock dead-letters", cores, conf, first) as spark, interruptible() as stopping:
         from peeklock.spark.pipelines import capture
         from peeklock.spark.pipelines import dead_letters as pipeline
+        from peeklock.spark.pipelines.stopping import cancelled_by
         from peeklock.spark.pipelines.tables import Tables, as_json, kept, rows_of, write_tables, written
 
-        sub_queue = pipeline.TRANSFER_DEAD_LETTER if transfer else pipeline.DEAD_LETTER
+        kind = pipeline.TRANSFER_DEAD_LETTER if transfer else pipeline.DEAD_LETTER
         if not entities:
             with administering(connection_string, ca_file) as administration:
-                entities = pipeline.dead_letter_queues(administration, sub_queue)
-        options = connector_options(connection_string, ca_file)
-        everything = pipeline.read_dead_letters(spark, options, entities, sub_queue)
-        with kept(everything) as failed:
-            looked_at = _narrowed(failed, where)
+                entities = pipeline.dead_letter_queues(administration, kind)
+        everything = pipeline.read_dead_letters(spark, options, entities, kind)
+        with cancelled_by(stopping, spark), kept(everything) as failed:
+            with users_condition():
+                looked_at = pipeline.matching(failed, where)
             others = None
             if top:
                 others = capture.read(spark, captured) if captured else pipeline.read_waiting(spark, options, entities)
-            tables: Tables = pipeline.triage(looked_at, others, but=failed, samples=samples, top=top)
             rows: dict[str, Rows] = {}
-            with progress("looking", len(tables)) as advance:
+            with progress("looking") as advance:
+                tables: Tables = pipeline.triage(looked_at, others, but=failed, samples=samples, top=top)
                 if output is not None:
                     write_tables(tables, output, lambda _: advance(1))
                     tables = {name: written(spark, output, name, frame) for name, frame in tables.items()}
@@ -118,28 +132,15 @@ def dead_letters(
                     rows[name] = rows_of(frame)
                     advance(0 if output else 1)
             numbers = pipeline.chosen(looked_at) if resubmit else {}
-    # Spark has gone, but not what it does at Ctrl-C: look for jobs to cancel.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     result: dict[str, Any] = {"entities": entities, "messages": sum(row["messages"] for row in rows["by_entity"])}
     if not json:
         _print(rows)
     if resubmit:
-        result["resubmitted"] = _resubmit(numbers, transfer, to, new_message_ids, connection_string, ca_file, not json)
+        result["resubmitted"] = _resubmit(numbers, sub_queue, to, new_message_ids, connection_string, ca_file, not json)
     if json:
         print_json({**result, "tables": as_json(rows)})
     elif output is not None:
         print(f"the tables are in {output}")
-
-
-def _narrowed(failed: DataFrame, where: str | None) -> DataFrame:
-    from pyspark.errors import PySparkException
-
-    from peeklock.spark.pipelines.dead_letters import matching
-
-    try:
-        return matching(failed, where)
-    except PySparkException as error:
-        fail(f"--where: {sentence_of(error)}")
 
 
 # --- sending again
@@ -147,7 +148,7 @@ def _narrowed(failed: DataFrame, where: str | None) -> DataFrame:
 
 def _resubmit(
     numbers: Mapping[str, set[int]],
-    transfer: bool,
+    sub_queue: str,
     to: str | None,
     new_message_ids: bool | None,
     connection_string: str,
@@ -161,7 +162,7 @@ def _resubmit(
     moved = []
     for entity, destination in destinations.items():
         wanted = numbers[entity]
-        source = address_of(entity, None, TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS)
+        source = address_of(entity, None, sub_queue)
 
         def holds(message: Message, wanted: set[int] = wanted) -> bool:
             return sequence_number(message) in wanted

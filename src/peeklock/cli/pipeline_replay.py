@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,9 +9,18 @@ import typer
 from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString
 from peeklock.cli.failing import fail
 from peeklock.cli.output import AsJson, print_json, print_pairs, print_table, progress
-from peeklock.cli.pipeline_capture import FORMATS, Folder
-from peeklock.cli.pipeline_session import Cores, SparkSettings, connector_options, interruptible, spark_session
-from peeklock.cli.values import moment, pairs
+from peeklock.cli.pipeline_capture import FORMATS, CapturedFormat, Folder
+from peeklock.cli.pipeline_session import (
+    Cores,
+    SourceOptions,
+    SparkSettings,
+    check_there,
+    connector_options,
+    interruptible,
+    point,
+    spark_session,
+    users_condition,
+)
 
 if TYPE_CHECKING:
     from peeklock.spark.pipelines.capture import Format
@@ -41,10 +48,8 @@ def replay(
     rate: Annotated[float | None, typer.Option(help="Messages a second, at most.")] = None,
     tasks: Annotated[int, typer.Option(min=0, help="Send from so many tasks at once; 0: one for each core.")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
-    format: Annotated[str, typer.Option(help="What they were captured into: parquet, delta or iceberg.")] = "parquet",
-    option: Annotated[
-        list[str] | None, typer.Option(help="An option of the data source, as name=value. Repeatable.")
-    ] = None,
+    format: CapturedFormat = "parquet",
+    option: SourceOptions = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     cores: Cores = "*",
@@ -52,7 +57,6 @@ def replay(
     json: AsJson = False,
 ) -> None:
     """Send captured messages to a queue or topic. The order within each session is kept."""
-    now = int(time.time() * 1000)
     for name, value, known in (("--timing", timing, _TIMINGS), ("--ids", ids, _IDS), ("--format", format, FORMATS)):
         if value not in known:
             fail(f"{name}: '{value}' is none of {', '.join(known)}")
@@ -63,24 +67,31 @@ def replay(
     for name, number in (("--rate", rate), ("--speed", speed)):
         if number is not None and not 0 < number < float("inf"):
             fail(f"{name}: {number} is not more than 0")
-    start, end = _moment(since, "--from", now), _moment(until, "--to", now)
-    options = {**connector_options(connection_string, ca_file), **pairs(option or (), "--option"), "queue": entity}
+    start, end = point(since, "--from"), point(until, "--to")
+    options = {**connector_options(connection_string, ca_file, option, "write"), "queue": entity}
     chosen_ids: Ids = ids  # type: ignore[assignment]  # one of _IDS
     chosen_timing: Timing = timing  # type: ignore[assignment]  # one of _TIMINGS
     chosen_format: Format = format  # type: ignore[assignment]  # one of FORMATS
-    with spark_session("peeklock replay", cores, conf) as spark, interruptible() as stopping:
+
+    def first() -> None:
+        if not dry_run:
+            check_there(connection_string, ca_file, written=[entity])
+
+    with spark_session("peeklock replay", cores, conf, first) as spark, interruptible() as stopping:
         from peeklock.spark.pipelines import replay as pipeline
         from peeklock.spark.pipelines.capture import read
 
         pace = pipeline.Pace(timing=chosen_timing, speed=speed or 1.0, rate=rate)
         choice = pipeline.Choice(where=where, entity=only, since=start, until=end)
-        rows = pipeline.chosen(read(spark, folder, chosen_format), choice)
+        captured = read(spark, folder, chosen_format)
+        with users_condition():
+            rows = pipeline.chosen(captured, choice)
         found = pipeline.summary(rows)
         if dry_run:
             _show(found, pace, pipeline.samples(rows), json)
             return
         sent = 0
-        if found.messages:
+        if found.messages and not stopping.is_set():
             outgoing = pipeline.outgoing(rows, chosen_ids)
             count = tasks or spark.sparkContext.defaultParallelism
             with progress("sending", found.messages) as advance:
@@ -93,14 +104,11 @@ def replay(
             print(f"sent {sent} message{'' if sent == 1 else 's'} to {entity}")
 
 
-def _moment(text: str | None, option: str, now: int) -> datetime | None:
-    return None if text is None else datetime.fromtimestamp(moment(text, option, now) / 1000, UTC)
-
-
 def _show(found: Summary, pace: Pace, samples: list[dict[str, object]], json: bool) -> None:
     first, last = (None if each is None else each.isoformat() for each in (found.first, found.last))
     if json:
-        shown = [{name: str(value) if value is not None else None for name, value in each.items()} for each in samples]
+        from peeklock.spark.pipelines.tables import as_json
+
         print_json(
             {
                 "messages": found.messages,
@@ -110,7 +118,7 @@ def _show(found: Summary, pace: Pace, samples: list[dict[str, object]], json: bo
                 "last": last,
                 "seconds": found.seconds(pace),
                 "entities": dict(found.entities),
-                "samples": shown,
+                "samples": as_json(samples),
             }
         )
         return

@@ -5,17 +5,19 @@ What is counted and how it is shown is `spark.pipelines.report`.
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from peeklock.cli.failing import fail
 from peeklock.cli.output import AsJson, note, print_json, progress
-from peeklock.cli.pipeline_session import Cores, SparkSettings, spark_session
-from peeklock.cli.values import moment
+from peeklock.cli.pipeline_capture import FORMATS, CapturedFormat
+from peeklock.cli.pipeline_session import Cores, SparkSettings, interruptible, point, spark_session
+
+if TYPE_CHECKING:
+    from peeklock.spark.pipelines.capture import Format
 
 app = typer.Typer()
 
@@ -35,19 +37,24 @@ def report(
         str | None, typer.Option("--from", help="Only messages enqueued then or later, such as 2030-01-31T12:00:00Z.")
     ] = None,
     until: Annotated[str | None, typer.Option("--to", help="Only messages enqueued before then.")] = None,
+    format: CapturedFormat = "parquet",
     cores: Cores = "*",
     conf: SparkSettings = None,
     json: AsJson = False,
 ) -> None:
     """Rates, sizes, waiting times, deliveries, sessions, duplicates and properties of captured messages."""
-    first, last = _moment(since, "--from"), _moment(until, "--to")
+    if format not in FORMATS:
+        fail(f"--format: '{format}' is none of {', '.join(FORMATS)}")
+    first, last = point(since, "--from"), point(until, "--to")
     place = page or _local_page(output)
-    with spark_session("peeklock report", cores, conf) as spark:
+    with spark_session("peeklock report", cores, conf) as spark, interruptible() as stopping:
         from peeklock.spark.pipelines import report as pipeline
         from peeklock.spark.pipelines.capture import read
+        from peeklock.spark.pipelines.stopping import cancelled_by
 
-        frame = pipeline.between(read(spark, captured), first, last, tuple(entity or ()))
-        with progress("counting", pipeline.STEPS) as advance:
+        chosen: Format = format  # type: ignore[assignment]  # one of FORMATS
+        frame = pipeline.between(read(spark, captured, chosen), first, last, tuple(entity or ()))
+        with cancelled_by(stopping, spark), progress("counting", pipeline.STEPS) as advance:
             made = pipeline.publish(frame, output, place, captured, lambda _: advance(1))
     entities = made.tables["entities"]
     messages = sum(row["messages"] for row in entities)
@@ -60,14 +67,8 @@ def report(
     print(f"{told} of {len(entities)} {'entity' if len(entities) == 1 else 'entities'}: {place}")
 
 
-def _moment(text: str | None, option: str) -> datetime | None:
-    if text is None:
-        return None
-    return datetime.fromtimestamp(moment(text, option, int(time.time() * 1000)) / 1000, UTC)
-
-
 def _local_page(output: str) -> Path:
     path = output.removeprefix("file://").removeprefix("file:")
-    if "://" in path:
+    if re.match(r"[a-z][a-z0-9+.-]+:/", path):
         fail("--page is needed: the folder is not on this machine, and the page is a file that is")
     return Path(path, "report.html")

@@ -28,6 +28,7 @@ from peeklock.spark.pipelines.entities import entity_options
 from peeklock.spark.pipelines.failures import SPARK_ERRORS
 from peeklock.spark.pipelines.files import files_of
 from peeklock.spark.pipelines.lake import OWN, Lake
+from peeklock.spark.triggers import AvailableNow
 
 PARQUET: Final = "parquet"
 Format = Literal["parquet", "delta", "iceberg"]
@@ -38,6 +39,8 @@ _PACKAGES: Final = {
     "delta": "io.delta:delta-spark_2.13:<version>",
     "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:<version>",
 }
+_TAKES_ALL: Final = AvailableNow.__module__.startswith("pyspark.")
+"""Before Spark 4.2 a run that shall take what is there takes one batch."""
 _NOT_THERE: Final = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "Failed to find the data source")
 
 
@@ -48,8 +51,9 @@ class Batch:
     entity: str
     number: int
     rows: int
-    files: int
-    bytes: int
+    files: int = 0
+    """0, and no bytes, where a table format keeps them."""
+    bytes: int = 0
 
 
 Told = Callable[[Batch], None]
@@ -76,7 +80,7 @@ def read(spark: SparkSession, folder: str, format: Format = "parquet") -> DataFr
     """All captured rows as of now; capture and compaction meanwhile change nothing of it."""
     if format == PARQUET:
         return Lake(spark, folder, SCHEMA_VERSION).read(SCHEMA)
-    if format == "iceberg" and _is_table(folder):
+    if _is_table(format, folder):
         return spark.read.table(folder)
     return spark.read.format(format).load(folder)
 
@@ -106,7 +110,7 @@ class Gate:
             self._inside += 1
         try:
             yield
-            self._ended[entity] = number
+            self.ended(entity, number)
         finally:
             with self._changed:
                 self._inside -= 1
@@ -117,6 +121,9 @@ class Gate:
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: not self._inside)
+
+    def ended(self, entity: str, number: int) -> None:
+        self._ended[entity] = number
 
     def last(self, entity: str) -> int:
         """The last batch that ended well; -1 when none did."""
@@ -137,7 +144,27 @@ def capture(
     and so does the last batch when something fails.
     """
     stop = stopping or threading.Event()
-    gate = Gate()
+    tell = told or (lambda _: None)
+    while True:
+        gate = Gate()
+        _run(spark, entities, options, target, tell, stop, gate)
+        for entity in entities:
+            checkpoint = files_of(spark, checkpoint_of(spark, entity, target))
+            settle_checkpoint(checkpoint, _source_options(entity, options))
+        was_all = _TAKES_ALL or all(gate.last(entity) < 0 for entity in entities)
+        if was_all or not target.until_empty or stop.is_set():
+            return
+
+
+def _run(
+    spark: SparkSession,
+    entities: Sequence[str],
+    options: Mapping[str, str],
+    target: Target,
+    told: Told,
+    stop: threading.Event,
+    gate: Gate,
+) -> None:
     queries: dict[str, StreamingQuery] = {}
     try:
         for entity in entities:
@@ -145,9 +172,10 @@ def capture(
         compacted = time.monotonic()
         while any(query.isActive for query in queries.values()) and not stop.wait(_POLL_S):
             _raise_failure(queries.values())
-            every = target.compact_every_s if target.format == PARQUET else None
-            if every is not None and time.monotonic() - compacted >= every:
-                compact(spark, target.folder)
+            if target.format != PARQUET:
+                _tell_progress(queries, told, gate)
+            elif target.compact_every_s is not None and time.monotonic() - compacted >= target.compact_every_s:
+                compact(spark, target.folder, stopping=stop)
                 compacted = time.monotonic()
         _raise_failure(queries.values())
     finally:
@@ -155,9 +183,8 @@ def capture(
         for entity, query in queries.items():
             _await_commit(query, gate.last(entity))
             query.stop()
-    for entity in entities:
-        checkpoint = files_of(spark, checkpoint_of(spark, entity, target))
-        settle_checkpoint(checkpoint, _source_options(entity, options))
+        if target.format != PARQUET:
+            _tell_progress(queries, told, gate)
 
 
 def start(
@@ -180,17 +207,18 @@ def start(
         writer = writer.trigger(processingTime=f"{target.interval_s} seconds")
     if target.format == PARQUET:
         lake = Lake(spark, target.folder, SCHEMA_VERSION)
-        return writer.foreachBatch(_into(lake, entity, told, gate or Gate())).start()
+        return writer.foreachBatch(_into(lake, entity, told or (lambda _: None), gate or Gate())).start()
     return _start_table(writer.partitionBy(*PARTITIONS), target)
 
 
 def checkpoint_of(spark: SparkSession, entity: str, target: Target) -> str:
     """What Spark remembers of this entity's capture."""
-    digest = blake2b(entity.lower().encode(), digest_size=4).hexdigest()
-    name = f"{re.sub(r'[^A-Za-z0-9._-]', '-', entity)}-{digest}"
+    address = entity.lower()  # an entity's name has no case
+    digest = blake2b(address.encode(), digest_size=4).hexdigest()
+    name = f"{re.sub(r'[^a-z0-9._-]', '-', address)}-{digest}"
     if target.checkpoint is not None:
         return f"{target.checkpoint.rstrip('/')}/{name}"
-    if target.format != PARQUET and _is_table(target.folder):
+    if _is_table(target.format, target.folder):
         raise ValueError("the capture into a table needs a folder for what Spark remembers: give a checkpoint")
     return f"{files_of(spark, target.folder).place}/{OWN}/checkpoints/{name}"
 
@@ -199,7 +227,7 @@ def _source_options(entity: str, options: Mapping[str, str]) -> dict[str, str]:
     return {**options, **entity_options(entity), "mode": "claim", "applicationProperties": "json"}
 
 
-def _into(lake: Lake, entity: str, told: Told | None, gate: Gate) -> Callable[[DataFrame, int], None]:
+def _into(lake: Lake, entity: str, told: Told, gate: Gate) -> Callable[[DataFrame, int], None]:
     """What Spark calls with each batch."""
 
     def keep(messages: DataFrame, number: int) -> None:
@@ -209,7 +237,7 @@ def _into(lake: Lake, entity: str, told: Told | None, gate: Gate) -> Callable[[D
             count = Observation()
             rows = captured(messages).observe(count, F.count(F.lit(1)).alias("rows"))
             added = lake.add_batch(rows, PARTITIONS, query, number)
-            if added and told is not None:
+            if added:
                 told(Batch(entity, number, count.get["rows"], len(added), sum(each.size for each in added)))
 
     return keep
@@ -219,17 +247,27 @@ def _await_commit(query: StreamingQuery, batch: int) -> None:
     """Let Spark note that the batch is done, which it does right after it; without that it would be run again."""
     until = time.monotonic() + _PATIENCE_S
     while query.isActive and time.monotonic() < until:
-        progress = query.lastProgress
-        if batch < 0 or (progress is not None and progress["batchId"] >= batch):
+        if batch < 0 or any(each["numInputRows"] and each["batchId"] >= batch for each in query.recentProgress):
             return
         time.sleep(_POLL_S / 10)
+
+
+def _tell_progress(queries: Mapping[str, StreamingQuery], told: Told, gate: Gate) -> None:
+    """Of the batches that a table format has kept, as far as Spark tells of them."""
+    for entity, query in queries.items():
+        for progress in query.recentProgress:
+            number, rows = progress["batchId"], progress["numInputRows"]
+            if rows and number > gate.last(entity):
+                gate.ended(entity, number)
+                told(Batch(entity, number, rows))
 
 
 def _start_table(writer: DataStreamWriter, target: Target) -> StreamingQuery:
     """Into a table format of others, which keeps each batch once by itself."""
     writer = writer.format(target.format).outputMode("append")
     try:
-        return writer.toTable(target.folder) if _is_table(target.folder) else writer.start(target.folder)
+        is_table = _is_table(target.format, target.folder)
+        return writer.toTable(target.folder) if is_table else writer.start(target.folder)
     except SPARK_ERRORS as error:
         if any(sign in str(error) for sign in _NOT_THERE):
             raise ValueError(
@@ -239,9 +277,9 @@ def _start_table(writer: DataStreamWriter, target: Target) -> StreamingQuery:
         raise
 
 
-def _is_table(name: str) -> bool:
+def _is_table(format: Format, name: str) -> bool:
     """A name such as `catalog.messages.orders`, and not a path."""
-    return "/" not in name and "." in name
+    return format == "iceberg" and "/" not in name and "." in name
 
 
 def _raise_failure(queries: Iterable[StreamingQuery]) -> None:

@@ -6,6 +6,7 @@ for some time, for those that began to read before.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -50,17 +51,19 @@ def compact(
     target_bytes: int = TARGET_BYTES,
     keep_ms: int = KEEP_MS,
     told: Callable[[Merged], None] | None = None,
+    stopping: threading.Event | None = None,
 ) -> Compacted:
     """Merge the small files of each partition, and remove those that were replaced longer ago than `keep_ms`.
 
-    May run beside captures and other compactions, and be killed at any moment.
+    May run beside captures and other compactions, and be killed at any moment. Told to stop, it ends after the file
+    that it is at.
     """
     lake = Lake(spark, folder, SCHEMA_VERSION)
-    if not lake.files.exists():
-        raise FileNotFoundError(f"there is no folder {folder}")
     removed = lake.clean(keep_ms)
     done: list[Merged] = []
-    for group in groups(lake.listing().files, target_bytes):
+    for group in groups(lake.known_listing().files, target_bytes):
+        if stopping is not None and stopping.is_set():
+            break
         merged = _merge(spark, lake, group)
         if merged is None:
             continue
@@ -80,12 +83,14 @@ def groups(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFi
             partitions.setdefault((each.partition, each.schema), []).append(each)
     for small in partitions.values():
         group: list[DataFile] = []
+        size = 0
         for each in small:
-            if group and sum(one.size for one in group) + each.size > target_bytes:
+            if group and size + each.size > target_bytes:
                 if len(group) > 1:
                     yield group
-                group = []
+                group, size = [], 0
             group.append(each)
+            size += each.size
         if len(group) > 1:
             yield group
 

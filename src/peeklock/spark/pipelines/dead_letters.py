@@ -61,7 +61,9 @@ def read_waiting(spark: SparkSession, options: Mapping[str, str], entities: Iter
 def _read(spark: SparkSession, options: Mapping[str, str], entities: Iterable[str]) -> DataFrame:
     # A message that cannot be read may well be why it is here: it is shown, and does not end the look.
     common = {"onBadMessage": "raw", **options}
-    frames = [spark.read.format("servicebus").options(**common, **entity_options(entity)).load() for entity in entities]
+    frames = [
+        spark.read.format("servicebus").options(**{**common, **entity_options(entity)}).load() for entity in entities
+    ]
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], SCHEMA)
 
 

@@ -87,7 +87,7 @@ class LocalFiles:
 
     def create(self, path: str, text: str) -> bool:
         target = self._folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(target.parent)
         written = target.with_name(f".{target.name}.{uuid4().hex}")
         try:
             written.write_text(text)
@@ -102,7 +102,7 @@ class LocalFiles:
 
     def move(self, source: str, target: str) -> None:
         behind = self._folder / target
-        behind.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(behind.parent)
         _sync(self._folder / source)
         os.rename(self._folder / source, behind)
         _sync(behind.parent)
@@ -144,9 +144,12 @@ class HadoopFiles:
         return sorted(status.getPath().getName() for status in self._system.listStatus(self._path(path)))
 
     def read(self, path: str) -> str:
-        if not self.exists(path):
-            raise FileNotFoundError(path)
-        stream = self._system.open(self._path(path))
+        try:
+            stream = self._system.open(self._path(path))
+        except SPARK_ERRORS as error:
+            if java_class(error).endswith(".FileNotFoundException"):
+                raise FileNotFoundError(path) from None
+            raise
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
         finally:
@@ -193,6 +196,14 @@ class HadoopFiles:
                 return False
             raise
         return True
+
+
+def _make_folder(path: Path) -> None:
+    """With the folders above it, all on the disk."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        _sync(path.parent)
 
 
 def _sync(path: Path) -> None:

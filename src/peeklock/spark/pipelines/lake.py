@@ -14,6 +14,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from posixpath import dirname
 from typing import Any, Final
@@ -84,22 +85,34 @@ class Lake:
             except FileNotFoundError:  # so many commits since then that it was dropped already
                 continue
 
-    def read(self, schema: StructType) -> DataFrame:
-        """All rows, with the partition columns."""
+    def known_listing(self) -> Listing:
+        """The newest, of a folder that is there and whose columns this program knows."""
         listing = self.listing()
-        if not listing.files:
+        if listing.version < 0:
             if not self.files.exists():
                 raise FileNotFoundError(f"there is no folder {self.files.place}")
-            return self._spark.createDataFrame([], schema)
-        newest = max(each.schema for each in listing.files)
+            names = self.files.names("")
+            if names and OWN not in names:  # of others, or only a part of a capture: not the same as nothing captured
+                raise ValueError(f"{self.files.place} is no folder that messages were captured into: it has no {LISTS}")
+        newest = max((each.schema for each in listing.files), default=0)
         if newest > self._schema_version:
             raise ValueError(
                 f"{self.files.place} was written with version {newest} of the columns, and this program knows "
                 f"{self._schema_version}: use a newer one"
             )
-        if listing.uri != self.files.uri:  # moved: a list has whole addresses
-            self.commit(lambda found: found)
-        return self._spark.read.schema(schema).parquet(self.files.place)
+        return listing
+
+    def read(self, schema: StructType) -> DataFrame:
+        """All rows, with the partition columns."""
+        listing = self.known_listing()
+        if not listing.files:
+            return self._spark.createDataFrame([], schema)
+        reader = self._spark.read.schema(schema)
+        if listing.uri == self.files.uri:
+            return reader.parquet(self.files.place)
+        # Moved, or reached by another way: the list has whole addresses, until the next commit.
+        paths = [f"{self.files.place}/{each.path}" for each in listing.files]
+        return reader.option("basePath", self.files.place).parquet(*paths)
 
     def add_batch(self, frame: DataFrame, partitions: Sequence[str], query: str, batch: int) -> list[DataFile] | None:
         """Write the rows and have them count, all or none; None when this batch was added before."""
@@ -171,10 +184,12 @@ class Lake:
     def clean(self, keep_ms: int, now_ms: int | None = None) -> int:
         """Remove files that were replaced longer ago than that, and what was never finished; how many."""
         now = int(time.time() * 1000) if now_ms is None else now_ms
-        live = {each.path for each in self.listing().files}
         removed = 0
         for kind, after in ((UNFINISHED, ABANDONED_MS), (REPLACED, keep_ms)):
-            for note, at, paths in self._notes(kind):
+            notes = list(self._notes(kind))
+            # After the notes: what was added since then may be in the note of somebody who is about to replace it.
+            live = {each.path for each in self.listing().files}
+            for note, at, paths in notes:
                 if kind == UNFINISHED and live.issuperset(paths):
                     self.files.delete(note)  # it was finished, and only the note had no time to go
                 elif now - at >= after:
@@ -184,6 +199,10 @@ class Lake:
                             removed += 1
                     if not live.intersection(paths) or now - at >= ABANDONED_MS:
                         self.files.delete(note)
+        for name in self.files.names(STAGING):
+            last = max((each.modified_ms for each in self.files.walk(f"{STAGING}/{name}")), default=now)
+            if now - last >= ABANDONED_MS:
+                self.files.delete(f"{STAGING}/{name}")
         return removed
 
     def _forget(self, name: str) -> None:
@@ -197,8 +216,9 @@ class Lake:
     def _notes(self, kind: str) -> Iterator[tuple[str, int, list[str]]]:
         for name in self.files.names(kind):
             if name.endswith(".json") and not name.startswith("."):
-                note = json.loads(self.files.read(f"{kind}/{name}"))
-                yield f"{kind}/{name}", note["at"], note["files"]
+                with suppress(FileNotFoundError):  # somebody else cleans as well
+                    note = json.loads(self.files.read(f"{kind}/{name}"))
+                    yield f"{kind}/{name}", note["at"], note["files"]
 
     def _versions(self) -> list[int]:
         names = self.files.names(LISTS)

@@ -149,7 +149,7 @@ PROPERTIES: Final[Columns] = {
     "name": ("Property", text),
     "messages": _MESSAGES,
     "share": ("Share", share),
-    "values": ("Values, about", number),
+    "values": ("Values", number),
     "most_frequent": ("Most frequent", text),
     "most_frequent_share": ("Its share", share),
 }

@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from peeklock.spark.pipelines.failures import SPARK_ERRORS
+from peeklock.spark.pipelines.stopping import cancelled_by
 
 Ids = Literal["keep", "new"]
 Timing = Literal["at-once", "original"]
@@ -48,7 +48,6 @@ _SHORT: Final = 80
 _ORDER: Final = ("entity", "sequence_number")
 _WHEN, _ID, _SLICE = "_when", "_id", "_slice"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_POLL_S: Final = 0.2
 _INDEX_BITS: Final = 33
 """`monotonically_increasing_id` has the number of the partition above these."""
 
@@ -181,12 +180,14 @@ def replay(
         raise ValueError("a rate is for sending at once; the original timing has its own")
     stop = stopping or threading.Event()
     sent = 0
-    with _cancelled_by(stop, messages.sparkSession):
+    with cancelled_by(stop, messages.sparkSession):
         if not pace.is_spread:
             parts: Iterable[DataFrame] = [_by_session(messages, tasks)]
         else:
             parts = _in_time(messages, pace, stop)
         for part in parts:
+            if stop.is_set():
+                break
             count = _write(part, options)
             sent += count
             if told is not None:
@@ -297,26 +298,3 @@ def _write(rows: DataFrame, options: Mapping[str, str]) -> int:
         .save()
     )
     return int(count.get["rows"])
-
-
-@contextmanager
-def _cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
-    """Have what runs cancelled when told to stop; that it was is no failure then."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_POLL_S):
-            if stop.is_set():
-                spark.sparkContext.cancelAllJobs()
-                return
-
-    watcher = threading.Thread(target=watch, name="replay stopping", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except SPARK_ERRORS:
-        if not stop.is_set():
-            raise
-    finally:
-        done.set()
-        watcher.join()

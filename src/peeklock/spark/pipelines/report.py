@@ -22,11 +22,11 @@ TOP: Final = 50
 """Rows for each entity of the tables of sessions, duplicates and properties."""
 POINTS: Final = 120
 """Of a plot, at most, along its time."""
-_KEY: Final = ("entity", "sequence_number")
+_KEY: Final = ("entity", "sequence_number", "enqueued_time")
+"""What a message is known by. The numbers alone begin anew when an entity is made anew."""
 _TAKEN: Final = (
     "message_id",
     "session_id",
-    "enqueued_time",
     "captured_at",
     "delivery_count",
     "application_properties",
@@ -220,29 +220,24 @@ def duplicates(captured: DataFrame, top: int = TOP) -> DataFrame:
 
 
 def properties(captured: DataFrame, top: int = TOP) -> DataFrame:
-    """The application properties that most messages have, how many values each has, about, and the most frequent."""
+    """The application properties that most messages have, how many values each has, and the most frequent."""
     named = captured.select("entity", F.explode("application_properties").alias("name", "value"))
-    counted = named.groupBy("entity", "name").agg(
-        F.count("*").alias("messages"),
-        F.least(F.approx_count_distinct("value"), F.count("value")).alias("values"),
-        F.mode("value", deterministic=True).alias("most_frequent"),
+    by_value = named.groupBy("entity", "name", "value").agg(F.count("*").alias("with_it"))
+    known = F.when(F.col("value").isNotNull(), F.struct("with_it", "value"))
+    counted = by_value.groupBy("entity", "name").agg(
+        F.sum("with_it").alias("messages"), F.count("value").alias("values"), F.max(known).alias("most")
     )
-    frequent = named.groupBy("entity", "name", F.col("value").alias("most_frequent")).agg(F.count("*").alias("with_it"))
     of_entity = captured.groupBy("entity").agg(F.count("*").alias("of"))
-    joined = (
-        counted.join(frequent, ["entity", "name", "most_frequent"], "left")
-        .join(F.broadcast(of_entity), "entity")
-        .select(
-            "entity",
-            "name",
-            "messages",
-            (F.col("messages") / F.col("of")).alias("share"),
-            "values",
-            "most_frequent",
-            (F.col("with_it") / F.col("messages")).alias("most_frequent_share"),
-        )
+    shared = counted.join(F.broadcast(of_entity), "entity").select(
+        "entity",
+        "name",
+        "messages",
+        (F.col("messages") / F.col("of")).alias("share"),
+        "values",
+        F.col("most.value").alias("most_frequent"),
+        (F.col("most.with_it") / F.col("messages")).alias("most_frequent_share"),
     )
-    return _first(joined, top, "messages", "name")
+    return _first(shared, top, "messages", "name")
 
 
 def _step(captured: DataFrame) -> timedelta:

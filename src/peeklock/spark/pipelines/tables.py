@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from pyspark import StorageLevel
@@ -51,7 +50,7 @@ def written(spark: SparkSession, folder: str, name: str, table: DataFrame) -> Da
 
 def table_place(folder: str, name: str) -> str:
     """Where a table is, which may be on any storage that Spark knows."""
-    return f"{folder.rstrip('/')}/{PurePosixPath('tables', name)}"
+    return f"{folder.rstrip('/')}/tables/{name}"
 
 
 def rows_of(frame: DataFrame, most: int = MOST_ROWS) -> Rows:

@@ -1,0 +1,36 @@
+"""Ending early what Spark is at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from peeklock.spark.pipelines.failures import SPARK_ERRORS
+
+_POLL_S: Final = 0.2
+
+
+@contextmanager
+def cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
+    """Have what runs cancelled when told to stop; that it was is no failure then."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_POLL_S):
+            if stop.is_set():  # again and again: a job may be just about to start
+                spark.sparkContext.cancelAllJobs()
+
+    watcher = threading.Thread(target=watch, name="cancelling", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except SPARK_ERRORS:
+        if not stop.is_set():
+            raise
+    finally:
+        done.set()
+        watcher.join()

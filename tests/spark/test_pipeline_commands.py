@@ -1,0 +1,144 @@
+"""What goes wrong in the commands of `peeklock pipeline`: one sentence, the right exit code, and soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pipeline_fixtures import Pipeline
+from pipeline_rows import captured, message
+from pyspark.sql import SparkSession
+
+from peeklock.cli.pipeline_session import sentence_of
+from peeklock.spark.pipelines.capture import PARTITIONS
+from peeklock.spark.pipelines.lake import Lake
+from serving import ServedBroker
+
+MakeQueue = Callable[..., str]
+CAPTURE = ("capture", "q", "--to", "x")
+REPLAY = ("replay", "folder", "queue")
+DEAD_LETTERS = ("dead-letters", "q")
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*CAPTURE, "--interval", "30s", "--until-empty"), "exclude each other"),
+        ((*CAPTURE, "--interval", "soon"), "--interval: 'soon' is not"),
+        ((*CAPTURE, "--interval", "max"), "--interval: 'max' is no time"),
+        ((*CAPTURE, "--format", "csv"), "--format: 'csv' is none of"),
+        ((*CAPTURE, "Q"), "named twice"),
+        ((*CAPTURE, "--cores", "none"), "--cores: 'none' is not"),
+        ((*CAPTURE, "--conf", "spark.master"), "--conf: 'spark.master' is not name=value"),
+        ((*CAPTURE, "--option", "MODE=peek"), "--option: 'mode' is set by the command itself"),
+        ((*CAPTURE, "--option", "pollIntervall=1s"), "did you mean 'pollInterval'?"),
+        ((*CAPTURE, "--option", "sendRetries=3"), "'sendRetries' is not for readStream"),
+        (("capture", "compact", "x", "--target-size", "large"), "--target-size: 'large' is not"),
+        (("capture", "compact", "x", "--keep", "max"), "--keep: 'max' is no time"),
+        ((*REPLAY, "--timing", "later"), "--timing: 'later' is none of at-once, original"),
+        ((*REPLAY, "--ids", "old"), "--ids: 'old' is none of keep, new"),
+        ((*REPLAY, "--timing", "original", "--rate", "5"), "--rate is for --timing at-once"),
+        ((*REPLAY, "--speed", "5"), "--speed is for --timing original"),
+        ((*REPLAY, "--rate", "0"), "--rate: 0.0 is not more than 0"),
+        ((*REPLAY, "--from", "yesterday"), "--from: 'yesterday' is not a moment"),
+        ((*DEAD_LETTERS, "--to", "x"), "--to is for --resubmit"),
+        ((*DEAD_LETTERS, "--option", "numPartitions=0"), "option 'numPartitions' is '0'"),
+        (("report", "x", "--output", "s3a://bucket/report"), "--page is needed: the folder is not on this machine"),
+        (("report", "x", "--output", "hdfs:/report"), "--page is needed: the folder is not on this machine"),
+        (("report", "x", "--format", "csv"), "--format: 'csv' is none of"),
+    ],
+)
+def test_wrong_arguments_are_told_before_anything_is_started(
+    pipeline: Pipeline, arguments: tuple[str, ...], said: str
+) -> None:
+    ended = pipeline(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("peeklock: ")
+    assert said in line
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("arguments", [CAPTURE, REPLAY, DEAD_LETTERS, ("dead-letters",)])
+def test_a_broker_that_is_not_there_is_told_before_anything_is_started(
+    pipeline: Pipeline, arguments: tuple[str, ...]
+) -> None:
+    ended = pipeline(*arguments)
+    assert (ended.returncode, ended.stdout) == (6, "")
+    (line,) = ended.stderr.splitlines()
+    assert "127.0.0.1:1" in line
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    "arguments", [("capture", "nobody", "--to", "x"), ("replay", "folder", "nobody"), ("dead-letters", "nobody")]
+)
+def test_an_entity_that_is_not_there_is_told_before_anything_is_started(
+    bus: ServedBroker, pipeline: Pipeline, arguments: tuple[str, ...]
+) -> None:
+    ended = pipeline(*arguments, bus=bus)
+    assert (ended.returncode, ended.stdout) == (3, "")
+    (line,) = ended.stderr.splitlines()
+    assert "nobody" in line
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("arguments", [("report",), ("replay", "--dry-run", "queue"), ("capture", "compact")])
+def test_a_folder_that_nothing_was_captured_into_is_named(
+    pipeline: Pipeline, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    (tmp_path / "of-others").mkdir()
+    (tmp_path / "of-others" / "a.parquet").touch()
+    (tmp_path / "a-file").touch()
+    command, *more = arguments
+    for name, said in (("nowhere", "no folder"), ("of-others", "no folder that messages were"), ("a-file", "")):
+        # The folder comes first of what has no name.
+        given = [command, *more[:1], str(tmp_path / name), *more[1:]]
+        ended = pipeline(*given)
+        assert (ended.returncode, ended.stdout) == (2, ""), name
+        (line,) = ended.stderr.splitlines()
+        assert name in line
+        assert said in line
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_empty_folder_has_no_messages(pipeline: Pipeline, tmp_path: Path) -> None:
+    ended = pipeline("report", str(tmp_path), "--output", str(tmp_path / "report"))
+    assert (ended.returncode, ended.stderr) == (0, "no messages\n")
+    ended = pipeline("capture", "compact", str(tmp_path / "report" / "tables" / "rates"))
+    assert ended.returncode == 2
+
+
+def test_a_condition_that_spark_does_not_understand_is_a_sentence(
+    spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, pipeline: Pipeline, tmp_path: Path
+) -> None:
+    Lake(spark, str(tmp_path), 1).add_batch(captured(spark, [message()]), PARTITIONS, "query", 0)
+    queue = make_queue()
+    for arguments in (("dead-letters", queue), ("replay", str(tmp_path), queue)):
+        for where, said in (("regoin = 1", "regoin"), ("region = ", "Syntax error")):
+            ended = pipeline(*arguments, "--where", where, bus=bus)
+            assert (ended.returncode, ended.stdout) == (2, "")
+            (line,) = ended.stderr.splitlines()
+            assert line.startswith("peeklock: --where: ")
+            assert said in line
+
+
+def test_a_storage_that_spark_does_not_know_is_a_sentence(spark: SparkSession, pipeline: Pipeline) -> None:
+    for folder, said in (("nosuch://x/y", "nosuch"), ("", "empty")):
+        ended = pipeline("report", folder)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        (line,) = ended.stderr.splitlines()
+        assert said in line
+
+
+def test_an_error_of_spark_is_its_last_word_in_one_line() -> None:
+    told = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
+      File "a.py", line 1, in f
+    peeklock.spark.reach.SourceFailed: peeking at 'q' failed: it is \x1b[31mgone
+    SQLSTATE: XXKST"""
+    assert sentence_of(Exception(told)) == "peeking at 'q' failed: it is \\x1b[31mgone"
+    assert sentence_of(Exception("[A.B_C] There is no `x`. SQLSTATE: 42703; line 1")) == "There is no `x`"
+    assert sentence_of(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no\n\tat a.b")) == "no"
+    assert sentence_of(KeyError()) == "KeyError"
