@@ -8,7 +8,7 @@ DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test test-spark test-spark-versions check conformance bench bench-peers demo clean
+.PHONY: serve test test-spark test-spark-versions check conformance chaos bench bench-peers demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -35,6 +35,10 @@ check: $(DEV_STAMP)
 # The same scenarios through every official SDK; writes docs/conformance.md.
 conformance: $(DEV_STAMP)
 	PYTHONPATH=src:tests:tests/sdk $(BIN)/python -m conformance $(ARGS)
+
+# Faults of every kind under concurrent clients, and whether every promise was kept.
+chaos: $(DEV_STAMP)
+	$(BIN)/python -m chaos $(ARGS)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m bench $(ARGS)

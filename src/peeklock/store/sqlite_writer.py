@@ -227,6 +227,8 @@ class Writer:
         except Exception as error:
             meant = store_error(error, self._file)  # asks for room, before anything makes some
             self._recover(error)
+            if self._connection is None:
+                self._write_over()
             raise meant from error
         self._dropped += batch.dropped
         self._may_purge = True
@@ -277,6 +279,17 @@ class Writer:
             self._disconnect()
             return
         if not isinstance(error, sqlite3.IntegrityError):
+            self._disconnect()
+
+    def _write_over(self) -> None:
+        """See to it that what failed stays undone. If only its sync did, all of it is in the log behind what is
+        committed, and a start after a crash would take it for good. A commit of one page takes the place of its
+        first; even one whose sync fails as well."""
+        try:
+            connection = self._connected()
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.execute(f"PRAGMA user_version = {version}")
+        except Exception:
             self._disconnect()
 
     def _disconnect(self) -> None:

@@ -1,0 +1,76 @@
+"""`python -m chaos`: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Final
+
+from chaos import checker, report
+from chaos.broker import StartFailed
+from chaos.history import load
+from chaos.run import Run, RunFailed
+from chaos.sabotage import BROKEN
+
+_DESCRIPTION: Final = "Have clients work with a broker that suffers faults, and check that it kept its promises."
+_EPILOG: Final = (
+    "Exit codes: 0 all promises were kept; 1 one was not; 2 the run itself failed; 130 interrupted. See docs/chaos.md."
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.check is not None:
+        with options.check.open() as lines:
+            found = checker.check(load(lines))
+        print(report.violations(found))
+        return 1 if found else 0
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    parent = options.folder
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"chaos-{seed}-", dir=parent))
+    print(f"seed {seed}, {options.faults} faults, in {folder}", flush=True)
+    keeps = True
+    try:
+        result = Run(folder, seed, options.faults, broken=options.broken, say=_say).go()
+        keeps = bool(result.violations) or options.keep
+        print(f"\n{report.operations(result.records)}\n\n{report.faults(result.records)}\n")
+        print(report.violations(result.violations))
+        return 1 if result.violations else 0
+    except (RunFailed, StartFailed) as failure:
+        traceback.print_exc()
+        print(f"chaos: {failure}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if keeps:
+            again = f"python -m chaos --seed {seed} --faults {options.faults}"
+            print(f"history, log and data are in {folder}; again: {again}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m chaos", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--seed", type=int, help="decides every choice of the run; a new one without it")
+    parser.add_argument("--faults", type=int, default=200, help="how many faults (%(default)s)")
+    parser.add_argument("--folder", type=Path, help="where the folder of the run is made")
+    parser.add_argument("--keep", action="store_true", help="keep the folder if all is well, too")
+    parser.add_argument("--broken", choices=sorted(BROKEN), help="a broker that is broken on purpose")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="only check a history that was kept")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The end of a run: everything that is left is received and completed, so that what is missing is missing for good."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from chaos.client import Client, Taken
+from chaos.entities import RECEIVED_FROM, SESSIONS, dead_letters
+from chaos.history import Gesture, Leftover, now
+from peeklock.client import ClientError, LinkClosed
+
+_PAGE: Final = 500
+_AMOUNT: Final = 50
+_WAIT: Final = 0.3
+_ACTIVE, _DEFERRED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A message that is there."""
+
+    entity: str
+    number: int
+    id: str
+    state: int
+    session: str | None
+
+
+def drain(client: Client, seconds: float) -> list[Leftover]:
+    """Receive all there is; what is still there when nothing has come for so long is returned."""
+    deadline = time.monotonic() + seconds
+    fewest: int | None = None
+    while True:
+        left: list[Seen] = []
+        try:
+            for entity in RECEIVED_FROM:
+                for place in (entity, dead_letters(entity)):
+                    found = list(_peek(client, place))
+                    if found:
+                        _empty(client, place, found)
+                        left += _peek(client, place)
+            if not left:
+                return []
+            if fewest is None or len(left) < fewest:
+                fewest = len(left)
+                deadline = time.monotonic() + seconds
+        except ClientError:
+            client.drop()
+            if time.monotonic() > deadline:
+                raise
+        if time.monotonic() > deadline:
+            return [
+                Leftover(entity=each.entity, id=each.id, number=each.number, state=each.state, start=now(), end=now())
+                for each in left
+            ]
+        time.sleep(0.2)
+
+
+def _peek(client: Client, entity: str) -> Iterator[Seen]:
+    after = 0
+    while page := client.management(entity).peek(after + 1, _PAGE):
+        for message in page:
+            annotations = message.message_annotations or {}
+            after = int(annotations["x-opt-sequence-number"])
+            session = message.properties.group_id if message.properties is not None else None
+            yield Seen(entity, after, b"".join(message.data).decode(), annotations["x-opt-message-state"], session)
+
+
+def _empty(client: Client, entity: str, found: list[Seen]) -> None:
+    deferred = [seen for seen in found if seen.state == _DEFERRED]
+    if entity == SESSIONS:
+        _empty_sessions(client, {seen.session for seen in found if seen.state == _ACTIVE}, deferred)
+        return
+    if any(seen.state == _ACTIVE for seen in found):
+        while taken := client.receive(entity, _AMOUNT, _WAIT):
+            _complete(client, taken)
+    for seen in deferred:
+        _complete(client, client.fetch(entity, [seen.number]))
+
+
+def _empty_sessions(client: Client, active: set[str | None], deferred: list[Seen]) -> None:
+    for session in active | {seen.session for seen in deferred}:
+        assert session is not None
+        try:
+            held = client.accept(SESSIONS, session, 1.0)
+        except LinkClosed:
+            continue  # its lock is not over yet
+        while taken := client.receive_of(held, _AMOUNT, _WAIT):
+            _complete(client, taken)
+        for seen in deferred:
+            if seen.session == session:
+                _complete(client, client.fetch(SESSIONS, [seen.number], held))
+        held.receiver.close()
+
+
+def _complete(client: Client, taken: list[Taken]) -> None:
+    for each in taken:
+        client.settle(each, Gesture.COMPLETE)

@@ -1,0 +1,133 @@
+"""Brokers that are broken on purpose, one promise each: the checker must find them out.
+
+Each is a function that changes a class of the broker in the process it is called in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+from peeklock.broker.container import Container
+from peeklock.broker.duplicates import History
+from peeklock.broker.entity import Lock
+from peeklock.broker.queue import Queue
+from peeklock.broker.schedule import Scheduling
+from peeklock.broker.transactions import Transaction
+from peeklock.store.base import Changes, Committed
+from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite_writer import Writer
+
+_SOME: Final = 4
+"""Every so many times it goes wrong."""
+_DELAY: Final = 0.05
+_EARLY_MS: Final = 3000
+
+
+def acknowledge_early() -> None:
+    """Say that a commit is done when it was handed over."""
+    commit, apply = SqliteStore.commit, Writer.apply
+
+    def committed(store: Any, changes: Changes, done: Committed) -> None:
+        commit(store, changes, lambda error: None)
+        store._answer(partial(done, None))
+
+    def applied(writer: Any, batch: Any) -> None:
+        time.sleep(_DELAY)
+        apply(writer, batch)
+
+    _put(SqliteStore, "commit", committed)
+    _put(Writer, "apply", applied)
+
+
+def forget_removals() -> None:
+    """Do not store that some messages are gone."""
+    commit, turns = SqliteStore.commit, count(1)
+
+    def committed(store: Any, changes: Changes, done: Committed) -> None:
+        kept = [removal for removal in changes.removals if next(turns) % _SOME]
+        commit(store, replace(changes, removals=kept), done)
+
+    _put(SqliteStore, "commit", committed)
+
+
+def lend_twice() -> None:
+    """Give out some messages again before their locks are over."""
+    make_lock, turns = Queue._make_lock, count(1)
+
+    def made(queue: Any, message: Any, expires_at: int, session: Any = None) -> Lock:
+        lock = make_lock(queue, message, expires_at, session)
+        if next(turns) % _SOME == 0:
+            queue._agenda.at(queue._agenda.now() + 50, lambda: queue.release(lock))
+        return lock
+
+    _put(Queue, "_make_lock", made)
+
+
+def enqueue_early() -> None:
+    """Enqueue scheduled messages before their time."""
+    read_due, scheduled = SqliteStore.read_due, Scheduling._scheduled
+
+    def read(store: Any, entity: int, now: int, *rest: Any) -> None:
+        read_due(store, entity, now + _EARLY_MS, *rest)
+
+    def expect(container: Any, message: Any) -> None:
+        scheduled(container, message)
+        container._due.expect(message.due_at - _EARLY_MS)
+
+    _put(SqliteStore, "read_due", read)
+    _put(Scheduling, "_scheduled", expect)
+
+
+def forget_ids() -> None:
+    """Do not detect some duplicates."""
+    sift, turns = History.sift, count(1)
+
+    def sifted(history: Any, *arguments: Any) -> Any:
+        if next(turns) % _SOME == 0:
+            history._taken.clear()
+        return sift(history, *arguments)
+
+    _put(History, "sift", sifted)
+
+
+def halve_transactions() -> None:
+    """Leave out the last thing that some transactions send."""
+    stage, turns = Transaction._stage, count(1)
+
+    def staged(transaction: Any, gather: Any) -> None:
+        if next(turns) % _SOME == 0 and len(transaction._sends) > 1:
+            transaction._sends.pop()
+            gather.waiting -= 1
+        stage(transaction, gather)
+
+    _put(Transaction, "_stage", staged)
+
+
+def forget_counts() -> None:
+    """Give messages back uncounted."""
+    changed = Container._changed
+
+    def unchanged(container: Any, message: Any, added: Any = None, **values: Any) -> Any:
+        return changed(container, message, added, **{**values, "delivery_count": message.delivery_count})
+
+    _put(Container, "_changed", unchanged)
+
+
+def _put(owner: type, name: str, function: Callable[..., Any]) -> None:
+    setattr(owner, name, function)
+
+
+BROKEN: Final[dict[str, Callable[[], None]]] = {
+    "acknowledge-early": acknowledge_early,
+    "forget-removals": forget_removals,
+    "lend-twice": lend_twice,
+    "enqueue-early": enqueue_early,
+    "forget-ids": forget_ids,
+    "halve-transactions": halve_transactions,
+    "forget-counts": forget_counts,
+}

@@ -1,0 +1,119 @@
+"""Histories told by hand, for tests of the checker: one thing after the other, on a clock that only they move."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from chaos.checker import check
+from chaos.entities import INVOICES, LOCK_MS, ORDERS, PLAIN, SESSIONS
+from chaos.history import (
+    Cancellation,
+    ClockSet,
+    Delivery,
+    Discharge,
+    Gesture,
+    Hold,
+    LostCredit,
+    Outage,
+    Outcome,
+    Record,
+    Renewal,
+    Send,
+    SessionCall,
+    Settlement,
+    Way,
+)
+
+
+class Story:
+    """Each thing takes 10 ms and begins when the one before is over."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.now = 1_000_000.0
+        self.offset = 0
+        self._names = count(1)
+
+    @property
+    def broken(self) -> list[str]:
+        """The promises that were not kept."""
+        return [violation.promise for violation in check(self.records)]
+
+    def wait(self, ms: float) -> None:
+        self.now += ms
+
+    def send(self, *ids: str, entity: str = PLAIN, outcome: Outcome = Outcome.OK, **more: Any) -> Send:
+        return self._add(Send(entity=entity, ids=ids, outcome=outcome, **self._span(), **more))
+
+    def receive(self, id: str, number: int = 1, *, entity: str = PLAIN, way: Way = Way.LOCK, **more: Any) -> Delivery:
+        """Deliver it; its lock begins at the end of the call."""
+        span = self._span() | {key: more.pop(key) for key in ("start", "end") if key in more}
+        values: dict[str, Any] = {"count": 0, "enqueued": int(span["start"]) + self.offset}
+        if way is not Way.DELETE:
+            values["until"] = int(span["end"]) + self.offset + LOCK_MS
+        name = f"d{next(self._names)}"
+        return self._add(
+            Delivery(name=name, entity=entity, id=id, number=number, way=way, **{**values, **span, **more})
+        )
+
+    def settle(
+        self,
+        delivery: Delivery,
+        gesture: Gesture = Gesture.COMPLETE,
+        outcome: Outcome = Outcome.OK,
+        **more: Any,
+    ) -> Settlement:
+        return self._add(Settlement(delivery=delivery.name, gesture=gesture, outcome=outcome, **self._span(), **more))
+
+    def finish(self, *ids: str, entity: str = PLAIN, first: int = 1, **more: Any) -> None:
+        """Receive and complete what is left, long after everything else."""
+        self.wait(60_000)
+        for number, id in enumerate(ids, first):
+            self.settle(self.receive(id, number, entity=entity, **more))
+
+    def renew(self, delivery: Delivery) -> None:
+        span = self._span()
+        until = int(span["end"]) + self.offset + LOCK_MS
+        self._add(Renewal(delivery=delivery.name, outcome=Outcome.OK, until=until, **span))
+
+    def accept(self, session: str = "s") -> Hold:
+        return self._add(Hold(name=f"h{next(self._names)}", entity=SESSIONS, session=session, **self._span()))
+
+    def receive_of(self, hold: Hold, id: str, number: int, **more: Any) -> Delivery:
+        return self.receive(id, number, entity=SESSIONS, session=hold.session, hold=hold.name, **more)
+
+    def call(self, hold: Hold, action: str, value: str | None = None, outcome: Outcome = Outcome.OK) -> None:
+        self._add(SessionCall(hold=hold.name, action=action, value=value, outcome=outcome, **self._span()))
+
+    def trade(
+        self, *invoices: str, order: str = "order", commit: bool = True, outcome: Outcome | None = Outcome.OK
+    ) -> None:
+        """A transaction that takes an order and sends invoices; without an outcome its client is cut off before."""
+        taken = self.receive("order", entity=ORDERS)
+        self.settle(taken, transaction="t")
+        for invoice in invoices:
+            self.send(invoice, entity=INVOICES, transaction="t")
+        if outcome is not None:
+            self._add(Discharge(transaction="t", commit=commit, outcome=outcome, **self._span()))
+
+    def cancel(self, send: Send, outcome: Outcome = Outcome.OK) -> None:
+        self._add(Cancellation(entity=send.entity, ids=send.ids, outcome=outcome, **self._span()))
+
+    def lose(self, entity: str, amount: int) -> None:
+        self._add(LostCredit(entity=entity, count=amount, **self._span()))
+
+    def restart(self) -> None:
+        self._add(Outage(**self._span()))
+
+    def set_clock(self, offset: int) -> None:
+        self._add(ClockSet(offset=offset, **self._span()))
+        self.offset = offset
+
+    def _span(self) -> dict[str, float]:
+        start, self.now = self.now + 1, self.now + 11
+        return {"start": start, "end": self.now}
+
+    def _add(self, record: Any) -> Any:
+        self.records.append(record)
+        return record

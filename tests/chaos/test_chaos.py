@@ -1,0 +1,80 @@
+"""Short runs with real brokers: a sound one keeps its promises, one that is broken on purpose is found out.
+
+Each run has few faults; `make chaos` has two hundred.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from chaos.plan import Kind, steps
+from chaos.sabotage import BROKEN
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 600
+"""On a machine that does other things as well."""
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "chaos", "--folder", str(folder), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    print(done.stdout, done.stderr)
+    return done.returncode, done.stdout
+
+
+def test_a_sound_broker_keeps_its_promises(tmp_path: Path) -> None:
+    code, output = run(tmp_path, "--faults", "12")
+    assert code == 0
+    assert "no violation" in output
+    assert list(tmp_path.iterdir()) == [], "the folder of a run where all is well is removed"
+
+
+FOUND = {
+    "acknowledge-early": (10, "lost"),
+    "forget-removals": (3, "returned"),
+    "lend-twice": (3, "message locks"),
+    "enqueue-early": (3, "schedules"),
+    "forget-ids": (3, "duplicates"),
+    "halve-transactions": (3, "transactions"),
+    "forget-counts": (3, "counts"),
+}
+"""How many faults it takes, and which promise is seen broken."""
+
+
+@pytest.mark.parametrize("broken", FOUND)
+def test_a_broken_broker_is_found_out(tmp_path: Path, broken: str) -> None:
+    faults, promise = FOUND[broken]
+    # The broken ones go wrong whatever the seed; this one keeps the run the same.
+    code, output = run(tmp_path, "--broken", broken, "--faults", str(faults), "--seed", "7")
+    assert code == 1
+    assert f"\n  {promise}: " in output
+    (kept,) = tmp_path.iterdir()
+    assert f"history, log and data are in {kept}" in output
+    code, again = run(tmp_path, "--check", str(kept / "history.jsonl"))
+    assert code == 1
+    assert f"\n  {promise}: " in again
+
+
+def test_every_broken_broker_is_tried() -> None:
+    assert set(FOUND) == set(BROKEN)
+
+
+def test_a_seed_decides_all_faults() -> None:
+    assert list(steps(5, 200)) == list(steps(5, 200))
+    assert list(steps(5, 200)) != list(steps(6, 200))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_has_the_faults_that_were_asked_for_and_all_kinds(seed: int) -> None:
+    faults = Random(seed).choice((20, 50, 200))
+    found = list(steps(seed, faults))
+    assert sum(step.faults for step in found) == faults
+    assert {step.kind for step in found} == set(Kind)

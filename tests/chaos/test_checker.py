@@ -1,0 +1,530 @@
+"""The checker finds what is wrong in a history, and nothing in one where all is well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from chaos.checker import check
+from chaos.entities import (
+    DELETED,
+    INVOICES,
+    LOCK_MS,
+    ORDERS,
+    PLAIN,
+    SCHEDULED,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    TOPIC,
+    UNIQUE,
+    WINDOW_MS,
+    dead_letters,
+)
+from chaos.history import Gesture, Leftover, Mishap, Outcome, Way, dump, load
+from stories import Story
+
+NO, UNKNOWN = Outcome.NO, Outcome.UNKNOWN
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+# --- messages that are lost ---
+
+
+def test_a_message_that_was_sent_received_and_completed_is_well(story: Story) -> None:
+    story.send("a")
+    story.finish("a")
+    assert story.broken == []
+
+
+def test_an_acknowledged_message_that_never_came_is_lost(story: Story) -> None:
+    story.send("a")
+    assert story.broken == ["lost"]
+
+
+@pytest.mark.parametrize("outcome", [NO, UNKNOWN])
+def test_what_was_not_acknowledged_need_not_come(story: Story, outcome: Outcome) -> None:
+    story.send("a", outcome=outcome)
+    assert story.broken == []
+
+
+def test_what_was_in_doubt_may_come(story: Story) -> None:
+    story.send("a", outcome=UNKNOWN)
+    story.finish("a")
+    assert story.broken == []
+
+
+def test_a_message_whose_completion_is_in_doubt_may_be_gone(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), outcome=UNKNOWN)
+    assert story.broken == []
+
+
+def test_a_message_whose_completion_was_refused_must_still_be_there(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), outcome=NO, error="amqp:internal-error")
+    assert story.broken == ["lost"]
+
+
+def test_a_message_may_end_among_the_dead_letters(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEAD_LETTER)
+    story.finish("a", entity=dead_letters(PLAIN))
+    assert story.broken == []
+
+
+def test_a_dead_letter_that_is_nowhere_is_lost(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEAD_LETTER)
+    assert story.broken == ["lost"]
+
+
+def test_a_deferred_message_that_is_nowhere_is_lost(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEFER)
+    assert story.broken == ["lost"]
+
+
+def test_messages_may_be_lost_on_the_way_to_who_receives_and_deletes(story: Story) -> None:
+    story.send("a", "b", entity=DELETED)
+    story.lose(DELETED, 2)
+    assert story.broken == []
+
+
+def test_no_more_may_be_lost_on_the_way_than_were_on_it(story: Story) -> None:
+    story.send("a", "b", entity=DELETED)
+    story.lose(DELETED, 1)
+    assert story.broken == ["lost"]
+
+
+# --- messages that should not come ---
+
+
+def test_a_message_that_was_refused_must_not_come(story: Story) -> None:
+    story.send("a", outcome=NO, error="amqp:internal-error")
+    story.finish("a")
+    assert story.broken == ["unwanted"]
+
+
+def test_a_message_that_nobody_sent_must_not_come(story: Story) -> None:
+    story.finish("a")
+    assert story.broken == ["unwanted"]
+
+
+@pytest.mark.parametrize("gesture", [Gesture.COMPLETE, Gesture.DEFER, Gesture.DEAD_LETTER])
+def test_a_message_must_not_come_back_after_its_settlement(story: Story, gesture: Gesture) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), gesture)
+    story.finish("a", count=1)
+    assert story.broken == ["returned"]
+
+
+def test_a_message_may_come_back_when_its_completion_is_in_doubt(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), outcome=UNKNOWN)
+    story.finish("a", count=1)
+    assert story.broken == []
+
+
+def test_a_deferred_message_is_fetched(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEFER)
+    story.finish("a", way=Way.FETCH, count=1)
+    assert story.broken == []
+
+
+def test_what_was_received_and_deleted_must_not_come_again(story: Story) -> None:
+    story.send("a", entity=DELETED)
+    story.receive("a", entity=DELETED, way=Way.DELETE)
+    story.receive("a", entity=DELETED, way=Way.DELETE)
+    assert story.broken == ["returned"]
+
+
+def test_who_prefetches_may_find_later_what_came_before_another_completed_it(story: Story) -> None:
+    story.send("a")
+    attached = story.now
+    buffered_until = int(story.now) + LOCK_MS
+    story.wait(LOCK_MS + 1000)
+    story.settle(story.receive("a", count=1))
+    story.receive("a", start=attached, end=story.now + 10, until=buffered_until)
+    assert story.broken == []
+
+
+def test_the_lock_tells_that_a_prefetched_message_came_after_its_completion(story: Story) -> None:
+    story.send("a")
+    attached = story.now
+    story.settle(story.receive("a", count=1))
+    story.wait(1000)
+    story.receive("a", start=attached, end=story.now + 10, until=int(story.now) + LOCK_MS)
+    assert story.broken == ["returned"]
+
+
+# --- numbers and order ---
+
+
+def test_a_number_stands_for_one_message(story: Story) -> None:
+    story.send("a")
+    story.send("b")
+    story.finish("a", first=7)
+    story.finish("b", first=7)
+    assert story.broken == ["numbers"]
+
+
+def test_a_message_is_stored_once(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a", 1), outcome=UNKNOWN)
+    story.finish("a", first=2)
+    assert story.broken == ["numbers"]
+
+
+def test_the_number_of_a_scheduled_message_is_no_other_messages(story: Story) -> None:
+    send = story.send("a", entity=SCHEDULED, due=int(story.now) + 9000, numbers=(5,))
+    story.cancel(send)
+    story.send("b", entity=SCHEDULED)
+    story.finish("b", entity=SCHEDULED, first=5)
+    assert story.broken == ["numbers"]
+
+
+def test_what_is_sent_later_has_the_higher_number(story: Story) -> None:
+    story.send("a")
+    story.send("b")
+    story.finish("b", "a")
+    assert story.broken == ["order"]
+
+
+def test_what_is_sent_at_the_same_time_has_numbers_in_any_order(story: Story) -> None:
+    first = story.send("a")
+    second = story.send("b")
+    story.records[0] = replace(first, end=second.end)
+    story.finish("b", "a")
+    assert story.broken == []
+
+
+# --- sessions ---
+
+
+def test_the_messages_of_a_session_come_in_order(story: Story) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    hold = story.accept()
+    for number, id in enumerate("ab", 1):
+        story.settle(story.receive_of(hold, id, number))
+    assert story.broken == []
+
+
+def test_a_message_of_a_session_must_not_overtake_another(story: Story) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    hold = story.accept()
+    story.settle(story.receive_of(hold, "b", 2))
+    story.settle(story.receive_of(story.accept(), "a", 1))
+    assert story.broken == ["session order"]
+
+
+def test_within_a_hold_numbers_go_up(story: Story) -> None:
+    hold = story.accept()
+    story.send("a", "b", entity=SESSIONS, session="s")
+    story.settle(story.receive_of(hold, "b", 2))
+    story.settle(story.receive_of(hold, "a", 1))
+    assert story.broken == ["session order"]
+
+
+def test_an_abandoned_message_of_a_session_takes_its_old_place(story: Story) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    hold = story.accept()
+    first, second = story.receive_of(hold, "a", 1), story.receive_of(hold, "b", 2)
+    story.settle(first, Gesture.ABANDON)
+    story.settle(second)
+    story.settle(story.receive_of(hold, "a", 1, count=1))
+    assert story.broken == []
+
+
+def test_a_session_has_one_holder(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    first, second = story.accept(), story.accept()
+    story.call(first, "renew")
+    story.settle(story.receive_of(second, "a", 1))
+    assert story.broken == ["session locks"]
+
+
+def test_a_session_goes_from_one_holder_to_the_next(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    story.call(story.accept(), "renew")
+    story.settle(story.receive_of(story.accept(), "a", 1))
+    assert story.broken == []
+
+
+def test_the_state_of_a_session_is_what_was_set(story: Story) -> None:
+    hold = story.accept()
+    story.call(hold, "set", "one")
+    story.call(hold, "set", "two", UNKNOWN)
+    story.call(story.accept(), "get", "one")
+    story.call(story.accept(), "get", "two")
+    assert story.broken == []
+
+
+def test_a_state_that_was_set_is_not_forgotten(story: Story) -> None:
+    hold = story.accept()
+    story.call(hold, "set", "one")
+    story.call(hold, "set", "two")
+    story.call(story.accept(), "get", "one")
+    assert story.broken == ["states"]
+
+
+# --- locks and counts ---
+
+
+def test_a_locked_message_is_with_one_receiver(story: Story) -> None:
+    story.send("a")
+    story.receive("a")
+    story.settle(story.receive("a", count=1))
+    assert story.broken == ["message locks"]
+
+
+def test_a_message_comes_again_when_its_lock_is_over(story: Story) -> None:
+    story.send("a")
+    story.receive("a")
+    story.wait(LOCK_MS)
+    story.settle(story.receive("a", count=1))
+    assert story.broken == []
+
+
+def test_a_lock_that_was_renewed_lasts_longer(story: Story) -> None:
+    story.send("a")
+    first = story.receive("a")
+    story.wait(LOCK_MS - 500)
+    story.renew(first)
+    story.wait(1000)
+    story.settle(story.receive("a", count=1))
+    assert story.broken == ["message locks"]
+
+
+def test_a_restart_ends_locks_and_what_was_not_stored(story: Story) -> None:
+    story.send("a")
+    story.receive("a")
+    story.restart()
+    story.settle(story.receive("a"))
+    assert story.broken == []
+
+
+def test_a_clock_that_jumps_ends_locks(story: Story) -> None:
+    story.send("a")
+    story.receive("a")
+    story.set_clock(30_000)
+    story.set_clock(0)
+    story.settle(story.receive("a", count=1))
+    assert story.broken == []
+
+
+def test_a_clock_that_is_set_back_does_not(story: Story) -> None:
+    story.send("a")
+    story.receive("a")
+    story.set_clock(-30_000)
+    story.wait(LOCK_MS)
+    story.settle(story.receive("a", count=1))
+    assert story.broken == ["message locks"]
+
+
+def test_a_settlement_that_the_store_refused_leaves_the_lock(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), outcome=NO, error="amqp:internal-error")
+    story.settle(story.receive("a", count=1))
+    assert story.broken == ["message locks"]
+
+
+def test_who_has_lost_the_lock_cannot_complete(story: Story) -> None:
+    story.send("a")
+    taken = story.receive("a")
+    story.wait(LOCK_MS + 1)
+    story.settle(taken)
+    assert story.broken == ["message locks"]
+
+
+def test_an_abandoned_message_is_counted(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.ABANDON)
+    story.finish("a", count=0)
+    assert story.broken == ["counts"]
+
+
+def test_a_message_whose_lock_ran_out_is_counted(story: Story) -> None:
+    story.send("a")
+    story.receive("a")
+    story.finish("a", count=0)
+    assert story.broken == ["counts"]
+
+
+def test_a_count_that_was_stored_survives_a_restart(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.ABANDON)
+    story.receive("a", count=1)
+    story.restart()
+    story.finish("a", count=0)
+    assert story.broken == ["counts"]
+
+
+# --- transactions and what is sent as one ---
+
+
+def test_a_transaction_that_was_committed_is_all_there(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", "y")
+    story.finish("x", "y", entity=INVOICES)
+    assert story.broken == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, UNKNOWN])
+def test_half_of_a_transaction_is_none(story: Story, outcome: Outcome) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", "y", outcome=outcome)
+    story.finish("x", entity=INVOICES)
+    assert "transactions" in story.broken
+
+
+def test_a_transaction_in_doubt_whose_messages_came_has_taken_its_order(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", outcome=UNKNOWN)
+    story.finish("x", entity=INVOICES)
+    assert story.broken == []
+    story.finish("order", entity=ORDERS, count=1)
+    assert story.broken == ["returned"]
+
+
+def test_a_transaction_in_doubt_whose_messages_did_not_come_has_left_its_order(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", outcome=UNKNOWN)
+    assert story.broken == ["lost"]
+    story.finish("order", entity=ORDERS, count=1)
+    assert story.broken == []
+
+
+@pytest.mark.parametrize(("commit", "outcome"), [(False, Outcome.OK), (False, UNKNOWN), (True, NO), (True, None)])
+def test_nothing_of_a_transaction_comes_that_was_not_committed(
+    story: Story, commit: bool, outcome: Outcome | None
+) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", commit=commit, outcome=outcome)
+    story.finish("order", entity=ORDERS, count=1)
+    assert story.broken == []
+    story.finish("x", entity=INVOICES)
+    assert story.broken == ["unwanted"]
+
+
+def test_a_batch_in_doubt_comes_whole_or_not_at_all(story: Story) -> None:
+    story.send("a", "b", outcome=UNKNOWN)
+    story.finish("a")
+    assert story.broken == ["together"]
+
+
+def test_a_message_to_a_topic_comes_to_all_subscriptions_or_to_none(story: Story) -> None:
+    story.send("a", entity=TOPIC, outcome=UNKNOWN)
+    story.finish("a", entity=SUBSCRIPTIONS[0])
+    assert story.broken == ["together"]
+    story.finish("a", entity=SUBSCRIPTIONS[1])
+    assert story.broken == []
+
+
+# --- time ---
+
+
+def test_a_scheduled_message_does_not_come_early(story: Story) -> None:
+    due = int(story.now) + 5000
+    story.send("a", entity=SCHEDULED, due=due)
+    story.settle(story.receive("a", entity=SCHEDULED, enqueued=due))
+    assert story.broken == ["schedules"]
+
+
+def test_a_clock_that_jumps_makes_a_message_due(story: Story) -> None:
+    due = int(story.now) + 5000
+    story.send("a", entity=SCHEDULED, due=due)
+    story.set_clock(5000)
+    story.set_clock(0)
+    story.settle(story.receive("a", entity=SCHEDULED, enqueued=due))
+    assert story.broken == []
+
+
+def test_a_scheduled_message_arrives_at_its_time(story: Story) -> None:
+    due = int(story.now) + 5000
+    story.send("a", entity=SCHEDULED, due=due)
+    story.finish("a", entity=SCHEDULED, enqueued=due - 1)
+    assert story.broken == ["schedules"]
+
+
+def test_what_was_taken_back_does_not_come(story: Story) -> None:
+    due = int(story.now) + 5000
+    story.cancel(story.send("a", entity=SCHEDULED, due=due, numbers=(1,)))
+    assert story.broken == []
+    story.finish("a", entity=SCHEDULED, first=2, enqueued=due)
+    assert story.broken == ["schedules"]
+
+
+def test_what_was_not_taken_back_must_come(story: Story) -> None:
+    send = story.send("a", entity=SCHEDULED, due=int(story.now) + 5000, numbers=(1,))
+    story.cancel(send, NO)
+    assert story.broken == ["lost"]
+
+
+def test_a_repetition_is_stored_once(story: Story) -> None:
+    enqueued = [int(story.send(id, entity=UNIQUE, key="k").start) for id in "ab"]
+    story.finish("a", entity=UNIQUE, enqueued=enqueued[0])
+    assert story.broken == []
+    story.finish("b", entity=UNIQUE, first=2, enqueued=enqueued[1])
+    assert story.broken == ["duplicates"]
+
+
+def test_an_id_is_free_again_after_the_window(story: Story) -> None:
+    first = int(story.send("a", entity=UNIQUE, key="k").start)
+    story.wait(WINDOW_MS)
+    second = int(story.send("b", entity=UNIQUE, key="k").start)
+    story.finish("a", entity=UNIQUE, enqueued=first)
+    story.finish("b", entity=UNIQUE, first=2, enqueued=second)
+    assert story.broken == []
+
+
+def test_an_id_is_free_again_after_the_clock_was_beyond_the_window(story: Story) -> None:
+    first = int(story.send("a", entity=UNIQUE, key="k").start)
+    story.set_clock(WINDOW_MS)
+    story.set_clock(0)
+    second = int(story.send("b", entity=UNIQUE, key="k").start)
+    story.finish("a", entity=UNIQUE, enqueued=first)
+    story.finish("b", entity=UNIQUE, first=2, enqueued=second)
+    assert story.broken == []
+
+
+def test_a_repetition_is_not_accepted_in_favour_of_what_is_not_there(story: Story) -> None:
+    story.send("a", entity=UNIQUE, key="k", outcome=NO)
+    story.send("b", entity=UNIQUE, key="k")
+    assert story.broken == ["duplicates"]
+
+
+def test_a_repetition_is_not_dropped_after_the_window(story: Story) -> None:
+    first = int(story.send("a", entity=UNIQUE, key="k").start)
+    story.wait(2 * WINDOW_MS)
+    story.send("b", entity=UNIQUE, key="k")
+    story.finish("a", entity=UNIQUE, enqueued=first)
+    assert story.broken == ["duplicates"]
+
+
+# --- the rest ---
+
+
+def test_what_is_there_and_does_not_come_is_stuck(story: Story) -> None:
+    story.send("a", outcome=UNKNOWN)
+    story.records.append(Leftover(entity=PLAIN, id="a", number=1, state=0, start=story.now, end=story.now))
+    assert story.broken == ["stuck"]
+
+
+def test_a_broker_that_ends_by_itself_is_told(story: Story) -> None:
+    story.records.append(Mishap(text="it ended", start=story.now, end=story.now))
+    assert story.broken == ["broker"]
+
+
+def test_a_history_is_the_same_when_it_is_read_from_its_file(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", "y")
+    story.set_clock(5)
+    story.restart()
+    lines = [dump(record) for record in story.records]
+    assert list(load(lines)) == story.records
+    assert check(load(lines)) == check(story.records)
