@@ -8,13 +8,13 @@ DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
 WORKERS ?= 4
 
-.PHONY: serve test test-spark test-spark-versions check conformance chaos bench bench-peers demo clean
+.PHONY: serve test test-spark test-spark-versions check conformance hostile fuzz chaos bench bench-peers demo clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
 
 # Status 5: what ARGS chooses has no such tests.
-SPARK_TESTS = $(BIN)/python -m pytest -n 2 --dist loadgroup -m spark $(ARGS) || [ $$? -eq 5 ]
+SPARK_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m spark $(ARGS) || [ $$? -eq 5 ]
 
 test: check
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not spark" $(ARGS) || [ $$? -eq 5 ]
@@ -35,6 +35,13 @@ check: $(DEV_STAMP)
 # The same scenarios through every official SDK; writes docs/conformance.md.
 conformance: $(DEV_STAMP)
 	PYTHONPATH=src:tests:tests/sdk $(BIN)/python -m conformance $(ARGS)
+
+# Attacks on a broker that runs; what it must still do after each.
+hostile: $(DEV_STAMP)
+	$(BIN)/python -m hostile $(ARGS)
+
+fuzz: $(DEV_STAMP)
+	$(BIN)/python fuzz $(ARGS)
 
 # Faults of every kind under concurrent clients, and whether every promise was kept.
 chaos: $(DEV_STAMP)

@@ -5,12 +5,14 @@ Any exception but SqlError, when a text is read, and EvaluationError, when it me
 
 from __future__ import annotations
 
-import sys
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
-import atheris
+import atheris  # type: ignore[import-untyped]
+from harness import fuzz
 
 with atheris.instrument_imports(include=["peeklock.broker.rules", "lark"]):
     from peeklock.broker.rules.sql import (
@@ -22,6 +24,9 @@ with atheris.instrument_imports(include=["peeklock.broker.rules", "lark"]):
         compile_action,
         compile_filter,
     )
+
+
+CASES = Path(__file__).parents[1] / "tests" / "broker" / "rules" / "cases"
 
 
 class Properties:
@@ -62,16 +67,27 @@ class Properties:
 
 
 def check(data: bytes) -> None:
-    text = atheris.FuzzedDataProvider(data).ConsumeUnicode(2048)
+    text = data.decode(errors="replace")
     for compile_text in (compile_filter, compile_action):
         with suppress(SqlError, EvaluationError):
             compile_text(text, {"p": "a%", "q": 1})(Properties())
 
 
-def main() -> None:
-    atheris.Setup(sys.argv, check)
-    atheris.Fuzz()
+def examples() -> list[bytes]:
+    """The expressions of the tests' case files."""
+    found: dict[str, None] = {}
+    for path in sorted(CASES.glob("*.json")):
+        for case in json.loads(path.read_text()):
+            found |= {case[key]: None for key in ("filter", "action") if isinstance(case.get(key), str)}
+    return [text.encode(errors="replace") for text in found]
+
+
+WORDS = (
+    *(" AND ", " OR ", " NOT ", " IS NULL", " IS NOT NULL", " IN (", " NOT IN (", " LIKE ", " ESCAPE '", "EXISTS("),
+    *("SET ", "REMOVE ", "sys.", "user.", "newid()", "property(", "TRUE", "FALSE", "NULL", "@p", "[a b]", '"a"'),
+    *("<>", "!=", "<=", ">=", "||", "0x1F", "9223372036854775807", "-9223372036854775808", "1e308", "'%_'", "''"),
+)
 
 
 if __name__ == "__main__":
-    main()
+    fuzz(check, examples(), WORDS)

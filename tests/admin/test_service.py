@@ -15,7 +15,7 @@ from peeklock.admin.resources import Resources
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
 from peeklock.broker.settings import PROFILES
 from peeklock.store.base import StoreError, StoreFull
-from raw_client import eventually
+from raw_client import dial, eventually
 from server.held_store import HeldStore
 from serving import BrokerThread, ServedBroker, StartBroker
 
@@ -415,11 +415,47 @@ def test_every_change_is_one_line_with_who_and_what_and_no_secret(
     atom.put("/orders", queue())
     atom.get("/orders")
     atom.delete("/orders")
-    records = [record for record in caplog.records if record.name == "peeklock.admin.service"]
+    told = [record for record in caplog.records if record.name == "peeklock.admin.service"]
+    records = [record for record in told if record.getMessage() != "request refused"]
     assert [record.getMessage() for record in records] == ["queue created", "queue updated", "queue deleted"]
     assert {str(record.fields) for record in records} == {  # type: ignore[attr-defined]
         "{'entity': 'orders', 'by': 'RootManageSharedAccessKey'}"
     }
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.message == "request refused"]
+
+
+def test_a_refusal_is_a_line_that_says_who_asked_for_what(atom: AtomClient, caplog: pytest.LogCaptureFixture) -> None:
+    atom.ask("GET", "/orders?api-version=2021-05", Authorization="nonsense")
+    (record,) = refusals(caplog)
+    fields = record.fields  # type: ignore[attr-defined]
+    assert record.levelno == logging.WARNING
+    assert fields["peer"].startswith("127.0.0.1:")
+    assert (fields["request"], fields["status"]) == ("GET /orders", 401)
+    assert "shared access signature" in fields["reason"]
+
+
+def test_to_look_for_what_is_not_there_is_no_warning(atom: AtomClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="peeklock")
+    assert atom.get("/nowhere").status == 404
+    assert [record.levelno for record in refusals(caplog)] == [logging.INFO]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    atom: AtomClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("peeklock.admin.service.BODY_SECONDS", 0.05)
+    stream = dial(atom.port)
+    stream.sendall(
+        f"PUT /slow?api-version=2021-05 HTTP/1.1\r\nHost: here\r\nAuthorization: {atom.token()}\r\n"
+        "Content-Length: 100\r\n\r\n<".encode()
+    )
+    assert stream.recv(65536).startswith(b"HTTP/1.1 408")
+    assert [record.fields["status"] for record in refusals(caplog)] == [408]  # type: ignore[attr-defined]
+    assert atom.get("/slow").status == 404
+    stream.close()
 
 
 def test_a_topic_of_the_configuration_is_shown_like_any_other(start_broker: StartBroker) -> None:

@@ -148,7 +148,7 @@ def test_bodies_tokens_and_keys_are_not_logged(serve: Serve) -> None:
     raw.refusal(raw.sender(), b"MARKER" * 100_000)
     raw.stream.sendall(b"MARKER MARKER MARKER")
     raw.closed_with()
-    assert get(broker.port, "/MARKER?sig=MARKER", Authorization="SharedAccessSignature sig=MARKER")[0] == 401
+    assert get(broker.port, "/orders?sig=MARKER", Authorization="SharedAccessSignature sig=MARKER")[0] == 401
     assert broker.stop() == 0
     assert "<- Transfer" in broker.log
     assert "-> Disposition" in broker.log

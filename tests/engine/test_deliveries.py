@@ -21,6 +21,7 @@ from peeklock.amqp.performatives import (
     TransactionalState,
     Transfer,
 )
+from peeklock.engine import links
 from peeklock.engine.connection import Settings
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import IncomingDisposed, LinkDetached, OutgoingDisposed, SessionEnded
@@ -641,3 +642,72 @@ def test_a_drain_survives_the_wrap_around_of_the_delivery_count() -> None:
     sender.drained()
     pair.pump()
     assert (receiver.delivery_count, receiver.credit) == (8, 0)
+
+
+# --- messages that are not whole yet ---
+
+
+def test_messages_that_are_not_whole_are_held_up_to_a_limit_for_all_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "MAX_PARTIAL_BYTES", 3 * (1000 + links.PART_BYTES))
+    peer = Peer()
+    peer.begin()
+    for handle in range(4):
+        peer.attach(handle, name=f"link-{handle}")
+    for handle in range(3):
+        assert peer.send(0, transfer(handle, handle=handle, more=True), bytes(1000)) == []
+    (detached,) = peer.send(0, transfer(3, handle=3, more=True), bytes(1000))
+    assert isinstance(detached, LinkDetached)
+    assert detached.error is not None
+    assert detached.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
+    (whole,) = peer.send(0, transfer(None, handle=0, more=False), b"")
+    assert len(whole.payload) == 1000
+
+
+@pytest.mark.parametrize("end", ["whole", "aborted", "detached", "ended", "closed", "lost"])
+def test_a_message_that_is_not_whole_costs_nothing_after_its_end(end: str) -> None:
+    peer = Peer()
+    session = peer.begin()
+    link = peer.attach(0)
+    peer.send(0, transfer(0, more=True), bytes(1000))
+    assert peer.engine.partial_bytes > 1000
+    match end:
+        case "whole":
+            peer.send(0, transfer(None, more=False), b"")
+        case "aborted":
+            peer.send(0, transfer(None, more=False, aborted=True), b"")
+        case "detached":
+            link.detach()
+        case "ended":
+            session.end()
+        case "closed":
+            peer.engine.close()
+        case "lost":
+            peer.engine.lost()
+    assert peer.engine.partial_bytes == 0
+
+
+def test_frames_without_payload_are_not_kept() -> None:
+    peer = Peer()
+    peer.begin()
+    peer.attach(0)
+    peer.send(0, transfer(0, more=True), b"a")
+    held = peer.engine.partial_bytes
+    for _ in range(10):
+        peer.send(0, transfer(None, more=True), b"")
+    assert peer.engine.partial_bytes == held
+    (delivery,) = peer.send(0, transfer(None, more=False), b"b")
+    assert delivery.payload == b"ab"
+
+
+def test_a_connection_whose_transport_is_gone_keeps_and_says_nothing() -> None:
+    peer = Peer()
+    session = peer.begin()
+    link = peer.attach(0)
+    peer.send(0, transfer(0))
+    peer.raw(b"\x00\x00\x10\x00\x02")
+    peer.engine.lost()
+    assert peer.engine.ended
+    assert not link.attached
+    assert not session.incoming_unsettled
+    assert peer.engine.take_output() == []
+    assert peer.engine.receive(b"\x00" * 8) == []

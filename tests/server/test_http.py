@@ -16,7 +16,18 @@ from peeklock.nodes.receiving import ReceivingNode
 from peeklock.server.http import WRITE_PART
 from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
-from raw_client import HOST, PATIENCE, RawClient, WebSocketStream, body_of, eventually, get, health
+from raw_client import (
+    HOST,
+    PATIENCE,
+    RawClient,
+    WebSocketStream,
+    body_of,
+    dial,
+    eventually,
+    get,
+    health,
+    read_to_end,
+)
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
 
@@ -240,3 +251,49 @@ def test_a_websocket_is_not_read_while_its_messages_wait_for_the_store(start_bro
     assert broker.call(lambda: shell.peer.unsaved_bytes) < 2_000_000
     broker.call(store.let_go)
     eventually(lambda: broker.call(lambda: broker.broker.namespace.queue("queue").counters.active) == 20)
+
+
+# --- the log ---
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
+    return [record.fields for record in caplog.records if record.message == "request refused"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET \x00 nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /" + b"a" * 10_000 + b" HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_request_that_is_no_http_is_one_line_without_a_trace(
+    port: int, caplog: pytest.LogCaptureFixture, request_bytes: bytes
+) -> None:
+    stream = dial(port)
+    stream.sendall(request_bytes)
+    assert b" 400 " in read_to_end(stream)
+    (fields,) = refusals(caplog)
+    assert (fields["peer"], fields["status"]) == (HOST, 400)
+    assert not any(record.exc_info for record in caplog.records)
+    assert len(str(fields["reason"])) <= 200
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [(b"\x81\x80\x00\x00\x00\x00", "text"), (b"\x83\x80\x00\x00\x00\x00", "opcode")],
+    ids=["text", "unknown"],
+)
+def test_the_log_says_why_a_websocket_was_closed(
+    port: int, caplog: pytest.LogCaptureFixture, frame: bytes, reason: str
+) -> None:
+    stream = WebSocketStream(port)
+    stream.socket.sock.sendall(frame)
+    with suppress(websocket.WebSocketException, OSError):
+        while stream.recv(1):
+            pass
+    (record,) = eventually(lambda: [record for record in caplog.records if record.message == "websocket closed"])
+    fields = record.fields  # type: ignore[attr-defined]
+    assert str(fields["peer"]).endswith("(websocket)")
+    assert reason in str(fields["reason"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -263,18 +264,70 @@ def test_an_http_connection_that_stays_idle_is_hung_up_on(start_broker: StartBro
     assert b"healthy" in read_to_end(stream)
 
 
+def dropped(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """What the log says of connections that were hung up on: who, and why."""
+    found = [record for record in caplog.records if record.message in ("connection dropped", "connection refused")]
+    return [(record.fields["peer"], record.fields["reason"]) for record in found]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"", "it said nothing in time"),
+        (b"AM", "it did not say in time what it speaks"),
+        (b"GET /health HTTP/1.1\r\nHo", "its request did not come in time"),
+        (AMQP_HEADER, "the connection was not opened in time"),
+    ],
+)
+def test_the_log_says_who_was_hung_up_on_and_why(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, said: bytes, reason: str
+) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    stream = dial(port)
+    name = "{}:{}".format(*stream.getsockname())
+    stream.sendall(said)
+    read_to_end(stream)
+    assert dropped(caplog) == [(name, reason)]
+
+
+def test_the_log_says_whose_tls_handshake_failed(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="peeklock")
+    stream = dial(port)
+    name = "{}:{}".format(*stream.getsockname())
+    stream.sendall(b"\x16" + b"\x00" * 200)
+    read_to_end(stream)
+    (record,) = eventually(
+        lambda: [record for record in caplog.records if record.message == "connection not established"]
+    )
+    assert record.fields["peer"] == name  # type: ignore[attr-defined]
+
+
+def test_an_http_connection_that_was_used_is_hung_up_on_without_a_line(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = start_broker(data=None, limits=HASTY).broker.port
+    stream = dial(port)
+    stream.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert b"healthy" in read_to_end(stream)
+    assert dropped(caplog) == []
+
+
 # --- how many ---
 
 
 @pytest.mark.parametrize("said", [b"", b"AM", b"\x16\x03", AMQP_HEADER, b"GET /health HTTP/1.1\r\n"])
-def test_too_many_connections_are_refused_until_one_goes(start_broker: StartBroker, said: bytes) -> None:
+def test_too_many_connections_are_refused_until_one_goes(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, said: bytes
+) -> None:
     broker = start_broker(data=None, limits=Limits(max_connections=2))
     port = broker.broker.port
     first, second = dial(port), dial(port)
     for stream in (first, second):
         stream.sendall(said)
     third = dial(port)
+    name = "{}:{}".format(*third.getsockname())
     assert is_hung_up_on(third)
+    assert (name, "too many are open") in dropped(caplog)
     first.close()
 
     def is_served() -> bool:

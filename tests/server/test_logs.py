@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.server.logs import LogfmtFormatter, configure_logging, event, redact
+from peeklock.server.logs import FloodFilter, LogfmtFormatter, configure_logging, event, redact
+from raw_client import eventually
 
 SIGNATURE = "abcDEF123%2Bxyz%3D"
 KEY = "c2VjcmV0LWtleS12YWx1ZQ+/=="
@@ -190,3 +192,63 @@ def test_a_level_that_does_not_exist_is_refused() -> None:
     message = "the log level 'loud' is not known: it is one of debug, info, warning, error"
     with pytest.raises(ValueError, match=message):
         configure_logging("loud")
+
+
+# --- floods ---
+
+
+def flooding(most: int, seconds: float = 60.0) -> tuple[logging.Logger, list[logging.LogRecord]]:
+    """A logger of its own behind a filter, and what passes."""
+    written: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = written.append  # type: ignore[method-assign]
+    handler.addFilter(FloodFilter(most, seconds))
+    logger = logging.getLogger(f"flooded.{id(written)}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(handler)
+    return logger, written
+
+
+def test_of_lines_that_clients_cause_only_some_that_are_alike_are_written() -> None:
+    logger, written = flooding(3)
+    for port in range(10):
+        event(logger, logging.WARNING, "refused", peer=f"10.0.0.1:{port}")
+    assert len(written) == 3
+    event(logger, logging.WARNING, "refused", peer="10.0.0.2:1")
+    event(logger, logging.WARNING, "dropped", peer="10.0.0.1:1")
+    assert len(written) == 5
+
+
+def test_lines_that_no_client_causes_are_all_written() -> None:
+    logger, written = flooding(3)
+    for number in range(10):
+        event(logger, logging.INFO, "queue created", entity=f"q{number}", by="somebody")
+    assert len(written) == 10
+
+
+def test_how_many_lines_were_left_out_is_said_and_then_they_are_written_again() -> None:
+    logger, written = flooding(3, seconds=0.05)
+    for port in range(10):
+        event(logger, logging.WARNING, "refused", peer=f"10.0.0.1:{port}")
+    eventually(lambda: len(written) == 4)
+    assert written[-1].getMessage() == "refused: further lines were left out"
+    assert written[-1].fields == {"address": "10.0.0.1", "lines": 7}  # type: ignore[attr-defined]
+    event(logger, logging.WARNING, "refused", peer="10.0.0.1:1")
+    assert len(written) == 5
+
+
+def test_lines_that_come_now_and_then_are_never_left_out() -> None:
+    logger, written = flooding(1, seconds=0.0)
+    for _ in range(5):
+        time.sleep(0.001)
+        event(logger, logging.WARNING, "refused", peer="10.0.0.1:1")
+    assert len(written) == 5
+
+
+def test_lines_from_very_many_addresses_share_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peeklock.server.logs._MAX_KINDS", 5)
+    logger, written = flooding(2)
+    for number in range(20):
+        event(logger, logging.WARNING, "refused", peer=f"10.0.0.{number}:1")
+    assert len(written) == 5 + 2

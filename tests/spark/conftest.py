@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,23 +29,20 @@ CONFIG = {
 
 STARTS_SPARK = ("cluster", "demo", "examples_spark", "faults", "pipeline_", "session", "source")
 """Of modules: parts of the names of those that start a Spark in a process of its own."""
-TAKE_LONG = ("cluster", "faults")
+TAKE_LONG = ("faults", "cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a Spark are run after all the rest, in two processes: those with a Spark of their own in one."""
+    """Tests that start a Spark are run after all the rest, by two processes, a module at a time."""
     folder = Path(__file__).parent
     for item in items:
-        if folder not in item.path.parents:
-            continue
-        starts = any(item.path.name.startswith(f"test_{part}") for part in STARTS_SPARK)
-        shares = "spark" in getattr(item, "fixturenames", ())
-        if starts or shares:
+        if folder in item.path.parents and (_is_of(item, STARTS_SPARK) or "spark" in getattr(item, "fixturenames", ())):
             item.add_marker("spark")
-            is_long = any(item.path.name.startswith(f"test_{part}") for part in TAKE_LONG)
-            item.add_marker(
-                pytest.mark.xdist_group("a Spark for all" if shares and not is_long else "Sparks of their own")
-            )
+    items.sort(key=lambda item: not _is_of(item, TAKE_LONG))  # first, so that nobody waits for them at the end
+
+
+def _is_of(item: pytest.Item, modules: Iterable[str]) -> bool:
+    return any(item.path.name.startswith(f"test_{part}") for part in modules)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import Namespace
 from peeklock.server.http import Handler
 from peeklock.server.logs import event
+from peeklock.server.peers import peer_name
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,10 @@ T = TypeVar("T")
 
 LATEST_VERSION: Final = "2024-05"
 MAX_PAGE: Final = 100
+BODY_SECONDS: Final = 20.0
+"""For a body to come, from the first of its bytes to the last."""
+_MAX_SHOWN: Final = 200
+"""Characters of a path or a reason in the log."""
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 
@@ -103,7 +109,7 @@ class AtomService:
 
     async def _put(self, request: web.Request, resource: Resource, claim: Claim, place: Place) -> web.Response:
         """Create, or with `If-Match` update."""
-        body = await request.read()
+        body = await _body(request)
         expected = request.headers.get("If-Match")
         try:
             former = resource.look()
@@ -151,6 +157,14 @@ class AtomService:
     def _tell(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
         by = key_name(request.headers["Authorization"])
         event(log, logging.INFO, f"{KINDS[type(definition)]} {what}", entity=resource.path, by=by)
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise Refused(HTTPStatus.REQUEST_TIMEOUT, f"The body did not come within {BODY_SECONDS:g} seconds.") from None
 
 
 def _entry(entry: Entry, place: Place, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
@@ -203,8 +217,22 @@ def _refusal(failure: Exception, request: web.Request) -> web.Response:
     sub_code = _first(SUB_CODES, failure) or status * 100
     if sentence[-1:].isalnum():
         sentence += "."
+    _tell_refused(request, status, sentence)
     body = write_error(status, sub_code, f"{status.phrase}. {sentence}", request.path)
     return web.Response(body=body.encode(), status=status, headers={"Content-Type": ERROR_TYPE})
+
+
+def _tell_refused(request: web.Request, status: HTTPStatus, sentence: str) -> None:
+    """To look for what is not there is usual; everything else says that somebody does something wrong."""
+    event(
+        log,
+        logging.INFO if status == HTTPStatus.NOT_FOUND else logging.WARNING,
+        "request refused",
+        peer=peer_name(request.transport),
+        request=f"{request.method} {request.rel_url.raw_path}"[:_MAX_SHOWN],
+        status=int(status),
+        reason=sentence.partition("\n")[0][:_MAX_SHOWN],
+    )
 
 
 def _first(table: Mapping[type[Exception], T], failure: Exception) -> T | None:

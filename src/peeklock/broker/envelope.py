@@ -333,7 +333,7 @@ def _read_header(encoded: bytes) -> tuple[int | None, int | None]:
             raise DecodeError(f"header.{name} is not a number")
     # The default priority needs no keeping: a header without one means the same (3.2.1).
     read = (None if priority in (None, _DEFAULT_PRIORITY) else int(priority), int(ttl_ms) if ttl_ms else None)
-    if len(_headers) < 1024:
+    if len(_headers) < 1024 and len(encoded) <= 256:
         _headers[encoded] = read
     return read
 

@@ -80,6 +80,8 @@ class Connection:
         """Sessions with dispositions that have not been written yet."""
         self.congested = False
         """Set by the owner while its transport is full: nothing new is sent into it."""
+        self.partial_bytes = 0
+        """Held of messages that are not whole yet, on all links."""
         self.remote_open: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self._handshake = Handshake(sasl, self.out, is_server=is_server)
@@ -147,6 +149,13 @@ class Connection:
         self.send(0, Close(error=error))
         self.state = step(CONNECTION, self.state, ConnectionInput.SEND_CLOSE)
         self._forget_sessions()  # what is still on its way is of no use any more
+
+    def lost(self) -> None:
+        """The transport is gone: nothing is said any more, and nothing is kept."""
+        self.state = ConnectionState.ENDED
+        self._buffer = b""
+        self.out.clear()
+        self._forget_sessions()
 
     def take_output(self) -> list[bytes]:
         """What must be written now. The caller owns the list."""

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 MAX_UNSETTLED = 65536
 """Deliveries one link may have in the air; beyond them nothing is sent, whatever the credit says."""
+MAX_PARTIAL_BYTES = 128 * 1024 * 1024
+"""Of messages that are not whole yet, on all links of a connection: whoever begins more of them loses the link."""
+PART_BYTES = 64
+"""What a frame of such a message costs beside its payload, about."""
 
 
 class Link:
@@ -236,7 +240,7 @@ class Sender(Link):
 class Receiver(Link):
     """A link we receive on."""
 
-    __slots__ = ("_parts", "_size", "credit", "delivery_count", "drain", "max_message_size", "partial")
+    __slots__ = ("_held", "_parts", "_size", "credit", "delivery_count", "drain", "max_message_size", "partial")
     is_sender = False
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
@@ -249,6 +253,8 @@ class Receiver(Link):
         """The first frame of a delivery that is not whole yet."""
         self._parts: list[bytes] = []
         self._size = 0
+        self._held = 0
+        """What the parts cost."""
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         """Let the sender send `credit` more messages from now on. Without effect on a link that is gone."""
@@ -291,18 +297,18 @@ class Receiver(Link):
                 f"delivery {fields.delivery_id} started before delivery {first.delivery_id} was whole",
             )
         if fields.aborted:
-            self._forget_partial()
+            self.forget_partial()
             return None
         self._size += end - fields.payload_at
         oversize = 0 < self.max_message_size < self._size
         if oversize:
-            self._parts.clear()  # too large already: count on, keep nothing
-        else:
-            self._parts.append(data[fields.payload_at : end])
+            self._let_go()  # too large already: count on, keep nothing
+        elif fields.payload_at < end:
+            self._keep(data[fields.payload_at : end])
         if fields.more:
             return None
         payload = b"".join(self._parts)
-        self._forget_partial()
+        self.forget_partial()
         assert first.delivery_id is not None
         assert first.delivery_tag is not None
         return IncomingDelivery(
@@ -316,12 +322,30 @@ class Receiver(Link):
             oversize,
         )
 
+    def forget_partial(self) -> None:
+        """The delivery that is not whole yet will not be, or just became so."""
+        self.partial = None
+        self._size = 0
+        self._let_go()
+
     def _send_attach(self, attach: Attach) -> None:
         super()._send_attach(attach)
         if self.state is LinkState.ATTACHED:
             self.session.start_receiving(self)
 
-    def _forget_partial(self) -> None:
-        self.partial = None
+    def _keep(self, part: bytes) -> None:
+        cost = len(part) + PART_BYTES
+        connection = self.session.connection
+        if connection.partial_bytes + cost > MAX_PARTIAL_BYTES:
+            raise DetachLink(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"the messages that are not whole yet have more than {MAX_PARTIAL_BYTES} bytes",
+            )
+        self._parts.append(part)
+        self._held += cost
+        connection.partial_bytes += cost
+
+    def _let_go(self) -> None:
         self._parts = []
-        self._size = 0
+        self.session.connection.partial_bytes -= self._held
+        self._held = 0

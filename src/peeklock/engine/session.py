@@ -200,8 +200,10 @@ class Session:
 
     def forget_deliveries(self, link: Link) -> None:
         """The link is closing: nothing more is taken on it, and nothing is left to settle."""
-        if link.remote is not None and not link.is_sender:
-            self._receiving.pop(link.remote.handle, None)
+        if isinstance(link, Receiver):
+            link.forget_partial()
+            if link.remote is not None:
+                self._receiving.pop(link.remote.handle, None)
         unsettled: dict[int, Any] = self.outgoing_unsettled if link.is_sender else self.incoming_unsettled
         for delivery_id in [key for key, delivery in unsettled.items() if delivery.link is link]:
             del unsettled[delivery_id]
@@ -408,6 +410,8 @@ class Session:
     def _forget_links(self) -> None:
         for link in self._by_handle.values():
             link.state = LinkState.DETACHED
+            if isinstance(link, Receiver):
+                link.forget_partial()
         self._awaited.clear()
         self._by_remote_handle.clear()
         self._receiving.clear()

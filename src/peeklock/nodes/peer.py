@@ -105,7 +105,9 @@ class Peer:
 
     def add_claim(self, claim: Claim) -> None:
         self.claims.add(claim)
-        if claim.expires_at is not None and (self._expiry is None or claim.expires_at < self._expiry.at):
+        if claim.expires_at is not None and (
+            self._expiry is None or claim.expires_at + EXPIRY_GRACE_MS < self._expiry.at
+        ):
             self._expect_expiry()
 
     def scope(self, entity: str, link: Link) -> Scope:

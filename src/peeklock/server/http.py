@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.http import HttpProcessingError
 
 from peeklock.broker.namespace import Namespace
 from peeklock.server.limits import Limits
-from peeklock.server.shell import Shell, peer_name
+from peeklock.server.logs import event
+from peeklock.server.peers import peer_name
+from peeklock.server.shell import Shell
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,7 @@ MAX_BODY: Final = 1024 * 1024
 MAX_WEBSOCKET_MESSAGE: Final = 4 * 1024 * 1024
 WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting to be written to a WebSocket above which nothing new is sent into it."""
+_MAX_REASON: Final = 200
 WRITE_PART: Final = 256 * 1024
 """A WebSocket message that we write is no larger; where it is cut means nothing."""
 
@@ -47,7 +51,9 @@ class HttpService:
         self._on_gone = on_gone
         self._limits = limits
         self._websockets = 0
-        app = web.Application(client_max_size=MAX_BODY)
+        self._silent: dict[asyncio.Protocol, FirstRequest] = {}
+        """Connections whose first request has not come yet."""
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request])
         for path, page in pages.items():
             app.router.add_get(path, _unless_administered(page, administration))
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
@@ -57,6 +63,7 @@ class HttpService:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_ServerLog(log),
             handle_signals=False,
             keepalive_timeout=limits.first_bytes_seconds,
             shutdown_timeout=limits.closing_seconds,
@@ -77,7 +84,14 @@ class HttpService:
     def protocol(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        return server()
+        return FirstRequest(server(), self._silent, self._limits.first_bytes_seconds)
+
+    @web.middleware
+    async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        first = self._silent.get(request.protocol)
+        if first is not None:
+            first.came()
+        return await handler(request)
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(
@@ -106,6 +120,9 @@ class HttpService:
                 message = await socket.receive()
                 if message.type is WSMsgType.TEXT:
                     transport.close_code = WSCloseCode.UNSUPPORTED_DATA
+                    event(log, logging.WARNING, "websocket closed", peer=name, reason="a message of text came")
+                elif message.type is WSMsgType.ERROR:
+                    event(log, logging.WARNING, "websocket closed", peer=name, reason=str(message.data))
                 if message.type is not WSMsgType.BINARY:
                     break
                 shell.data_received(message.data)
@@ -115,6 +132,70 @@ class HttpService:
             transport.close()
             await writer
         return socket
+
+
+class FirstRequest(asyncio.Protocol):
+    """Stands before the server's protocol, and says in the log when the first request did not come in time.
+
+    For later ones the server has a limit of its own; that a connection stays idle is usual, and not worth a line.
+    """
+
+    def __init__(self, inner: asyncio.Protocol, silent: dict[asyncio.Protocol, FirstRequest], seconds: float) -> None:
+        self._inner = inner
+        self._silent = silent
+        self._seconds = seconds
+        self.data_received = inner.data_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._silent[self._inner] = self
+        self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
+        self._inner.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.came()
+        self._inner.connection_lost(exc)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def came(self) -> None:
+        """The request has, or never will."""
+        self._deadline.cancel()
+        self._silent.pop(self._inner, None)
+
+    def _give_up(self) -> None:
+        peer = peer_name(self._transport)
+        event(log, logging.WARNING, "connection dropped", peer=peer, reason="its request did not come in time")
+        self.came()
+        self._transport.abort()
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """What the HTTP server logs. A request that is no HTTP is the client's mistake: one line, and no trace of ours."""
+
+    def debug(self, msg: object, *args: object, exc_info: object = None, **fields: Any) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            self._tell(args, exc_info)
+        else:
+            super().debug(msg, *args, exc_info=exc_info, **fields)  # type: ignore[arg-type]
+
+    def exception(self, msg: object, *args: object, exc_info: object = True, **fields: Any) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            self._tell(args, exc_info)
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **fields)  # type: ignore[arg-type]
+
+    def _tell(self, args: tuple[object, ...], error: HttpProcessingError) -> None:
+        """The server gives where the request came from, without the port."""
+        reason = error.message.partition("\n")[0][:_MAX_REASON]
+        event(log, logging.WARNING, "request refused", peer=args[0] if args else None, status=error.code, reason=reason)
 
 
 def _unless_administered(page: Handler, administration: Handler | None) -> Handler:

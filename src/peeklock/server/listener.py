@@ -15,6 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
+from peeklock.server.logs import event
+from peeklock.server.peers import name_of, peer_name, socket_name
+
 log = logging.getLogger(__name__)
 
 TLS_RECORD: Final = b"\x16"
@@ -77,7 +80,7 @@ class Listener:
     def _accept(self) -> None:
         for _ in range(BACKLOG):
             try:
-                connection, _address = self._socket.accept()
+                connection, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -88,18 +91,24 @@ class Listener:
                 self._loop.call_later(1.0, self._accept_again)
                 return
             if not self._has_room():
-                log.warning("connection refused: too many are open")
+                event(log, logging.WARNING, "connection refused", peer=name_of(address), reason="too many are open")
                 connection.close()
                 continue
             connection.setblocking(False)
             with suppress(OSError):  # gone again already
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._looking[connection] = self._loop.call_later(self._patience, self._hang_up, connection)
+            self._looking[connection] = self._loop.call_later(
+                self._patience, self._give_up, connection, name_of(address)
+            )
             self._loop.add_reader(connection, self._look, connection)
 
     def _accept_again(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket, self._accept)
+
+    def _give_up(self, connection: socket.socket, peer: str) -> None:
+        _tell_dropped(peer, "it said nothing in time")
+        self._hang_up(connection)
 
     def _hang_up(self, connection: socket.socket) -> None:
         self._forget(connection)
@@ -125,6 +134,7 @@ class Listener:
         task.add_done_callback(self._starting.discard)
 
     async def _start(self, connection: socket.socket, with_tls: bool) -> None:
+        peer = socket_name(connection)
         try:
             await self._loop.connect_accepted_socket(
                 lambda: Sniffer(self._amqp, self._http, self._patience, self._sniffers),
@@ -133,7 +143,7 @@ class Listener:
                 ssl_handshake_timeout=self._patience if with_tls else None,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
-            log.info("connection not established: %s", error)
+            event(log, logging.INFO, "connection not established", peer=peer, reason=str(error) or "it was hung up")
             connection.close()
 
 
@@ -149,7 +159,7 @@ class Sniffer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._deadline = asyncio.get_running_loop().call_later(self._patience, self.hang_up)
+        self._deadline = asyncio.get_running_loop().call_later(self._patience, self._give_up)
         self._sniffers.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -158,6 +168,10 @@ class Sniffer(asyncio.Protocol):
     def hang_up(self) -> None:
         self._forget()
         self._transport.abort()
+
+    def _give_up(self) -> None:
+        _tell_dropped(peer_name(self._transport), "it did not say in time what it speaks")
+        self.hang_up()
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
@@ -173,3 +187,7 @@ class Sniffer(asyncio.Protocol):
     def _forget(self) -> None:
         self._deadline.cancel()
         self._sniffers.discard(self)
+
+
+def _tell_dropped(peer: str, reason: str) -> None:
+    event(log, logging.WARNING, "connection dropped", peer=peer, reason=reason)

@@ -3,8 +3,9 @@
     2026-01-01T00:00:00.000Z INFO  peeklock.server listening host=127.0.0.1 port=5672
 
 Built on the standard `logging`, so that what libraries log takes the same form. Whatever arrives, a record
-stays one line (line ends and control characters are escaped) and keys and signatures are masked. What is
-worth logging is for others to decide; bodies and tokens are not.
+stays one line (line ends and control characters are escaped) and keys and signatures are masked. Lines that clients
+cause (they have the field `peer`) cannot fill the disk: of those that are alike and come from one address some are
+written, the rest is a number. What is worth logging is for others to decide; bodies and tokens are not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import threading
 import time
 from collections.abc import Mapping
 
@@ -22,6 +24,11 @@ LEVELS: dict[str, int] = {
     "error": logging.ERROR,
 }
 MASK = "***"
+MAX_ALIKE = 50
+"""Lines of one event that clients at one address may cause within `ALIKE_SECONDS`."""
+ALIKE_SECONDS = 10.0
+_MAX_KINDS = 1000
+"""Events and addresses that are counted apart; beyond them addresses share a count."""
 
 _LEVEL_NAMES = {
     logging.DEBUG: "DEBUG",
@@ -30,6 +37,8 @@ _LEVEL_NAMES = {
     logging.ERROR: "ERROR",
     logging.CRITICAL: "FATAL",
 }
+_Kind = tuple[str, int, str, str]
+"""Logger, level, event and the client's address without its port: lines of one kind are alike."""
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BARE = re.compile(r"[^\s\"=\\]+")
 # The name of a secret, then "=" or ":" or its URL form, then the secret. A key ends where a field of a
@@ -55,6 +64,7 @@ def configure_logging(level: str) -> None:
         raise ValueError(f"the log level {level!r} is not known: it is one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogfmtFormatter())
+    handler.addFilter(FloodFilter())
     root = logging.getLogger()
     for former in [each for each in root.handlers if isinstance(each.formatter, LogfmtFormatter)]:
         root.removeHandler(former)
@@ -80,6 +90,56 @@ def event(logger: logging.Logger, level: int, name: str, /, **fields: object) ->
 def redact(text: str) -> str:
     """The text with what looks like a SAS key or signature masked."""
     return _SECRETS.sub(lambda match: f"{match[1] or match[2]}{MASK}", text)
+
+
+class FloodFilter(logging.Filter):
+    """Leaves out what clients cause too often, and says at the end of the time how many lines that were."""
+
+    def __init__(self, most: int = MAX_ALIKE, seconds: float = ALIKE_SECONDS) -> None:
+        super().__init__()
+        self._most = most
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._seen: dict[_Kind, tuple[float, int]] = {}
+        """Since when, and how many."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        fields = getattr(record, "fields", None)
+        if not isinstance(fields, Mapping) or "peer" not in fields:
+            return True
+        kind = record.name, record.levelno, str(record.msg), str(fields["peer"]).rpartition(":")[0]
+        now = time.monotonic()
+        with self._lock:
+            if len(self._seen) >= _MAX_KINDS and kind not in self._seen:
+                self._forget(now)
+                if len(self._seen) >= _MAX_KINDS:
+                    kind = (*kind[:3], "")
+            since, seen = self._seen.get(kind, (now, 0))
+            if self._is_over(since, seen, now):
+                since, seen = now, 0
+            seen += 1
+            self._seen[kind] = since, seen
+        if seen == self._most + 1:
+            # A thread, because there is no loop where there is a log; at most one for each kind of line.
+            timer = threading.Timer(self._seconds, self._tell, (kind,))
+            timer.daemon = True
+            timer.start()
+        return seen <= self._most
+
+    def _is_over(self, since: float, seen: int, now: float) -> bool:
+        """Whether it counts anew. Where lines are left out it does when that has been said."""
+        return seen <= self._most and now - since > self._seconds
+
+    def _forget(self, now: float) -> None:
+        for kind, (since, seen) in list(self._seen.items()):
+            if self._is_over(since, seen, now):
+                del self._seen[kind]
+
+    def _tell(self, kind: _Kind) -> None:
+        with self._lock:
+            left_out = self._seen.pop(kind)[1] - self._most
+        name, level, what, address = kind
+        event(logging.getLogger(name), level, f"{what}: further lines were left out", address=address, lines=left_out)
 
 
 class LogfmtFormatter(logging.Formatter):

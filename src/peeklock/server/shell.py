@@ -15,6 +15,7 @@ from peeklock.engine.connection import Connection, Settings
 from peeklock.engine.sasl import SaslServer
 from peeklock.nodes.peer import Peer
 from peeklock.server.limits import Limits
+from peeklock.server.peers import peer_name
 from peeklock.server.trace import Trace
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,8 @@ class Shell:
         self._handshake.cancel()
         self._ticker.cancel()
         self.peer.closed()
+        # By hand, because what it holds (half a message, a full buffer) would else stay until cycles are looked for.
+        self.connection.lost()
         self._on_gone(self)
 
     # --- inside ---
@@ -278,8 +281,3 @@ class AmqpProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._shell is not None:
             self._shell.resume_writing()
-
-
-def peer_name(transport: asyncio.BaseTransport | None) -> str:
-    address = transport.get_extra_info("peername") if transport is not None else None
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"

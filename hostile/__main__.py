@@ -1,0 +1,70 @@
+"""`python -m hostile`: the command line."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.processes import StartFailed
+
+from hostile.attack import Attack, AttackFailed
+from hostile.attacks import ATTACKS
+from hostile.run import MIB, Result, started
+from hostile.table import markdown
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m hostile",
+        description="Attack a broker that is started for it, on the loopback address, and look at it each time.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which attacks; all of them without any")
+    parser.add_argument("--list", action="store_true", help="print the table of attacks and make none")
+    parser.add_argument("--log", type=Path, help="where a copy of the broker's log is left")
+    options = parser.parse_args(arguments)
+    if options.list:
+        print(markdown(), end="")
+        return 0
+    unknown = [name for name in options.names if name not in ATTACKS]
+    if unknown:
+        parser.error(f"there is no attack {unknown[0]}; --list shows them")
+    return _run([ATTACKS[name] for name in options.names] or list(ATTACKS.values()), options.log)
+
+
+def _run(attacks: list[Attack], log: Path | None) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the broker is stopped then too
+    failed = 0
+    width = max(len(each.name) for each in attacks)
+    with tempfile.TemporaryDirectory(prefix="peeklock-hostile-") as folder:
+        try:
+            with started(Path(folder)) as run:
+                print(f"a client is usually served in {run.witness.usual * 1000:.0f} ms", flush=True)
+                print(f"{'attack':{width}}  {'took':>7}  {'served':>7}  {'peak':>9}  {'left':>9}  log")
+                for result in run.attack_all(attacks):
+                    print(_line(result, width), flush=True)
+                    failed += result.failure is not None
+        except (StartFailed, AttackFailed) as failure:
+            print(f"hostile: {failure}", file=sys.stderr)
+            failed += 1
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            if log is not None:
+                log.write_bytes((Path(folder) / "broker.log").read_bytes())
+    print(f"{len(attacks)} attacks, {failed} failed" if failed else f"{len(attacks)} attacks; the broker held")
+    return 1 if failed else 0
+
+
+def _line(result: Result, width: int) -> str:
+    line = (
+        f"{result.attack.name:{width}}  {result.seconds:5.1f} s  {result.served * 1000:4.0f} ms"
+        f"  {result.peak / MIB:+5.0f} MiB  {result.left / MIB:+5.0f} MiB  {result.lines}"
+    )
+    return line if result.failure is None else f"{line}\n    FAILED: {result.failure}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Encoded values that promise more than they hold, or hide more than they show. No encoder of ours would write them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+NULL: Final = b"\x40"
+ZERO_WIDTH: Final = {"null": 0x40, "true": 0x41, "false": 0x42, "uint0": 0x43, "ulong0": 0x44, "list0": 0x45}
+"""Constructors of values that take no bytes: any number of them fits anywhere."""
+
+
+def described(code: int, *fields: bytes) -> bytes:
+    """A composite with these encoded fields."""
+    return b"\x00\x53" + bytes((code,)) + listed(*fields)
+
+
+def listed(*values: bytes, count: int | None = None) -> bytes:
+    return _compound(0xD0, len(values) if count is None else count, b"".join(values))
+
+
+def mapped(*values: bytes, count: int | None = None) -> bytes:
+    return _compound(0xD1, len(values) if count is None else count, b"".join(values))
+
+
+def array(count: int, constructor: bytes, elements: bytes = b"") -> bytes:
+    return _compound(0xF0, count, constructor + elements)
+
+
+def binary(data: bytes) -> bytes:
+    return b"\xb0" + struct.pack(">I", len(data)) + data
+
+
+def string(data: bytes) -> bytes:
+    return b"\xb1" + struct.pack(">I", len(data)) + data
+
+
+def symbol(data: bytes) -> bytes:
+    return b"\xb3" + struct.pack(">I", len(data)) + data
+
+
+def expanding(levels: int, width: int) -> bytes:
+    """An array of arrays of … of nothing: `width` to the power of `levels` elements in a few bytes a level."""
+    value = struct.pack(">II", 5, width) + b"\x40"
+    for _ in range(levels - 1):
+        # All elements of an array share one constructor, so each level repeats the one below it.
+        value = struct.pack(">II", 5 + 2 * len(value), 2) + b"\xf0" + value * 2
+    return b"\xf0" + value
+
+
+def nested(depth: int, kind: str) -> bytes:
+    """A value inside a value inside a value."""
+    if kind == "described":
+        return b"\x00" * depth + b"\x40"
+    value = NULL
+    for _ in range(depth):
+        value = {"list": listed, "map": lambda each: mapped(b"\x43", each), "array": _array_of}[kind](value)
+    return value
+
+
+def _array_of(value: bytes) -> bytes:
+    return array(1, value[:1], value[1:])
+
+
+def _compound(code: int, count: int, body: bytes) -> bytes:
+    return bytes((code,)) + struct.pack(">II", 4 + len(body), count) + body

@@ -1,0 +1,8 @@
+"""The attacks stand beside the sources, not among them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))

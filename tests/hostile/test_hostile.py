@@ -1,0 +1,99 @@
+"""Every attack is made on one broker, which holds; and what is written about them is true."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from hostile.attack import Attack, AttackFailed, require
+from hostile.attacks import ATTACKS
+from hostile.run import started
+from hostile.table import markdown
+from hostile.victim import Victim
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def test_the_broker_holds(tmp_path: Path) -> None:
+    with started(tmp_path) as run:
+        results = list(run.attack_all(ATTACKS.values()))
+    assert len(results) == len(ATTACKS)
+    failures = [f"{result.attack.name}: {result.failure}" for result in results if result.failure is not None]
+    assert failures == []
+
+
+def test_the_page_has_the_table_of_attacks() -> None:
+    page = (ROOT / "docs" / "hostile.md").read_text()
+    assert page.endswith(markdown()), "docs/hostile.md is not what `python -m hostile --list` prints"
+
+
+def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
+    for attack in ATTACKS.values():
+        assert attack.does.endswith("."), attack.name
+        assert attack.answer, attack.name
+        assert attack.says, attack.name
+        assert attack.group, attack.name
+
+
+# --- the run itself finds what it looks for ---
+
+
+def made_up(act: object, says: str = "connection opened") -> Attack:
+    return Attack(name="made-up", group="", does="", answer="", says=says, act=act)  # type: ignore[arg-type]
+
+
+def opens(victim: Victim) -> None:
+    victim.stranger().close()
+
+
+def empties_the_kept_queue(victim: Victim) -> None:
+    opens(victim)
+    victim.drain("kept")
+
+
+def expects_what_does_not_come(victim: Victim) -> None:
+    opens(victim)
+    require(False, "it did not come")
+
+
+def test_a_broker_that_does_not_hold_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hostile.run.SETTLING_SECONDS", 1.0)
+    with started(tmp_path) as run:
+
+        def failure(attack: Attack) -> str:
+            (result,) = run.attack_all([attack])
+            return result.failure or "none"
+
+        assert failure(made_up(opens)) == "none"
+        assert "it did not come" in failure(made_up(expects_what_does_not_come))
+        assert "no line of the log says" in failure(made_up(opens, says="what no line says"))
+        assert "no line of the log says" in failure(made_up(lambda victim: None))
+        monkeypatch.setattr("hostile.run.MAX_LINES", 0)
+        assert "lines for one attack" in failure(made_up(opens))
+        monkeypatch.setattr("hostile.run.MAX_LINES", 200)
+        monkeypatch.setattr("hostile.run.MAX_LEFT", -(1 << 40))
+        assert "MiB more than before" in failure(made_up(opens))
+        monkeypatch.setattr("hostile.run.MAX_LEFT", 1 << 40)
+        monkeypatch.setattr("hostile.run.MAX_PEAK", -(1 << 40))
+        assert "MiB more, above" in failure(made_up(opens))
+        monkeypatch.setattr("hostile.run.MAX_PEAK", 1 << 40)
+        monkeypatch.setattr("hostile.witness.MANIFOLD", 0)
+        assert "times the usual" in failure(made_up(opens))
+        monkeypatch.setattr("hostile.witness.MANIFOLD", 1000)
+        assert "messages 0 are left" in failure(made_up(empties_the_kept_queue))
+
+
+def test_a_broker_that_ends_is_found_out(tmp_path: Path) -> None:
+    failures: list[str | None] = []
+
+    def attack_a_dead_one() -> None:
+        with started(tmp_path) as run:
+            run._child.stop()
+            failures.extend(result.failure for result in run.attack_all([made_up(lambda victim: None)]))
+
+    with pytest.raises(AttackFailed, match="the broker has ended"):
+        attack_a_dead_one()
+    assert "the broker has ended" in str(failures)
