@@ -107,18 +107,23 @@ def a_client_that_never_takes_answers(victim: Victim) -> None:
     victim.drain()
 
 
-@attack(answer="stops reading requests while 1 MiB of answers is unread", says="link attached")
+@attack(
+    answer="stops reading requests while 1 MiB of answers is unread, makes no more than 32 MiB of them",
+    says="link attached",
+)
 def a_client_that_never_reads_answers(victim: Victim) -> None:
-    """100 peeks with credit for every answer, from a client that does not read from its socket."""
+    """100 peeks with credit for every answer, on each of three connections that nobody reads from."""
     _filled(victim, 200, 60_000)
-    line = victim.begun(receive_buffer=4096)
-    requests = Requests(line, f"{QUEUE}/$management", window=100_000)
-    for _ in range(100):
-        requests.post(
-            {"operation": "com.microsoft:peek-message"}, {"from-sequence-number": 1, "message-count": Int(4096)}
-        )
+    lines = [victim.begun(receive_buffer=4096) for _ in range(3)]
+    for line in lines:
+        requests = Requests(line, f"{QUEUE}/$management", window=100_000)
+        for _ in range(100):
+            requests.post(
+                {"operation": "com.microsoft:peek-message"}, {"from-sequence-number": 1, "message-count": Int(4096)}
+            )
     time.sleep(SECONDS)
-    line.reset()
+    for line in lines:
+        line.reset()
     victim.drain()
 
 

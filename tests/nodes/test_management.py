@@ -42,6 +42,7 @@ from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import StorageFailed
 from peeklock.client import Connection, LinkClosed, SendRejected, connect
 from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.requests import ReplyNode
 from peeklock.store.base import StoreError
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
@@ -665,6 +666,18 @@ def test_peek_shows_every_state_in_pages_until_204(
     assert all(type(annotation(message, "x-opt-message-state")) is Int for message in found)
     assert all(annotation(message, "x-opt-locked-until") is None for message in found)
     assert all(message.header is not None and message.header.delivery_count == 0 for message in found)
+
+
+def test_what_was_peeked_is_not_kept_for_a_client_that_takes_no_answers(
+    connection: Connection, management: Management, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(connection, b"x")
+    fullness = iter([False, True])  # when the request came, and when its answer was there
+    monkeypatch.setattr(ReplyNode, "full", property(lambda _: next(fullness, False)))
+    status, condition, description = management.refusal("peek-message", PEEK)
+    assert (status, condition) == (403, "amqp:resource-limit-exceeded")
+    assert "Too many answers" in description
+    assert works(management)
 
 
 def test_peek_takes_no_lock(connection: Connection, management: Management) -> None:

@@ -71,6 +71,7 @@ class ManagementNode(RequestNode):
                 peer=self.peer,
                 answer=reply.answer,
                 fail=reply.fail,
+                is_crowded=request.is_crowded,
             )
             if time_out is not None:
                 reply.expect(self.peer.namespace.now() + time_out)

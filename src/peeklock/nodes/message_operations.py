@@ -23,6 +23,7 @@ from peeklock.broker.errors import (
     MessageLockLost,
     MessageSizeExceeded,
     OperationNotAllowed,
+    QuotaExceeded,
     SessionLockLost,
 )
 from peeklock.broker.heads import (
@@ -57,6 +58,8 @@ def peek_message(call: Call) -> None:
             call.fail(messages)
         elif not messages:
             call.answer({}, 204)
+        elif call.is_crowded():  # many may have been asked for before the first was answered
+            call.fail(QuotaExceeded("Too many answers wait for the client to take them."))
         else:
             call.answer({"messages": _encoded(messages)})
 

@@ -127,6 +127,8 @@ class Call:
     answer: Callable[..., None]
     """(body, status=200)"""
     fail: Callable[[BrokerError], None]
+    is_crowded: Callable[[], bool]
+    """Whether the client leaves so many answers waiting that a long one had better not be made."""
 
     @property
     def container(self) -> AnyQueue:

@@ -85,6 +85,8 @@ class Request:
     """The state of its transfer: a transaction's, or None."""
     reply: Callable[[Message], None]
     """To be called once, with a message that lacks only its correlation-id; again if that could not be encoded."""
+    is_crowded: Callable[[], bool]
+    """Whether so many replies wait that a long one had better not be made."""
 
 
 class RequestNode(Node):
@@ -118,7 +120,8 @@ class RequestNode(Node):
                 raise QuotaExceeded("Too many replies wait for credit on the reply link.")
             state = delivery.state
             self._in_flight += 1
-            self.answer(Request(request, state, partial(self._reply, replies, properties.message_id)))
+            reply = partial(self._reply, replies, properties.message_id)
+            self.answer(Request(request, state, reply, lambda: replies.full))
             outcome = ACCEPTED
             if isinstance(state, TransactionalState):
                 outcome = TransactionalState(state.txn_id, Accepted()).encode()
