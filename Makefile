@@ -17,7 +17,7 @@ serve: $(RUN_STAMP)
 SPARK_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m spark $(ARGS) || [ $$? -eq 5 ]
 
 test: check
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not spark" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
 	$(SPARK_TESTS)
 
 test-spark: check
