@@ -1,7 +1,7 @@
 """Capture under fire: drivers, executors and the broker are killed, again and again, while messages keep coming.
 
 Each kill is a SIGKILL, at a random moment while the capture is at work. Which, and when, follows from a seed that the
-test prints; `PEEKLOCK_FAULTS_SEED` has it again.
+test prints; `PEEKLOCK_FAULTS_SEED` has it again, and `PEEKLOCK_FAULTS` says how many.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from serving import ServedBroker
 
 SEED = "PEEKLOCK_FAULTS_SEED"
 KINDS = ("driver", "executor", "broker")
-ROUNDS = 20
-LEAST_OF_A_KIND = 6
+ROUNDS = int(os.environ.get("PEEKLOCK_FAULTS", "20"))
+LEAST_OF_A_KIND = ROUNDS // len(KINDS)
 PATIENCE_S = 600
 MOMENTS_S = 1.5
 """A kill comes within so long after a batch: somewhere in the next one or two."""
