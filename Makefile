@@ -18,8 +18,8 @@ SPARK_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorde
 
 test: check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
-	PEEKLOCK_FAULTS=9 $(SPARK_TESTS)
-	@echo "The fault test of Spark had 9 kills here; make test-spark has all 20." >&2
+	PEEKLOCK_FAULTS=6 $(SPARK_TESTS)
+	@echo "The fault test of Spark had 6 kills here; make test-spark has all 20." >&2
 
 test-spark: check
 	$(SPARK_TESTS)
