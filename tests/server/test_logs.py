@@ -220,6 +220,14 @@ def test_of_lines_that_clients_cause_only_some_that_are_alike_are_written() -> N
     assert len(written) == 5
 
 
+def test_who_debugs_gets_every_frame() -> None:
+    logger, written = flooding(3)
+    logger.setLevel(logging.DEBUG)
+    for _ in range(10):
+        event(logger, logging.DEBUG, "<- transfer", peer="10.0.0.1:1")
+    assert len(written) == 10
+
+
 def test_lines_that_no_client_causes_are_all_written() -> None:
     logger, written = flooding(3)
     for number in range(10):

@@ -93,7 +93,7 @@ def redact(text: str) -> str:
 
 
 class FloodFilter(logging.Filter):
-    """Leaves out what clients cause too often, and says at the end of the time how many lines that were."""
+    """Leaves out what clients cause too often, debugging aside, and says at the end how many lines that were."""
 
     def __init__(self, most: int = MAX_ALIKE, seconds: float = ALIKE_SECONDS) -> None:
         super().__init__()
@@ -105,8 +105,8 @@ class FloodFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         fields = getattr(record, "fields", None)
-        if not isinstance(fields, Mapping) or "peer" not in fields:
-            return True
+        if record.levelno <= logging.DEBUG or not isinstance(fields, Mapping) or "peer" not in fields:
+            return True  # who asks for every frame wants every frame
         kind = record.name, record.levelno, str(record.msg), str(fields["peer"]).rpartition(":")[0]
         now = time.monotonic()
         with self._lock:
