@@ -14,7 +14,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 LADDER: dict[str, set[str]] = {
     "amqp": set(),
     "engine": {"amqp"},
-    "store.base": set(),
+    "store.base": {"store.bodies"},
+    "store.bodies": set(),
     "store.memory": {"store.base", "store.sorted_numbers"},
     "store.sorted_numbers": set(),
     "store.sqlite": {

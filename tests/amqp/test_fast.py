@@ -287,6 +287,6 @@ def test_the_tables_of_known_forms_stay_bounded() -> None:
 def test_what_clients_send_is_known_before_anyone_sends_it() -> None:
     accepted = b"\x41" + Accepted().encode() + b"\x42"
     assert fast._disposition_forms[accepted].state == Accepted()
-    assert fast._transfer_forms[TransferEncoder._AFTER_TAG[False]].settled is False
-    assert fast._transfer_forms[TransferEncoder._AFTER_TAG[True]].settled is True
+    assert fast._transfer_forms[fast._AFTER_TAG[False]].settled is False
+    assert fast._transfer_forms[fast._AFTER_TAG[True]].settled is True
     assert decode_composite(b"\x00" + accepted[2:])[0] == Accepted()

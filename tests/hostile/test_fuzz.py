@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,10 @@ def test_a_short_run_finds_nothing(target: str, tmp_path: Path) -> None:
     runs = TARGETS[target]
     done = run(ROOT / "fuzz" / target, tmp_path, f"-runs={runs}", "-seed=1", "-max_len=2048")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"Done {runs} runs" in done.stderr
+    # The fuzzer finishes the mutations of the input at hand, and so may run some more than it was asked for.
+    ran = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
+    assert ran is not None, done.stderr[-3000:]
+    assert int(ran[1]) >= runs
 
 
 def test_every_target_is_run() -> None:

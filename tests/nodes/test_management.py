@@ -388,11 +388,11 @@ def test_a_failure_inside_the_broker_is_told_without_detail(broker: BrokerThread
     def fail(*_: object) -> None:
         raise ValueError("secret")
 
-    queue.peek = fail
+    queue._store.read = fail
     status, condition, text = management.refusal("peek-message", PEEK)
     assert (status, condition) == (500, "amqp:internal-error")
     assert "secret" not in text
-    del queue.peek
+    del queue._store.read
     assert works(management)
 
 
@@ -668,6 +668,7 @@ def test_peek_shows_every_state_in_pages_until_204(
     assert all(message.header is not None and message.header.delivery_count == 0 for message in found)
 
 
+@pytest.mark.interpreted
 def test_what_was_peeked_is_not_kept_for_a_client_that_takes_no_answers(
     connection: Connection, management: Management, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,7 @@ def test_many_senders_together_are_kept_in_bounds_too(held: Held) -> None:
     assert held.namespace.journal.unsaved_bytes == 0
 
 
+@pytest.mark.interpreted
 def test_what_gone_senders_left_counts_until_it_is_saved(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peeklock.nodes.sending.MAX_UNSAVED_BYTES", 1_000_000)
     held.hold()
@@ -267,6 +268,7 @@ def test_a_busy_connection_needs_no_heartbeats(start_broker: StartBroker) -> Non
 # --- the end of it ---
 
 
+@pytest.mark.interpreted
 def test_a_failure_inside_closes_that_connection_only(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -294,6 +296,7 @@ def port_of(client: RawClient) -> str:
     return f":{client.stream.getsockname()[1]}"  # type: ignore[attr-defined]
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("moment", ["_tick", "_flush", "writable"])
 def test_a_failure_outside_of_reading_closes_the_connection_too(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -25,6 +25,19 @@ from peeklock.store.sqlite_file import connect_writer
 from peeklock.store.sqlite_writer import Writer
 
 MAX_NUMBER = 2**44 - 1
+FIELDS = (
+    "sequence_number",
+    "payload",
+    "enqueued_at",
+    "expires_at",
+    "delivery_count",
+    "state",
+    "session_id",
+    "due_at",
+    "annex",
+    "body",
+)
+"""Of a stored message."""
 Call = Callable[[Callable[[], None]], object]
 Answer = TypeVar("Answer")
 
@@ -140,7 +153,7 @@ def body(number: int, data: bytes | None = None) -> Body:
 
 
 def as_dict(of: StoredMessage) -> dict[str, Any]:
-    fields = {name: getattr(of, name) for name in StoredMessage.__slots__}
+    fields = {name: getattr(of, name) for name in FIELDS}
     return fields | {"body": of.body and (of.body.key, of.body.data)}
 
 

@@ -280,13 +280,14 @@ def encode_uint(value: int) -> bytes:
     return bytes((0x52, value)) if value else b"\x43"
 
 
+# message-format 0, settled, more false, then rcv-settle-mode and state null, resume, aborted, batchable false
+_AFTER_TAG: Final = (b"\x43\x42\x42\x40\x40\x42\x42\x42", b"\x43\x41\x42\x40\x40\x42\x42\x42")
+
+
 class TransferEncoder:
     """Writes the single-frame transfers of one link: what never changes is encoded once."""
 
     __slots__ = ("_pack", "_prefix", "overhead")
-
-    # message-format 0, settled, more false, then rcv-settle-mode and state null, resume, aborted, batchable false
-    _AFTER_TAG = (b"\x43\x42\x42\x40\x40\x42\x42\x42", b"\x43\x41\x42\x40\x40\x42\x42\x42")
 
     def __init__(self, channel: int, handle: int) -> None:
         encoded_handle = encode_uint(handle)
@@ -309,7 +310,7 @@ class TransferEncoder:
     def encode(self, delivery_id: int, tag: bytes, settled: bool, payload_size: int) -> bytes:
         """The frame up to its payload, for a tag of 16 bytes and a delivery-id above 255."""
         return self._pack(
-            self.overhead + payload_size, self._prefix, delivery_id, b"\xa0\x10", tag, self._AFTER_TAG[settled]
+            self.overhead + payload_size, self._prefix, delivery_id, b"\xa0\x10", tag, _AFTER_TAG[settled]
         )
 
 

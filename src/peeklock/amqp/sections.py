@@ -169,6 +169,10 @@ def compound_body(data: bytes, at: int) -> tuple[int, int]:
         raise DecodeError("the message ends in the middle of a list") from None
 
 
+def cut(data: bytes, part: slice) -> bytes:
+    return data[part.start : part.stop]
+
+
 def raw_fields(data: bytes, part: slice) -> list[bytes]:
     """The elements of the list or map in `part`, each still encoded."""
     at, count = compound_body(data, part.start)

@@ -89,7 +89,9 @@ class Catalogue:
 
     @property
     def queues(self) -> list[AnyQueue]:
-        return [each for each in self.whole if isinstance(each.definition, QueueDefinition)]
+        return [
+            each for each in self.whole if not isinstance(each, Topic) and isinstance(each.definition, QueueDefinition)
+        ]
 
     @property
     def topics(self) -> list[Topic]:

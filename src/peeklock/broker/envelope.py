@@ -21,6 +21,7 @@ from peeklock.amqp.sections import (
     NULL,
     PROPERTIES,
     Scanned,
+    cut,
     first_field_is_null,
     list_section,
     map_section,
@@ -125,11 +126,11 @@ def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
                 _text(identity, "message id")
         priority = ttl_ms = scheduled_at = annex = session_id = None
         if found.header is not None:
-            priority, ttl_ms = _read_header(payload[found.header])
+            priority, ttl_ms = _read_header(cut(payload, found.header))
             if ttl_ms == UINT_MAX:
                 ttl_ms = _long_ttl(found)
         if found.annotations is not None or priority is not None:
-            encoded = b"" if found.annotations is None else payload[found.annotations]
+            encoded = b"" if found.annotations is None else cut(payload, found.annotations)
             annex, scheduled_at = _read_annex(priority, encoded)
         if wants_session and properties is not None:
             session_id = _text(_property(found, _GROUP_ID), "session id")
@@ -274,7 +275,7 @@ def identity_of(bare: bytes) -> bytes:
     try:
         return str(_property(found, _MESSAGE_ID)).encode()
     except DecodeError:
-        return bare if found.properties is None else bare[found.properties]
+        return bare if found.properties is None else cut(bare, found.properties)
 
 
 def partition_key_of(annex: bytes | None) -> bytes:

@@ -7,20 +7,30 @@ from functools import partial
 from typing import Any
 
 from peeklock.broker.container import Container
-from peeklock.broker.entity import Done
+from peeklock.broker.definitions import AnyDefinition
+from peeklock.broker.entity import Done, Machinery
 from peeklock.broker.envelope import Annex
 from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound, StorageFailed
 from peeklock.broker.journal import Lane
 from peeklock.broker.timetable import BATCH, Finished, Timetable
-from peeklock.store.base import ACTIVE, SCHEDULED, StoredMessage, StoreError, TimedRead
+from peeklock.store.base import ACTIVE, SCHEDULED, Counters, StoredMessage, StoreError, TimedRead
 
 
 class Scheduling(Container):
     """The part of a container that asks what time it is."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        store, entity = self._store, self.entity
+    def __init__(
+        self,
+        entity: int,
+        path: str,
+        definition: AnyDefinition,
+        machinery: Machinery,
+        counters: Counters,
+        dead_letters: Container | None,
+        transfer_dead_letters: Container | None = None,
+    ) -> None:
+        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        store = self._store
         self._expiries = Timetable(
             self._agenda,
             lambda now, limit, done: self._read_timed(partial(store.read_expired, entity, now, limit), done),

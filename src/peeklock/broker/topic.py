@@ -35,8 +35,6 @@ Placed = list[tuple[Entity, StoredMessage]]
 class Topic(Scheduling):
     """One topic of a namespace."""
 
-    definition: TopicDefinition
-
     def __init__(
         self, entity: int, path: str, definition: TopicDefinition, machinery: Machinery, counters: Counters
     ) -> None:

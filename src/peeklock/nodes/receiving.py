@@ -43,7 +43,7 @@ Gesture = Callable[[Lock, Done], None]
 class Receiving(Node):
     """Gives messages to a client and takes its word on them."""
 
-    needs = Right.LISTEN
+    needs: Right | None = Right.LISTEN
 
     def __init__(self, peer: Peer, address: Address, link: Sender, container: Container) -> None:
         super().__init__(peer, address)

@@ -50,7 +50,7 @@ ACCEPTED: Final = Accepted().encode()
 class SendingNode(Node):
     """Takes what a client sends to one entity, perhaps through another."""
 
-    needs = Right.SEND
+    needs: Right | None = Right.SEND
 
     def __init__(
         self, peer: Peer, address: Address, link: Receiver, container: AnyContainer, through: AnyContainer | None = None

@@ -77,10 +77,10 @@ class Live:
 def live(administration: Administration) -> Live:
     """What there is at the moment."""
     queues: list[Any] = [queue.definition for queue in administration.queues]
-    topics = []
+    topics: list[Any] = []
     for topic in administration.topics:
-        subscriptions: list[Any] = [each.definition for each in administration.subscriptions(topic.path)]
-        topics.append(replace(topic.definition, subscriptions=tuple(subscriptions)))
+        subscriptions: Any = tuple(each.definition for each in administration.subscriptions(topic.path))
+        topics.append(replace(topic.definition, subscriptions=subscriptions))
     return Live(tuple(queues), tuple(topics))
 
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .bodies import Body as Body
+
 ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
 """The state of a stored message, with the numbers of `x-opt-message-state`."""
 
@@ -37,19 +39,6 @@ class StoreFull(StoreError):
 
 class StoreHeld(StoreError):
     """Another running broker holds this store."""
-
-
-class Body:
-    """Bytes that several messages have in common: stored once, as long as one of them is."""
-
-    __slots__ = ("__weakref__", "cost", "data", "key")
-
-    def __init__(self, key: int, data: bytes, cost: int | None = None) -> None:
-        self.key = key
-        """Never used again for other bytes."""
-        self.data = data
-        self.cost = len(data) if cost is None else cost
-        """What one message that has it is charged in memory. The store does not keep it."""
 
 
 class StoredMessage:

@@ -105,8 +105,8 @@ class SqliteStore:
             batch = Batch(changes)
         except StoreError as error:
             batch = error  # told in its turn, after the commits before it
-        except UnicodeEncodeError as error:
-            batch = StoreError(f"A session id is not text that can be kept: {error}.")
+        except UnicodeEncodeError as unencodable:
+            batch = StoreError(f"A session id is not text that can be kept: {unencodable}.")
         self._commits.put((batch, done))
 
     def read(self, wanted: Range, done: MessagesRead) -> None:

@@ -230,7 +230,9 @@ def _fitting(sizes: list[int], room: int) -> tuple[int, int]:
     return len(sizes), total
 
 
-def _parts(lengths: str | None, joined: bytes) -> Iterator[bytes]:
+def _parts(lengths: str | None, joined: bytes | None) -> Iterator[bytes]:
+    if joined is None:
+        return
     begin = 0
     for length in _numbers(lengths):
         yield joined[begin : begin + length]
