@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import backlog, batches, capture, growth, operations, page, peers, spark, throughput, topics
+from bench.brokers import use_compiled
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
 from bench.packages import Unavailable
@@ -50,6 +51,8 @@ def main(arguments: list[str] | None = None) -> int:
             for written in page.write(options.page, options.peers, options.growth):
                 print(written)
             return 0
+        if options.compiled is not None:
+            use_compiled(options.compiled)
         for measure in _measures(options):
             results.append(_measured(measure, options.folder))
             print()
@@ -128,6 +131,7 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
                 rabbitmq=options.rabbitmq,
                 rabbitmq4=options.rabbitmq4,
                 artemis=options.artemis,
+                compiled=options.compiled,
                 unconfirmed=options.unconfirmed,
             )
             return peers.run(chosen_peers, places, results, started, options.goes_on)
@@ -182,6 +186,13 @@ def _parser() -> argparse.ArgumentParser:
         help="where the brokers keep their data for the time of the run (default: the system's temporary folder)",
     )
     common.add_argument(
+        "--compiled",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FOLDER",
+        help="measure the compiled Peeklock there, which `make compiled` makes (default: the Python of src)",
+    )
+    common.add_argument(
         "--time-limit",
         type=_between(1, 86_400),
         default=argparse.SUPPRESS,
@@ -194,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
 
     parser = argparse.ArgumentParser(prog="bench", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
-    parser.set_defaults(json=None, folder=None, time_limit=None)
+    parser.set_defaults(json=None, folder=None, compiled=None, time_limit=None)
     commands = parser.add_subparsers(dest="command")
 
     speed = commands.add_parser("throughput", parents=[common, load], help="messages a second, latency, CPU, memory")

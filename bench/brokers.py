@@ -23,6 +23,15 @@ LARGEST: Final = {"MaxSizeInMegabytes": 5120}
 """The most the standard profile has: a million messages of 1 KiB are more than the default size."""
 _TWO_QUEUES: Final[Mapping[str, Mapping[str, Any]]] = {QUEUE: {}, SHORT_QUEUE: {}}
 _SOURCE: Final = Path(__file__).parents[1] / "src"
+_compiled: Path | None = None
+
+
+def use_compiled(folder: Path) -> None:
+    """Start Peeklock from here instead: a folder with what `make wheel` built."""
+    global _compiled
+    if not any((folder / "peeklock" / "engine").glob("session.*.so")):
+        raise ValueError(f"there is no compiled peeklock in {folder}; `make compiled` makes one in build/checkout/src")
+    _compiled = folder.resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +65,13 @@ class Peeklock:
         started: ExitStack,
         *,
         memory: bool = False,
+        interpreted: bool = False,
         queues: Mapping[str, Mapping[str, Any]] = _TWO_QUEUES,
         topics: Sequence[dict[str, Any]] = (),
     ) -> None:
         self._folder = folder
         self._memory = memory
+        self._compiled = None if interpreted else _compiled
         self._child: Child | None = None
         self._url = ""
         self._config = folder / "config.json"
@@ -74,14 +85,15 @@ class Peeklock:
 
     @property
     def name(self) -> str:
-        return f"Peeklock {__version__}{', memory' if self._memory else ''}"
+        compiled = " compiled" if self._compiled is not None else ""
+        return f"Peeklock {__version__}{compiled}{', memory' if self._memory else ''}"
 
     def start(self) -> float:
         """Start it and wait until it takes connections; returns the seconds from the command to there."""
         command = [sys.executable, "-m", "peeklock", "serve", "--port", "0", "--config", str(self._config)]
         command += ["--log-level", "warning"]
         command += ["--memory"] if self._memory else ["--data", str(self._folder / "data")]
-        path = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(self._compiled or _SOURCE), os.environ.get("PYTHONPATH"))))
         before = time.monotonic()
         with interrupts.held():
             self._child = Child(

@@ -27,7 +27,7 @@ MANY: Final = 100
 """Queues, for the cells with many."""
 NEWER_DEBIAN: Final = "trixie"
 """The release whose RabbitMQ is a 4.x."""
-NAMES: Final = ("peeklock", "rabbitmq", "rabbitmq4", "artemis")
+NAMES: Final = ("peeklock", "peeklock-interpreted", "rabbitmq", "rabbitmq4", "artemis")
 
 
 class Broker(Protocol):
@@ -74,6 +74,8 @@ class Places:
     rabbitmq4: Path | None = None
     artemis: Path | None = None
     """A folder with a distribution of Artemis."""
+    compiled: Path | None = None
+    """A compiled Peeklock, measured beside the interpreted one."""
     unconfirmed: bool = False
     """Measure Peeklock a second time, asked for as little as the others: completions are not confirmed."""
 
@@ -111,8 +113,14 @@ def queue_names(kind: str = "") -> Iterator[str]:
 # --- each of them ---
 
 
-def _peeklock(places: Places, folder: Path, started: ExitStack) -> Running:
-    broker = Peeklock(folder, started, queues={name: {} for name in queue_names()})
+def _interpreted(places: Places, folder: Path, started: ExitStack) -> Running:
+    if places.compiled is None:
+        raise Unavailable("Peeklock is not compiled in this run")
+    return _peeklock(places, folder, started, interpreted=True)
+
+
+def _peeklock(places: Places, folder: Path, started: ExitStack, interpreted: bool = False) -> Running:
+    broker = Peeklock(folder, started, interpreted=interpreted, queues={name: {} for name in queue_names()})
     first = broker.start()
 
     def access() -> dict[str, Access]:
@@ -212,12 +220,14 @@ def _asynchronous_io(cache: Path) -> Path | None:
 
 _CALLED: Final = {
     "peeklock": "Peeklock",
+    "peeklock-interpreted": "Peeklock, interpreted",
     "rabbitmq": "RabbitMQ of this Debian",
     "rabbitmq4": "RabbitMQ 4",
     "artemis": "ActiveMQ Artemis",
 }
 _MAKERS: Final[dict[str, Callable[[Places, Path, ExitStack], Running]]] = {
     "peeklock": _peeklock,
+    "peeklock-interpreted": _interpreted,
     "rabbitmq": _rabbitmq_of_debian,
     "rabbitmq4": _rabbitmq_4,
     "artemis": _artemis,

@@ -306,7 +306,7 @@ def test_an_unknown_command_is_refused(tmp_path: Path) -> None:
 def test_the_version_is_told(tmp_path: Path) -> None:
     ended = run(tmp_path, "version")
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", ended.stdout)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*( compiled)?\n", ended.stdout)
 
 
 # --- stopping ---

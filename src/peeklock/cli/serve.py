@@ -21,6 +21,7 @@ from peeklock.admin.service import administer
 from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
+from peeklock.engine import session
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from peeklock.server.config import ConfigError, default_namespace, load_config
@@ -170,5 +171,5 @@ def certificate(
 
 @app.command()
 def version() -> None:
-    """Print the version."""
-    print(__version__)
+    """Print the version, and whether it is a compiled one."""
+    print(__version__ if (session.__file__ or "").endswith(".py") else f"{__version__} compiled")

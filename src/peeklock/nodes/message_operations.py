@@ -234,7 +234,7 @@ _SCHEDULED_ITEM = (
     Field("via-partition-key", Kind.STRING, required=False),
 )
 
-OPERATIONS = (
+OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         name="com.microsoft:renew-lock",
         summary="Hold messages for another lock duration.",

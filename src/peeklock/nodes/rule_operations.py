@@ -82,7 +82,7 @@ def _in_turn(call: Call, change: Callable[[], None]) -> None:
 
 _RULE_NAME = Field("rule-name", Kind.STRING, note="without the names of topic and subscription")
 
-OPERATIONS = (
+OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         name="com.microsoft:add-rule",
         summary="Add a rule to a subscription, in force for the next message that is sent to its topic.",

@@ -99,7 +99,7 @@ def get_message_sessions(call: Call) -> None:
 
 _SESSION_ID = Field("session-id", Kind.STRING)
 
-OPERATIONS = (
+OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         name="com.microsoft:renew-session-lock",
         summary="Hold the session for another lock duration.",

@@ -1,0 +1,53 @@
+"""Compiles the modules that every message passes through, when a wheel is built with PEEKLOCK_COMPILE=1.
+
+Without it, and in an editable install, everything stays Python. docs/compiling.md says what this is good for.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+class Compile(BuildHookInterface[Any]):
+    @property
+    def _wanted(self) -> bool:
+        return self.target_name == "wheel" and os.environ.get("PEEKLOCK_COMPILE") == "1"
+
+    def dependencies(self) -> list[str]:
+        return ["mypy[mypyc]>=1.19,<3", "setuptools>=77"] if self._wanted else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if not self._wanted or version == "editable":
+            return
+        libraries = Path(self.root) / "build" / "libraries"
+        made = _compile(Path(self.root) / "src", self.config["modules"], libraries)
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["force_include"].update({str(path): str(path.relative_to(libraries)) for path in made})
+
+
+def _compile(source: Path, modules: list[str], libraries: Path) -> list[Path]:
+    """Returns what was made. What is there already and no older is not made again: a build asks twice."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+
+    os.chdir(source)  # names of modules come from paths
+    paths = [f"{module.replace('.', '/')}.py" for module in modules]
+    # Types were checked with all that is imported installed (`make check`); here nothing else need be.
+    extensions = mypycify(
+        ["--config-file=", f"--cache-dir={libraries.with_name('types')}", "--ignore-missing-imports", *paths],
+        group_name="peeklock",
+        target_dir=str(libraries.with_name("c")),
+    )
+    distribution = Distribution({"name": "peeklock", "ext_modules": extensions})
+    command = distribution.get_command_obj("build_ext")
+    command.build_lib = str(libraries)  # type: ignore[attr-defined]
+    command.build_temp = str(libraries.with_name("objects"))  # type: ignore[attr-defined]
+    command.parallel = os.cpu_count()  # type: ignore[attr-defined]
+    command.ensure_finalized()
+    command.run()
+    return [Path(output) for output in command.get_outputs()]  # type: ignore[attr-defined]
