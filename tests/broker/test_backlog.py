@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from peeklock.broker.backlog import (
+    FIRST_PAGE_MESSAGES,
     LOW_MESSAGES,
     OBJECT_BYTES,
     PAGE_BYTES,
@@ -104,15 +105,22 @@ def test_new_messages_are_taken_in_order_without_asking_the_store() -> None:
     assert bench.store.reads == []
 
 
-def test_what_the_store_had_at_the_start_is_read_in_pages() -> None:
-    bench = Bench(stored=2 * PAGE_MESSAGES + 10)
+def test_what_the_store_had_at_the_start_is_read_in_pages_that_grow() -> None:
+    bench = Bench(stored=3 * PAGE_MESSAGES + 10)
     assert bench.take() is None
     assert bench.backlog.loading
-    ((wanted, _),) = bench.store.reads
-    assert (wanted.after, wanted.limit, wanted.max_bytes) == (0, PAGE_MESSAGES, PAGE_BYTES)
-    bench.store.answer()
-    assert bench.loaded == 1
-    assert bench.drain() == list(range(1, 2 * PAGE_MESSAGES + 11))
+    limits, found = [], []
+    while bench.store.reads:
+        ((wanted, _),) = bench.store.reads
+        assert wanted.after == sum(limits)
+        assert wanted.max_bytes == PAGE_BYTES
+        limits.append(wanted.limit)
+        bench.store.answer()
+        while not bench.store.reads and (number := bench.take()) is not None:
+            found.append(number)
+    assert limits[:4] == [FIRST_PAGE_MESSAGES, 4 * FIRST_PAGE_MESSAGES, PAGE_MESSAGES, PAGE_MESSAGES]
+    assert bench.loaded == len(limits)
+    assert found + bench.drain() == list(range(1, 3 * PAGE_MESSAGES + 11))
 
 
 def test_an_entity_with_nothing_active_is_not_read() -> None:
@@ -127,10 +135,13 @@ def test_the_next_page_is_asked_for_before_the_window_runs_out() -> None:
     bench = Bench(stored=10 * PAGE_MESSAGES)
     bench.take()
     bench.store.answer()
-    assert bench.take() == 1
+    half = FIRST_PAGE_MESSAGES // 2
+    assert [bench.take() for _ in range(half)] == list(range(1, half + 1))
+    assert bench.store.reads == []
+    assert bench.take() == half + 1
     assert len(bench.store.reads) == 1
-    assert bench.store.reads[0][0].after == PAGE_MESSAGES
-    assert bench.take() == 2
+    assert bench.store.reads[0][0].after == FIRST_PAGE_MESSAGES
+    assert bench.take() == half + 2
     assert len(bench.store.reads) == 1
 
 

@@ -17,10 +17,13 @@ from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
+FIRST_PAGE_MESSAGES = 128
+"""Pages grow from here: most that accept a session take a few messages of it and leave."""
 PAGE_MESSAGES = 2048
 PAGE_BYTES = 4 * 1024 * 1024
 LOW_MESSAGES = 4096
-"""Below this many in memory the next page is read, so that it is there when the window runs out."""
+"""Below this many in memory the next page is read, so that it is there when the window runs out. Pages that are still
+growing are half used by then."""
 LOW_BYTES = 8 * 1024 * 1024
 WINDOW_MESSAGES = 50_000
 OBJECT_BYTES = 300
@@ -76,6 +79,9 @@ class Backlog:
         self._tail = 0
         self._gone: set[int] = set()
         """Of those here: to be skipped."""
+        self._limit = min(FIRST_PAGE_MESSAGES, PAGE_MESSAGES)
+        """Messages of the next page."""
+        self._low = LOW_MESSAGES
         self._loading = False
         self._forgotten = False
         self._late: list[StoredMessage] = []
@@ -124,7 +130,7 @@ class Backlog:
             if self._gone and message.sequence_number in self._gone:
                 self._gone.discard(message.sequence_number)
             else:
-                if self._through != self._tail and len(ready) < LOW_MESSAGES:
+                if self._through != self._tail and len(ready) < self._low:
                     self._load()
                 return message
         self._load()
@@ -175,18 +181,18 @@ class Backlog:
         if self._ready and self._bytes > LOW_BYTES:
             return
         self._loading = True
-        through = self._tail
+        through, limit = self._tail, self._limit
         wanted = Range(
             entity=self._entity,
             after=self._through,
             through=through,
-            limit=PAGE_MESSAGES,
+            limit=limit,
             max_bytes=PAGE_BYTES,
             session_id=self._session_id,
         )
-        self._store.read(wanted, lambda page: self._loaded(page, through))
+        self._store.read(wanted, lambda page: self._loaded(page, through, limit))
 
-    def _loaded(self, page: list[StoredMessage] | StoreError, asked_through: int) -> None:
+    def _loaded(self, page: list[StoredMessage] | StoreError, asked_through: int, limit: int) -> None:
         self._loading = False
         late, self._late = self._late, []
         if self._forgotten:
@@ -196,7 +202,9 @@ class Backlog:
             log.error("messages of entity %d could not be read: %s", self._entity, page)
             self._on_failed()
             return
-        whole = len(page) < PAGE_MESSAGES and sum(message.size for message in page) < PAGE_BYTES
+        self._low = LOW_MESSAGES if limit == PAGE_MESSAGES else limit // 2
+        self._limit = min(4 * limit, PAGE_MESSAGES)
+        whole = len(page) < limit and sum(message.size for message in page) < PAGE_BYTES
         self._through = asked_through if whole else page[-1].sequence_number
         for message in page:
             self._ready.append(message)
