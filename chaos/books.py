@@ -6,9 +6,10 @@ Knows how transactions end, and what follows from not knowing it. Leaves judging
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Final
 
 from chaos.clocks import BrokerClock
 from chaos.entities import LOCK_MS, SESSIONS, copies, dead_letters
@@ -32,7 +33,7 @@ from chaos.history import (
     Way,
 )
 
-LOCK_LOST = "lock-lost"
+LOCK_LOST: Final = "lock-lost"
 """In the conditions that say so."""
 
 
@@ -43,8 +44,10 @@ class Violation:
     promise: str
     text: str
 
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.text}"
+
+def places(*sends: Send) -> list[tuple[str, str]]:
+    """Where each message of them is received, and its id."""
+    return [(path, id) for send in sends for path in copies(send.entity) for id in send.ids]
 
 
 class Books:
@@ -106,7 +109,7 @@ class Books:
                 self.transactions[send.transaction].append(send)
         self._ends = {name: self._end_of(name) for name in self._named(sends, settlements)}
         self.sends = [self._resolved_send(send) for send in sends]
-        self.sent = {(path, id): send for send in self.sends for path in copies(send.entity) for id in send.ids}
+        self.sent = {place: send for send in self.sends for place in places(send)}
         """By where it is received, and id."""
         self.settlements: defaultdict[str, list[Settlement]] = defaultdict(list)
         """By delivery."""
@@ -117,15 +120,21 @@ class Books:
         """Whether it was seen there at all, or among the dead letters."""
         return (entity, id) in self.came or (dead_letters(entity), id) in self.came
 
-    def removals(self, entity: str, id: str) -> Iterator[Settlement | Delivery]:
-        """All that can have taken the message away, from the entity or from its dead letters."""
-        for place in (entity, dead_letters(entity)):
-            for delivery in self.came.get((place, id), ()):
-                if delivery.way is Way.DELETE:
-                    yield delivery
-                for settlement in self.settlements.get(delivery.name, ()):
-                    if settlement.gesture is Gesture.COMPLETE and settlement.outcome is not Outcome.NO:
-                        yield settlement
+    def may_be_cancelled(self, entity: str, id: str) -> bool:
+        cancellation = self.cancellations.get((entity, id))
+        return cancellation is not None and cancellation.outcome is not Outcome.NO
+
+    def may_be_removed(self, entity: str, id: str) -> bool:
+        """Whether something can have taken the message away, from the entity or from its dead letters."""
+        return any(
+            delivery.way is Way.DELETE
+            or any(
+                settlement.gesture is Gesture.COMPLETE and settlement.outcome is not Outcome.NO
+                for settlement in self.settlements.get(delivery.name, ())
+            )
+            for place in (entity, dead_letters(entity))
+            for delivery in self.came.get((place, id), ())
+        )
 
     def restarted(self, start: float, end: float) -> bool:
         """Whether the broker may have been another process at some moment in between."""
@@ -163,10 +172,8 @@ class Books:
             return Discharge(transaction=transaction, commit=False, outcome=Outcome.NO, start=inf, end=inf)
         if discharge.outcome is not Outcome.UNKNOWN or not self.transactions[transaction]:
             return discharge
-        places = [
-            (path, id) for send in self.transactions[transaction] for path in copies(send.entity) for id in send.ids
-        ]
-        seen = [delivery.end for place in places for delivery in self.came.get(place, ())]
+        sent = places(*self.transactions[transaction])
+        seen = [delivery.end for place in sent for delivery in self.came.get(place, ())]
         if seen:
             return replace(discharge, outcome=Outcome.OK, end=max(discharge.end, min(seen)))
         return replace(discharge, outcome=Outcome.NO, end=inf)

@@ -40,17 +40,16 @@ def dead_letters(entity: str) -> str:
     return f"{entity}/$DeadLetterQueue"
 
 
-def is_dead_letters(entity: str) -> bool:
-    return entity.endswith("/$DeadLetterQueue")
-
-
 def config() -> dict[str, Any]:
     """As a configuration file has it."""
-    common = {"LockDuration": "PT5S", "MaxDeliveryCount": NEVER}
+    common = {"LockDuration": f"PT{LOCK_MS // 1000}S", "MaxDeliveryCount": NEVER}
     special: dict[str, dict[str, Any]] = {
         PLAIN: {"MaxDeliveryCount": MAX_DELIVERIES},
         SESSIONS: {"RequiresSession": True},
-        UNIQUE: {"RequiresDuplicateDetection": True, "DuplicateDetectionHistoryTimeWindow": "PT20S"},
+        UNIQUE: {
+            "RequiresDuplicateDetection": True,
+            "DuplicateDetectionHistoryTimeWindow": f"PT{WINDOW_MS // 1000}S",
+        },
     }
     queues = [{"Name": name, "Properties": common | special.get(name, {})} for name in QUEUES]
     subscriptions = [{"Name": path.rsplit("/", 1)[1], "Properties": common} for path in SUBSCRIPTIONS]

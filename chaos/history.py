@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 
 class Outcome(StrEnum):
@@ -208,25 +208,7 @@ Record = (
     | Mishap
 )
 
-KINDS: Final[dict[str, type[Any]]] = {
-    kind.__name__: kind
-    for kind in (
-        Send,
-        Cancellation,
-        Delivery,
-        Settlement,
-        Renewal,
-        Discharge,
-        Hold,
-        SessionCall,
-        LostCredit,
-        Outage,
-        ClockSet,
-        Fault,
-        Leftover,
-        Mishap,
-    )
-}
+_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in get_args(Record)}
 _ENUMS: Final[dict[str, type[StrEnum]]] = {"outcome": Outcome, "way": Way, "gesture": Gesture}
 
 
@@ -238,7 +220,6 @@ class History:
     """The records of a run, in the order in which they were made; written as they come. For several threads."""
 
     def __init__(self, file: Path) -> None:
-        self.file = file
         self.records: list[Record] = []
         self._lock = threading.Lock()
         self._out = file.open("w")
@@ -263,7 +244,7 @@ def load(lines: Iterable[str]) -> Iterator[Record]:
     """Records from a file of them."""
     for line in lines:
         values = json.loads(line)
-        kind = KINDS[values.pop("what")]
+        kind = _KINDS[values.pop("what")]
         for field in fields(kind):
             value = values.get(field.name)
             if isinstance(value, list):

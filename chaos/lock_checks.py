@@ -40,13 +40,13 @@ def message_locks(books: Books) -> Iterator[Violation]:
 def _may_have_ended(books: Books, delivery: Delivery, moment: float) -> bool:
     """Whether its receiver did something by then that may have ended the lock, or was told that it is over."""
 
-    def counts(settlement: Settlement) -> bool:
+    def may_end_it(settlement: Settlement) -> bool:
         if settlement.start > moment:
             return False
         # What the store could not keep leaves the lock as it was.
         return settlement.outcome is not Outcome.NO or LOCK_LOST in settlement.error or bool(settlement.transaction)
 
-    return any(counts(settlement) for settlement in books.settlements.get(delivery.name, ()))
+    return any(may_end_it(settlement) for settlement in books.settlements.get(delivery.name, ()))
 
 
 def late_settlements(books: Books) -> Iterator[Violation]:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from math import inf
 
-from chaos.books import Books, Violation
-from chaos.entities import DELETED, copies, dead_letters, is_dead_letters
+from chaos.books import Books, Violation, places
+from chaos.entities import DELETED, dead_letters
 from chaos.history import Delivery, Gesture, Outcome, Send, Settlement, Way
 
 
@@ -17,17 +17,13 @@ def lost(books: Books) -> Iterator[Violation]:
     for send in books.sends:
         if send.outcome is not Outcome.OK or send.key is not None:
             continue
-        for entity in copies(send.entity):
-            for id in send.ids:
-                cancelled = books.cancellations.get((entity, id))
-                if cancelled is not None and cancelled.outcome is not Outcome.NO:
-                    continue
-                if next(books.removals(entity, id), None) is not None:
-                    continue
-                if entity == DELETED:
-                    missing += 1
-                else:
-                    yield Violation("lost", f"{id} was acknowledged by {entity}, and was not there at the end")
+        for entity, id in places(send):
+            if books.may_be_cancelled(entity, id) or books.may_be_removed(entity, id):
+                continue
+            if entity == DELETED:
+                missing += 1
+            else:
+                yield Violation("lost", f"{id} was acknowledged by {entity}, and was not there at the end")
     allowed = books.lost_credit[DELETED]
     if missing > allowed:
         yield Violation(
@@ -39,11 +35,11 @@ def lost(books: Books) -> Iterator[Violation]:
 
 def unwanted(books: Books) -> Iterator[Violation]:
     """What came was sent, and its sender was not told that it was refused or rolled back."""
-    for (place, id), deliveries in books.came.items():
+    for place, id in books.came:
         entity = place.removesuffix(dead_letters(""))
         send = books.sent.get((entity, id))
         if send is None:
-            yield Violation("unwanted", f"{deliveries[0].id} came from {entity}, and nobody sent it there")
+            yield Violation("unwanted", f"{id} came from {place}, and nobody sent it there")
         elif send.outcome is Outcome.NO:
             reason = send.error or ("rolled back" if send.transaction else "refused")
             yield Violation("unwanted", f"{id} came from {place}, though its sender was told: {reason}")
@@ -58,16 +54,13 @@ def returned(books: Books) -> Iterator[Violation]:
             for settlement in books.settlements.get(delivery.name, ()):
                 if settlement.outcome is not Outcome.OK or settlement.gesture is Gesture.ABANDON:
                     continue
-                if settlement.gesture is Gesture.DEAD_LETTER and is_dead_letters(entity):
-                    continue
                 others = deliveries
                 if settlement.gesture is Gesture.DEFER:
                     others = [other for other in deliveries if other.way is not Way.FETCH]
                 yield from _after(books, settlement.end, _DONE[settlement.gesture], delivery, others)
-        if any(delivery.way is Way.DELETE for delivery in deliveries) and len(deliveries) > 1:
-            ways = [delivery.way for delivery in deliveries]
-            if ways.count(Way.DELETE) > 1:
-                yield Violation("returned", f"{id} of {entity} was received and deleted {ways.count(Way.DELETE)} times")
+        times = sum(delivery.way is Way.DELETE for delivery in deliveries)
+        if times > 1:
+            yield Violation("returned", f"{id} of {entity} was received and deleted {times} times")
 
 
 _DONE = {
@@ -176,7 +169,7 @@ def _may_be_back(books: Books, delivery: Delivery | None) -> bool:
 def _may_be_out(books: Books, entity: str, id: str, moment: float) -> bool:
     """Whether something was asked for it by then after which it does not wait any more."""
 
-    def counts(settlement: Settlement) -> bool:
+    def takes_out(settlement: Settlement) -> bool:
         return (
             settlement.gesture is not Gesture.ABANDON
             and settlement.outcome is not Outcome.NO
@@ -184,7 +177,7 @@ def _may_be_out(books: Books, entity: str, id: str, moment: float) -> bool:
         )
 
     return any(
-        counts(settlement)
+        takes_out(settlement)
         for delivery in books.came.get((entity, id), ())
         for settlement in books.settlements.get(delivery.name, ())
     )

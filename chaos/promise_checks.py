@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Final
 
-from chaos.books import Books, Violation
-from chaos.entities import DELETED, TOPIC, UNIQUE, WINDOW_MS, copies
+from chaos.books import Books, Violation, places
+from chaos.entities import DELETED, TOPIC, UNIQUE, WINDOW_MS
 from chaos.history import Delivery, Outcome, Send, SessionCall
 
-SLACK_MS = 100
+SLACK_MS: Final = 100
 """Between a message's time of arrival and that of its id in the history."""
 
 
 def transactions(books: Books) -> Iterator[Violation]:
     """Of what a transaction sends all is there or nothing. (What it settles follows: see `books`.)"""
     for transaction, sends in books.transactions.items():
-        places = [(path, id) for send in sends for path in copies(send.entity) for id in send.ids]
-        seen = [place for place in places if books.observed(*place)]
-        if 0 < len(seen) < len(places):
-            missing = sorted(id for path, id in places if (path, id) not in seen)
+        sent = places(*sends)
+        seen = [place for place in sent if books.observed(*place)]
+        if 0 < len(seen) < len(sent):
+            missing = sorted(id for path, id in sent if (path, id) not in seen)
             yield Violation("transactions", f"of transaction {transaction} came {len(seen)}, but not {missing}")
 
 
@@ -31,15 +32,11 @@ def together(books: Books) -> Iterator[Violation]:
             continue
         if len(send.ids) == 1 and send.entity != TOPIC:
             continue
-        if any(
-            (entity, id) in books.cancellations and books.cancellations[entity, id].outcome is not Outcome.NO
-            for entity in copies(send.entity)
-            for id in send.ids
-        ):
+        sent = places(send)
+        if any(books.may_be_cancelled(*place) for place in sent):
             continue
-        places = [(path, id) for path in copies(send.entity) for id in send.ids]
-        missing = [place for place in places if not books.observed(*place)]
-        if missing and len(missing) < len(places):
+        missing = [place for place in sent if not books.observed(*place)]
+        if missing and len(missing) < len(sent):
             yield Violation("together", f"{send.ids} went to {send.entity} as one, and these never came: {missing}")
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Final
 
 from chaos.books import Violation
-from chaos.history import Delivery, Fault, Hold, LostCredit, Outcome, Record, SessionCall, Settlement
+from chaos.history import Delivery, Fault, Hold, Outcome, Record, SessionCall, Settlement
 from chaos.plan import Kind
 
-_SHOWN = 10
+_SHOWN: Final = 10
 """Violations of one promise that are shown."""
 
 
@@ -54,8 +55,6 @@ def _name(record: Record) -> str | None:
             return f"session: {record.action}"
         case Hold():
             return "session: accept"
-        case LostCredit():
-            return None
     return type(record).__name__.lower() if hasattr(record, "outcome") else None
 
 
