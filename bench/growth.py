@@ -183,7 +183,7 @@ def _connections(options: Options, folder: Path, stack: ExitStack) -> Iterator[P
 
 
 def _sessions(options: Options, folder: Path, stack: ExitStack) -> Iterator[Point]:
-    """More and more sessions in a queue; the next one is accepted, some of its messages are taken, and it is left."""
+    """More and more sessions in a queue; the next one is accepted, ten of its messages are taken, and it is left."""
     numbers = sorted(options.sessions)
     broker = _Broker(folder, stack, [f"sessions-{number}" for number in numbers], RequiresSession=True)
     connection = broker.connect(stack)
@@ -308,11 +308,7 @@ def _take_from_all(receivers: Sequence[Receiver], each: int) -> int:
 
 def _take_session(connection: Connection, queue: str) -> int:
     receiver = connection.session_receiver(queue, credit=_OF_A_SESSION, wait=_WAIT_SECONDS)
-    count = 0
-    while count < _OF_A_SESSION and (messages := receiver.receive(_OF_A_SESSION - count, _WAIT_SECONDS)):
-        receiver.accept(messages)
-        count += len(messages)
-    receiver.confirm()
+    count = _take(receiver, _OF_A_SESSION)
     receiver.close()
     return count
 

@@ -47,7 +47,7 @@ def run(
     except subprocess.TimeoutExpired:
         raise Unavailable(f"{command[0]} took more than {seconds} seconds") from None
     if done.returncode != 0:
-        raise Unavailable(f"{Path(command[0]).name} failed: {_last_words(done.stdout + done.stderr)}")
+        raise Unavailable(f"{Path(command[0]).name} failed: {_complaint(done.stdout + done.stderr)}")
     return done.stdout
 
 
@@ -86,10 +86,10 @@ def build_load_client(cache: Path) -> Path:
     if compiler is None:
         raise Unavailable("the load client needs a C compiler")
     proton = once(cache / "proton", lambda folder: _fetch_proton(folder, compiler))
-    (source,) = proton.glob("*/include")
+    (include,) = proton.glob("*/include")
     program = proton / "load"
     if not program.exists() or program.stat().st_mtime < LOAD_SOURCE.stat().st_mtime:
-        flags = ["-O2", "-std=gnu99", "-DPROTON_DECLARE_STATIC", f"-I{source}"]
+        flags = ["-O2", "-std=gnu99", "-DPROTON_DECLARE_STATIC", f"-I{include}"]
         objects = sorted(str(path) for path in proton.glob("*.o"))
         run([compiler, *flags, "-o", str(program), str(LOAD_SOURCE), *objects], seconds=300)
     return program
@@ -113,7 +113,8 @@ def _extract(archive: Path, folder: Path) -> None:
     archive.unlink()
 
 
-def _last_words(output: str) -> str:
+def _complaint(output: str) -> str:
+    """The first line that says it is an error, or else the first."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("E:", "[ERROR]", "ERROR")) and len(line) > 20]
     return " ".join((errors or lines)[:1] or ["it said nothing"])[:300]

@@ -13,6 +13,7 @@ from bench import growth
 from bench.peer_tables import (
     CEILING_HEADS,
     LATENCY_HEADS,
+    PERCENTILES,
     PHASES,
     PROCESS_HEADS,
     RATE_HEADS,
@@ -20,6 +21,7 @@ from bench.peer_tables import (
     ceiling_rows,
     connections,
     groups,
+    latencies,
     latency_rows,
     markdown,
     median_of,
@@ -48,20 +50,22 @@ def write(page: Path, peers: Path | None, grown: Path | None) -> list[Path]:
     """Replace the generated parts of a page that there are figures for; the files that were written."""
     text = page.read_text()
     folder = page.parent / PLOTS
-    folder.mkdir(exist_ok=True)
-    written = [page]
+    plots: dict[str, str] = {}
+    outdated: list[Path] = []
+    # All is made before anything is written: a page that cannot be made is left as it is, with its plots.
     for name, source, make in (("peers", peers, _peers), ("growth", grown, _growth)):
-        if source is None:
-            continue
-        lines, plots = make(json.loads(source.read_text()))
-        for old in folder.glob(f"{name}-*.svg"):
-            old.unlink()
-        for plot, drawn in plots.items():
-            (folder / plot).write_text(drawn)
-            written.append(folder / plot)
-        text = replaced(text, name, lines)
+        if source is not None:
+            lines, drawn = make(json.loads(source.read_text()))
+            text = replaced(text, name, lines)
+            plots |= drawn
+            outdated += folder.glob(f"{name}-*.svg")
+    for old in outdated:
+        old.unlink()
+    folder.mkdir(exist_ok=True)
+    for plot, drawing in plots.items():
+        (folder / plot).write_text(drawing)
     page.write_text(text)
-    return written
+    return [page, *(folder / plot for plot in plots)]
 
 
 def replaced(text: str, name: str, lines: list[str]) -> str:
@@ -135,15 +139,16 @@ def _rates_plot(data: dict[str, Any], queues: int, size: int) -> str:
 
 
 def _latency_plot(data: dict[str, Any], rate: int) -> str:
-    rows = [row for row in latency_rows(data, rate) if row[1] != "-"]
-    parts = {"send": slice(1, 4), "end to end": slice(4, 7)}
-    of = {
-        name: [(row[0], [float(cell.replace(",", "")) for cell in row[part]]) for row in rows]
-        for name, part in parts.items()
+    found = {
+        name: [value * 1000 for value in values if value is not None]
+        for name, values in latencies(data, rate).items()
+        if None not in values
     }
-    return panels(
-        f"Latency in ms at {rate:,} messages a second", of, ["p50", "p99", "p99.9"], lambda value: figure(value, 2)
-    )
+    of = {
+        "send": [(name, values[:3]) for name, values in found.items()],
+        "end to end": [(name, values[3:]) for name, values in found.items()],
+    }
+    return panels(f"Latency in ms at {rate:,} messages a second", of, PERCENTILES, lambda value: figure(value, 2))
 
 
 # --- growth ---

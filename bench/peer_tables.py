@@ -11,10 +11,8 @@ from bench.report import NOTHING, figure, megabytes, milliseconds, print_table
 
 PHASES: Final = ("send", "receive", "both")
 RATE_HEADS: Final = ("broker", "connections", *(head for phase in PHASES for head in (f"{phase}/s", "MB/s", "µs")))
-LATENCY_HEADS: Final = (
-    "broker",
-    *(f"{way} {part}" for way in ("send", "end to end") for part in ("p50", "p99", "p99.9")),
-)
+PERCENTILES: Final = ("p50", "p99", "p99.9")
+LATENCY_HEADS: Final = ("broker", *(f"{way} {part}" for way in ("send", "end to end") for part in PERCENTILES))
 PROCESS_HEADS: Final = ("broker", "start, s", "idle MB", "at the end MB", "highest MB")
 RATIO_HEADS: Final = ("Peeklock compared with", "connections", *PHASES)
 CEILING_HEADS: Final = ("bytes", "connections", "send/s", "µs", "receive/s", "µs")
@@ -61,7 +59,7 @@ def connections(data: dict[str, Any]) -> list[int]:
 
 
 def per_round(data: dict[str, Any], what: str, **keys: Any) -> dict[int, float]:
-    """A figure of each round of a cell that was finished."""
+    """A figure of each round of a cell that did not fail; of one that was not finished, that of what was done."""
     return {
         cell["round"]: cell[what]
         for cell in data["cells"]
@@ -87,13 +85,13 @@ def rate_rows(data: dict[str, Any], queues: int, size: int) -> list[Row]:
                     megabytes(None if rate is None else rate * size, 1),
                     figure(median_of(data, "cpu_us", **keys), 1),
                 ]
-            if row[2] != NOTHING:
+            if any(cell != NOTHING for cell in row[2:]):
                 rows.append(row)
     return rows
 
 
 def ratio_rows(data: dict[str, Any], queues: int, size: int) -> list[Row]:
-    """Peeklock's rates to those of each other."""
+    """Peeklock's rates to those of each other broker; of several Peeklocks it is the first that counts."""
     ours = [name for name in names(data) if name.startswith("Peeklock")]
     others = [name for name in names(data) if name not in ours]
     rows: list[Row] = []
@@ -123,18 +121,23 @@ def _ratio(mine: dict[int, float], theirs: dict[int, float]) -> str:
     return f"{figure(whole, 2)} ({figure(min(each), 2)} – {figure(max(each), 2)})"
 
 
-def latency_rows(data: dict[str, Any], rate: int) -> list[Row]:
-    rows = []
+def latencies(data: dict[str, Any], rate: int) -> dict[str, list[float | None]]:
+    """Seconds for each broker, as in the heads; None where it was measured and never finished."""
+    medians: dict[str, list[float | None]] = {}
     for name in names(data):
-        found = [r for r in data["latency"] if (r["broker"], r["rate"]) == (name, rate) and r["complete"]]
-        if found:
-            parts = [
-                [r[way][part] for r in found] for way in ("send", "end_to_end") for part in ("p50", "p99", "p99.9")
+        tried = [row for row in data["latency"] if (row["broker"], row["rate"]) == (name, rate)]
+        done = [row for row in tried if row["complete"]]
+        if tried:
+            medians[name] = [
+                statistics.median(row[way][part] for row in done) if done else None
+                for way in ("send", "end_to_end")
+                for part in PERCENTILES
             ]
-            rows.append([name, *(milliseconds(statistics.median(values)) for values in parts)])
-        elif any((r["broker"], r["rate"]) == (name, rate) for r in data["latency"]):
-            rows.append([name, *[NOTHING] * 6])
-    return rows
+    return medians
+
+
+def latency_rows(data: dict[str, Any], rate: int) -> list[Row]:
+    return [[name, *map(milliseconds, values)] for name, values in latencies(data, rate).items()]
 
 
 def process_rows(data: dict[str, Any]) -> list[Row]:
@@ -169,8 +172,10 @@ def problems(data: dict[str, Any]) -> Iterator[str]:
         yield f"{name} was left out: {_in_short(reason)}."
     for cell in [*data["cells"], *data["latency"]]:
         if not cell["complete"]:
-            what = f"at {cell['rate']:,} a second" if "rate" in cell else _called(cell)
-            why = cell.get("failed") or "not all in its time; the rate is that of what was done"
+            paced = "rate" in cell
+            what = f"at {cell['rate']:,} a second" if paced else _called(cell)
+            late = "not all was accepted in its time" + ("" if paced else "; the rate is that of what was done")
+            why = cell.get("failed") or late
             yield f"{cell['broker']}, {what}, round {cell['round'] + 1}: {_in_short(why)}."
 
 

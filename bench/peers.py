@@ -1,8 +1,8 @@
 """Peeklock beside other AMQP 1.0 brokers, under one load client that is none of theirs.
 
-Every broker is started once and runs to the end. Rounds go through all cells, and each cell through all brokers, so
-that what else the machine does falls on all alike. After each cell all figures are in a file, from which a run that was
-ended goes on, and from which the page is made.
+Every broker is started before the first round and runs to the end. Rounds go through all cells, and each cell through
+all brokers, so that what else the machine does falls on all alike. After each cell all figures are in a file, from
+which a run that was ended goes on, and from which the page is made.
 """
 
 from __future__ import annotations
@@ -218,15 +218,17 @@ class _Measuring:
             side: Load(side=side, count=count, seconds=self._options.cell_seconds, **asdict(cell))
             for side in ("send", "receive")
         }
+        filled = False
         for phase, loads in {"send": ["send"], "receive": ["receive"], "both": ["send", "receive"]}.items():
             if self._results.has("cells", **about, phase=phase):
-                # Without what it sends there is nothing to receive: of a pair that is half there both are missing.
                 continue
-            if phase == "receive" and not self._results.has("cells", **about, phase="send", complete=True):
+            if phase == "receive" and not filled:
+                # Not all was sent, or an earlier run sent it, to a broker that is gone.
                 self._fill(access, sides["send"])
-            self._results.add("cells", about | {"phase": phase} | self._measure(one, access, [sides[s] for s in loads]))
-            last = self._results.data["cells"][-1]
-            if phase != "send" and not last["complete"]:
+            row = about | {"phase": phase} | self._measure(one, access, [sides[side] for side in loads])
+            self._results.add("cells", row)
+            filled = phase == "send" and row["complete"]
+            if phase != "send" and not row["complete"]:
                 self._drain(access, cell.queues)
 
     def _measure(self, one: Running, access: Access, loads: list[Load]) -> dict[str, Any]:

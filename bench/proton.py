@@ -119,7 +119,11 @@ class Sink:
 
     def __enter__(self) -> Access:
         assert self._process.stdout is not None
-        return Access(port=int(self._process.stdout.readline()), address="sink")
+        port = self._process.stdout.readline().strip()
+        if not port:
+            self.__exit__()
+            raise LoadFailed("the load client's sink did not start")
+        return Access(port=int(port), address="sink")
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -153,17 +157,20 @@ class _Client:
 
     def expect(self, words: str) -> None:
         if self._line() != words:
-            raise LoadFailed(f"{self._what}: {self._complaint()}")
+            raise self._failure()
 
     def go(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("go\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:  # the broker ended its connection meanwhile
+            raise self._failure() from None
 
     def result(self) -> Done:
         line = self._line()
         if not line:
-            raise LoadFailed(f"{self._what}: {self._complaint()}")
+            raise self._failure()
         said: dict[str, Any] = json.loads(line)
         self._process.wait(_PATIENCE_SECONDS)  # until its connections are closed
         return Done(**{"latency": {}, **said})
@@ -172,7 +179,8 @@ class _Client:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    def _complaint(self) -> str:
+    def _failure(self) -> LoadFailed:
         assert self._process.stderr is not None
         self._process.kill()
-        return self._process.stderr.read().strip()[-500:] or "the load client did not answer in time"
+        words = self._process.stderr.read().strip()[-500:] or "the load client did not answer in time"
+        return LoadFailed(f"{self._what}: {words}")

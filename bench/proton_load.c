@@ -105,10 +105,9 @@ static void make_payload(void) {
 /* --- connections --- */
 
 static void make_links(Conn *c, int index) {
-  int most = opt.queues;
-  c->links = calloc((size_t)most, sizeof *c->links);
+  c->links = calloc((size_t)opt.queues, sizeof *c->links);
   for (int queue = 0; queue < opt.queues; queue++) {
-    /* Many queues are shared out among the connections; one queue, or as many as there are, has a link of each. */
+    /* Many queues are shared out among the connections; of fewer queues than connections, each connection has one. */
     if (opt.queues >= opt.connections ? queue % opt.connections != index : index % opt.queues != queue) continue;
     char address[512], name[64];
     if (opt.queues == 1)
@@ -287,27 +286,27 @@ static void on_sink_delivery(pn_delivery_t *delivery) {
   }
 }
 
-static bool handle_sink(Conn *c, pn_event_t *event) {
+static void handle_sink(Conn *c, pn_event_t *event) {
   pn_link_t *link = pn_event_link(event);
   switch (pn_event_type(event)) {
-    case PN_CONNECTION_REMOTE_OPEN: pn_connection_open(c->driver.connection); return true;
-    case PN_SESSION_REMOTE_OPEN: pn_session_open(pn_event_session(event)); return true;
+    case PN_CONNECTION_REMOTE_OPEN: pn_connection_open(c->driver.connection); break;
+    case PN_SESSION_REMOTE_OPEN: pn_session_open(pn_event_session(event)); break;
     case PN_LINK_REMOTE_OPEN:
       pn_terminus_copy(pn_link_source(link), pn_link_remote_source(link));
       pn_terminus_copy(pn_link_target(link), pn_link_remote_target(link));
       pn_link_set_rcv_settle_mode(link, pn_link_remote_rcv_settle_mode(link));
       pn_link_open(link);
       if (pn_link_is_receiver(link)) pn_link_flow(link, SINK_CREDIT);
-      return true;
+      break;
     case PN_LINK_FLOW:
       if (pn_link_is_sender(link)) feed(link);
-      return true;
-    case PN_DELIVERY: on_sink_delivery(pn_event_delivery(event)); return true;
-    case PN_LINK_REMOTE_CLOSE: pn_link_close(link); return true;
-    case PN_CONNECTION_REMOTE_CLOSE: pn_connection_close(c->driver.connection); return true;
+      break;
+    case PN_DELIVERY: on_sink_delivery(pn_event_delivery(event)); break;
+    case PN_LINK_REMOTE_CLOSE: pn_link_close(link); break;
+    case PN_CONNECTION_REMOTE_CLOSE: pn_connection_close(c->driver.connection); break;
     case PN_TRANSPORT_ERROR:
-    case PN_TRANSPORT_CLOSED: c->gone = true; return true;
-    default: return false;
+    case PN_TRANSPORT_CLOSED: c->gone = true; break;
+    default: break;
   }
 }
 

@@ -6,10 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -100,6 +103,17 @@ def test_rates_are_medians_of_the_rounds_and_a_failed_cell_has_none() -> None:
     ]
 
 
+def test_a_broker_has_a_row_for_what_it_did_though_sending_failed() -> None:
+    data = figures()
+    data["cells"].append(cell("Other 2 quorum", "receive", 0, 2_000))
+    assert module("peer_tables").rate_rows(data, 1, 1024)[-1] == [
+        *["Other 2 quorum", "1"],
+        *["-"] * 3,
+        *["2,000", "2.0", "10.0"],
+        *["-"] * 3,
+    ]
+
+
 def test_ratios_have_the_lowest_and_the_highest_round() -> None:
     rows = module("peer_tables").ratio_rows(figures(), 1, 1024)
     assert rows == [["Other 2 classic", "1", *["3.50 (3.00 – 4.00)"] * 2, "6.00"]]
@@ -122,7 +136,7 @@ def test_what_is_missing_is_named_without_the_folders_of_this_machine() -> None:
     problems = list(module("peer_tables").problems(figures()))
     assert problems[0] == "Third was left out: program failed: no thing."
     assert "Other 2 quorum, send, 1,024 bytes, one queue, 1 connections, round 1: gone." in problems
-    assert any("both" in each and "not all in its time" in each for each in problems)
+    assert any("both" in each and "not all was accepted in its time" in each for each in problems)
     assert "Other 2 classic, at 1,000 a second, round 1: too slow." in problems
     assert len(problems) == 4
 
@@ -167,9 +181,13 @@ def test_a_page_without_its_marks_is_refused_and_left_as_it_is(tmp_path: Path, t
     page, results = tmp_path / "page.md", tmp_path / "peers.json"
     page.write_text(text)
     results.write_text(json.dumps(figures()))
+    plot = tmp_path / "plots" / "peers-old.svg"
+    plot.parent.mkdir()
+    plot.write_text("of before")
     with pytest.raises(ValueError, match="the page needs the lines '<!-- generated: peers -->'"):
         module("page").write(page, results, None)
     assert page.read_text() == text
+    assert list(plot.parent.iterdir()) == [plot]
 
 
 def test_the_page_of_this_project_has_the_marks() -> None:
@@ -296,6 +314,62 @@ def test_a_run_goes_on_with_the_figures_that_are_there(tmp_path: Path) -> None:
     assert not again.has("cells", broker="Peeklock 1", phase="send", round=1)
     anew = peers.Results(file, peers.Options(), tmp_path, goes_on=False)
     assert anew.data["cells"] == []
+
+
+def test_what_an_earlier_run_sent_is_sent_again_before_it_is_received(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers, proton = module("peers"), module("proton")
+    measured: list[tuple[str, ...]] = []
+
+    def apply(program: Path, access: Any, loads: list[Any], before: Callable[[], None] = lambda: None) -> list[Any]:
+        before()
+        # What drains a queue takes less than it asks for, and ends.
+        measured.append(tuple("drain" if load.quiet else load.side for load in loads))
+        return [proton.Done(load.count, 0, 0.0, 1.0, 0.5, {}) for load in loads]
+
+    monkeypatch.setattr(peers, "apply", apply)
+    broker = SimpleNamespace(cpu_seconds=lambda: 1.0, resident_bytes=lambda: 1)
+    about = {"connections": 1, "queues": 1, "size": 1024}
+    expected = {
+        (): [("send",), ("receive",), ("send", "receive")],
+        ("send",): [("drain",), ("send",), ("receive",), ("send", "receive")],
+        ("send", "receive"): [("send", "receive")],
+        ("send", "receive", "both"): [],
+    }
+    for there, works in expected.items():
+        results = peers.Results(tmp_path / "peers.json", peers.Options(), tmp_path, goes_on=False)
+        for phase in there:
+            results.add("cells", cell("Peeklock 1", phase, 0, 5.0, **about))
+        measured.clear()
+        measuring = peers._Measuring(tmp_path, peers.Options(), results)
+        measuring._cell(peers.Cell(**about), broker, "Peeklock 1", None, 0)
+        assert measured == works
+        assert [row["phase"] for row in results.data["cells"]] == ["send", "receive", "both"]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("import sys; sys.exit('no such port')", "no such port"),
+        ("import sys; print('ready', flush=True); sys.exit('link closed')", "link closed"),
+        ("print('ready', flush=True); input()", "the load client did not answer in time"),
+    ],
+)
+def test_a_load_client_that_ends_early_is_a_failure_of_its_load(tmp_path: Path, words: str, complaint: str) -> None:
+    proton = module("proton")
+    program = tmp_path / "load"
+    program.write_text(f"#!{sys.executable}\n{words}\n")
+    program.chmod(0o755)
+    load = proton.Load(side="send", count=1, size=8)
+    with pytest.raises(module("load").LoadFailed, match=f"send at q: {complaint}"):
+        proton.apply(program, proton.Access(port=1, address="q"), [load], lambda: time.sleep(0.3))
+
+
+def test_a_sink_that_does_not_start_is_a_failure_of_the_load(tmp_path: Path) -> None:
+    proton = module("proton")
+    with pytest.raises(module("load").LoadFailed, match="sink did not start"), proton.Sink(Path("/bin/false"), 8):
+        pass
 
 
 def test_figures_of_another_kind_are_not_gone_on_with(tmp_path: Path) -> None:
