@@ -232,7 +232,10 @@ def test_growth_says_so_when_there_is_no_place_for_so_many_connections(
         (["capture", "--batch-size", "0"], "must be from 1 to"),
         (["batches", "--batches", "2"], "must be from 4 to"),
         (["batches", "--sink", "files"], "invalid choice: 'files'"),
-        (["peers", "--brokers", "peeklock,kafka"], "must be of peeklock, rabbitmq, rabbitmq4, artemis, not kafka"),
+        (
+            ["peers", "--brokers", "peeklock,kafka"],
+            "must be of peeklock, peeklock-interpreted, rabbitmq, rabbitmq4, artemis, not kafka",
+        ),
         (["peers", "--queues", "7"], "must be of 1, 100, not 7"),
         (["peers", "--sizes", "4"], "must be from 8 to"),
         (["growth", "--connections", "1,6000"], "must be from 1 to 5000, not 6000"),
