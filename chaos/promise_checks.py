@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from chaos.books import Books, Violation, places
-from chaos.entities import DELETED, TOPIC, UNIQUE, WINDOW_MS
+from chaos.entities import DELETED, UNIQUE, WINDOW_MS
 from chaos.history import Delivery, Outcome, Send, SessionCall
 
 SLACK_MS: Final = 100
@@ -28,9 +28,7 @@ def transactions(books: Books) -> Iterator[Violation]:
 def together(books: Books) -> Iterator[Violation]:
     """What was sent as one is there with all its messages, and with all its copies, or not at all."""
     for send in books.sends:
-        if send.transaction is not None or send.key is not None or send.entity == DELETED:
-            continue
-        if len(send.ids) == 1 and send.entity != TOPIC:
+        if send.transaction is not None or send.entity == DELETED:
             continue
         sent = places(send)
         if any(books.may_be_cancelled(*place) for place in sent):

@@ -72,10 +72,10 @@ class Story:
         for number, id in enumerate(ids, first):
             self.settle(self.receive(id, number, entity=entity, **more))
 
-    def renew(self, delivery: Delivery) -> None:
+    def renew(self, delivery: Delivery, outcome: Outcome = Outcome.OK) -> None:
         span = self._span()
-        until = int(span["end"]) + self.offset + LOCK_MS
-        self._add(Renewal(delivery=delivery.name, outcome=Outcome.OK, until=until, **span))
+        until = int(span["end"]) + self.offset + LOCK_MS if outcome is Outcome.OK else None
+        self._add(Renewal(delivery=delivery.name, outcome=outcome, until=until, **span))
 
     def accept(self, session: str = "s") -> Hold:
         return self._add(Hold(name=f"h{next(self._names)}", entity=SESSIONS, session=session, **self._span()))
@@ -86,10 +86,8 @@ class Story:
     def call(self, hold: Hold, action: str, value: str | None = None, outcome: Outcome = Outcome.OK) -> None:
         self._add(SessionCall(hold=hold.name, action=action, value=value, outcome=outcome, **self._span()))
 
-    def trade(
-        self, *invoices: str, order: str = "order", commit: bool = True, outcome: Outcome | None = Outcome.OK
-    ) -> None:
-        """A transaction that takes an order and sends invoices; without an outcome its client is cut off before."""
+    def trade(self, *invoices: str, commit: bool = True, outcome: Outcome | None = Outcome.OK) -> None:
+        """A transaction that takes `order` and sends invoices; without an outcome its client is cut off before."""
         taken = self.receive("order", entity=ORDERS)
         self.settle(taken, transaction="t")
         for invoice in invoices:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from chaos.checker import check
@@ -24,6 +26,7 @@ from chaos.history import Gesture, Leftover, Mishap, Outcome, Way, dump, load
 from stories import Story
 
 NO, UNKNOWN = Outcome.NO, Outcome.UNKNOWN
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -82,6 +85,12 @@ def test_a_dead_letter_that_is_nowhere_is_lost(story: Story) -> None:
     assert story.broken == ["lost"]
 
 
+def test_a_message_that_is_in_one_subscription_only_is_lost_in_the_other(story: Story) -> None:
+    story.send("a", entity=TOPIC)
+    story.finish("a", entity=SUBSCRIPTIONS[0])
+    assert story.broken == ["lost", "together"]
+
+
 def test_a_deferred_message_that_is_nowhere_is_lost(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), Gesture.DEFER)
@@ -100,6 +109,12 @@ def test_no_more_may_be_lost_on_the_way_than_were_on_it(story: Story) -> None:
     assert story.broken == ["lost"]
 
 
+def test_what_was_on_its_way_when_a_connection_broke_excuses_no_other_entity(story: Story) -> None:
+    story.send("a")
+    story.lose(DELETED, 1)
+    assert story.broken == ["lost"]
+
+
 # --- messages that should not come ---
 
 
@@ -111,6 +126,17 @@ def test_a_message_that_was_refused_must_not_come(story: Story) -> None:
 
 def test_a_message_that_nobody_sent_must_not_come(story: Story) -> None:
     story.finish("a")
+    assert story.broken == ["unwanted"]
+
+
+def test_a_message_that_nobody_sent_must_not_be_among_the_dead_letters(story: Story) -> None:
+    story.finish("a", entity=dead_letters(PLAIN))
+    assert story.broken == ["unwanted"]
+
+
+def test_a_message_must_not_come_from_where_it_was_not_sent(story: Story) -> None:
+    story.send("a", outcome=UNKNOWN)
+    story.finish("a", entity=ORDERS)
     assert story.broken == ["unwanted"]
 
 
@@ -136,10 +162,40 @@ def test_a_deferred_message_is_fetched(story: Story) -> None:
     assert story.broken == []
 
 
+def test_a_message_of_a_session_must_not_come_back_after_its_completion(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    story.settle(story.receive_of(story.accept(), "a", 1))
+    story.settle(story.receive_of(story.accept(), "a", 1, count=1))
+    assert story.broken == ["returned"]
+
+
 def test_what_was_received_and_deleted_must_not_come_again(story: Story) -> None:
     story.send("a", entity=DELETED)
     story.receive("a", entity=DELETED, way=Way.DELETE)
     story.receive("a", entity=DELETED, way=Way.DELETE)
+    assert story.broken == ["returned"]
+
+
+def test_what_was_received_and_deleted_must_not_be_there_at_the_end(story: Story) -> None:
+    story.send("a", entity=DELETED)
+    story.receive("a", entity=DELETED, way=Way.DELETE)
+    story.finish("a", entity=DELETED)
+    assert story.broken == ["returned"]
+
+
+def test_a_deferred_message_must_not_come_back_after_it_was_fetched_and_completed(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEFER)
+    story.settle(story.receive("a", way=Way.FETCH, count=1))
+    story.finish("a", way=Way.FETCH, count=2)
+    assert story.broken == ["returned"]
+
+
+def test_a_dead_letter_must_not_come_back_after_its_completion(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEAD_LETTER)
+    story.finish("a", entity=dead_letters(PLAIN))
+    story.finish("a", entity=dead_letters(PLAIN))
     assert story.broken == ["returned"]
 
 
@@ -188,11 +244,33 @@ def test_the_number_of_a_scheduled_message_is_no_other_messages(story: Story) ->
     assert story.broken == ["numbers"]
 
 
+def test_the_numbers_of_scheduled_messages_are_told_once(story: Story) -> None:
+    for id in "ab":
+        story.cancel(story.send(id, entity=SCHEDULED, due=int(story.now) + 9000, numbers=(5,)))
+    assert story.broken == ["numbers"]
+
+
 def test_what_is_sent_later_has_the_higher_number(story: Story) -> None:
     story.send("a")
     story.send("b")
     story.finish("b", "a")
     assert story.broken == ["order"]
+
+
+def test_each_message_with_too_low_a_number_is_told(story: Story) -> None:
+    for id in "abc":
+        story.send(id)
+    story.finish("b", "c", "a")
+    assert story.broken == ["order", "order"]
+
+
+def test_numbers_tell_nothing_of_what_is_scheduled_or_in_doubt(story: Story) -> None:
+    due = int(story.now) + 5000
+    story.send("a", entity=SCHEDULED, due=due)
+    story.send("b", entity=SCHEDULED, outcome=UNKNOWN)
+    story.send("c", entity=SCHEDULED)
+    story.finish("c", "b", "a", entity=SCHEDULED, enqueued=due)
+    assert story.broken == []
 
 
 def test_what_is_sent_at_the_same_time_has_numbers_in_any_order(story: Story) -> None:
@@ -222,6 +300,25 @@ def test_a_message_of_a_session_must_not_overtake_another(story: Story) -> None:
     assert story.broken == ["session order"]
 
 
+@pytest.mark.parametrize(("gesture", "outcome"), [(Gesture.ABANDON, Outcome.OK), (Gesture.COMPLETE, NO)])
+def test_a_message_of_a_session_that_was_given_back_waits_again(
+    story: Story, gesture: Gesture, outcome: Outcome
+) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    story.settle(story.receive_of(story.accept(), "a", 1), gesture, outcome)
+    story.settle(story.receive_of(story.accept(), "b", 2))
+    story.settle(story.receive_of(story.accept(), "a", 1, count=1))
+    assert story.broken == ["session order"]
+
+
+def test_a_message_of_a_session_that_was_not_acknowledged_need_not_wait(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s", outcome=UNKNOWN)
+    story.send("b", entity=SESSIONS, session="s")
+    story.settle(story.receive_of(story.accept(), "b", 2))
+    story.settle(story.receive_of(story.accept(), "a", 1))
+    assert story.broken == []
+
+
 def test_within_a_hold_numbers_go_up(story: Story) -> None:
     hold = story.accept()
     story.send("a", "b", entity=SESSIONS, session="s")
@@ -240,12 +337,68 @@ def test_an_abandoned_message_of_a_session_takes_its_old_place(story: Story) -> 
     assert story.broken == []
 
 
+def test_a_deferred_message_of_a_session_does_not_wait_and_is_fetched_in_any_order(story: Story) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    hold = story.accept()
+    story.settle(story.receive_of(hold, "a", 1), Gesture.DEFER)
+    hold = story.accept()
+    story.settle(story.receive_of(hold, "b", 2))
+    story.settle(story.receive_of(hold, "a", 1, way=Way.FETCH, count=1))
+    assert story.broken == []
+
+
+def test_a_message_of_a_session_that_nobody_gave_back_comes_once_in_a_hold(story: Story) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    hold = story.accept()
+    story.receive_of(hold, "a", 1)
+    story.settle(story.receive_of(hold, "b", 2))
+    story.settle(story.receive_of(hold, "a", 1, count=1))
+    assert story.broken == ["session order"]
+
+
+def test_who_holds_a_session_gets_no_message_of_another(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="other")
+    hold = story.accept("s")
+    story.settle(story.receive("a", entity=SESSIONS, session="other", hold=hold.name))
+    assert story.broken == ["session order"]
+
+
 def test_a_session_has_one_holder(story: Story) -> None:
     story.send("a", entity=SESSIONS, session="s")
     first, second = story.accept(), story.accept()
     story.call(first, "renew")
     story.settle(story.receive_of(second, "a", 1))
     assert story.broken == ["session locks"]
+
+
+def test_who_has_lost_a_session_gets_no_message_of_it(story: Story) -> None:
+    story.send("a", "b", entity=SESSIONS, session="s")
+    first = story.accept()
+    story.call(first, "renew")
+    second = story.accept()
+    story.settle(story.receive_of(second, "a", 1))
+    story.receive_of(first, "b", 2)
+    story.settle(story.receive_of(second, "b", 2))
+    assert story.broken == ["session locks"]
+
+
+def test_who_has_lost_a_session_settles_nothing_in_it(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    taken = story.receive_of(story.accept(), "a", 1)
+    story.accept()
+    story.settle(taken)
+    assert story.broken == ["session locks"]
+
+
+def test_who_has_lost_a_session_may_ask_and_be_refused(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    hold = story.accept()
+    taken = story.receive_of(hold, "a", 1)
+    next_hold = story.accept()
+    story.settle(taken, outcome=NO, error="com.microsoft:session-lock-lost")
+    story.call(hold, "renew", outcome=NO)
+    story.settle(story.receive_of(next_hold, "a", 1))
+    assert story.broken == []
 
 
 def test_a_session_goes_from_one_holder_to_the_next(story: Story) -> None:
@@ -272,6 +425,33 @@ def test_a_state_that_was_set_is_not_forgotten(story: Story) -> None:
     assert story.broken == ["states"]
 
 
+def test_a_state_in_doubt_may_hold_before_its_client_gives_up(story: Story) -> None:
+    story.call(story.accept(), "set", "one", UNKNOWN)
+    story.call(story.accept(), "get", "one")
+    story.records[1] = replace(story.records[1], end=story.now + 5000)
+    assert story.broken == []
+
+
+def test_what_does_not_set_a_state_tells_nothing_of_it(story: Story) -> None:
+    hold = story.accept()
+    story.call(hold, "set", "one")
+    story.call(hold, "renew")
+    story.call(hold, "get", outcome=NO)
+    story.call(hold, "get", outcome=UNKNOWN)
+    assert story.broken == []
+    story.call(hold, "get", None)
+    assert story.broken == ["states"]
+
+
+def test_a_state_that_was_refused_is_not_there(story: Story) -> None:
+    hold = story.accept()
+    story.call(hold, "set", "one", NO)
+    story.call(hold, "get", None)
+    assert story.broken == []
+    story.call(hold, "get", "one")
+    assert story.broken == ["states"]
+
+
 # --- locks and counts ---
 
 
@@ -279,6 +459,14 @@ def test_a_locked_message_is_with_one_receiver(story: Story) -> None:
     story.send("a")
     story.receive("a")
     story.settle(story.receive("a", count=1))
+    assert story.broken == ["message locks"]
+
+
+def test_what_the_first_receiver_does_later_excuses_no_second_one(story: Story) -> None:
+    story.send("a")
+    first = story.receive("a")
+    story.receive("a", count=1)
+    story.settle(first)
     assert story.broken == ["message locks"]
 
 
@@ -300,12 +488,36 @@ def test_a_lock_that_was_renewed_lasts_longer(story: Story) -> None:
     assert story.broken == ["message locks"]
 
 
+def test_a_deferred_message_is_locked_for_who_fetched_it(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.DEFER)
+    story.receive("a", way=Way.FETCH, count=1)
+    story.settle(story.receive("a", way=Way.FETCH, count=2))
+    assert story.broken == ["message locks"]
+
+
+def test_who_is_told_that_the_lock_is_lost_has_none(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), outcome=NO, error="com.microsoft:message-lock-lost")
+    story.settle(story.receive("a", count=1))
+    assert story.broken == []
+
+
 def test_a_restart_ends_locks_and_what_was_not_stored(story: Story) -> None:
     story.send("a")
     story.receive("a")
     story.restart()
     story.settle(story.receive("a"))
     assert story.broken == []
+
+
+def test_a_restart_before_or_after_excuses_nothing(story: Story) -> None:
+    story.send("a")
+    story.restart()
+    story.receive("a")
+    story.settle(story.receive("a", count=1))
+    story.restart()
+    assert story.broken == ["message locks"]
 
 
 def test_a_clock_that_jumps_ends_locks(story: Story) -> None:
@@ -341,10 +553,66 @@ def test_who_has_lost_the_lock_cannot_complete(story: Story) -> None:
     assert story.broken == ["message locks"]
 
 
+def test_who_has_lost_the_lock_may_try_and_be_refused(story: Story) -> None:
+    story.send("a")
+    taken = story.receive("a")
+    story.wait(LOCK_MS + 1)
+    story.settle(taken, outcome=NO, error="com.microsoft:message-lock-lost")
+    story.settle(story.receive("a", count=1))
+    assert story.broken == []
+
+
+def test_messages_of_a_session_are_locked_as_long_as_it_is(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    hold = story.accept()
+    taken = story.receive_of(hold, "a", 1)
+    story.wait(LOCK_MS - 500)
+    story.call(hold, "renew")
+    story.wait(1000)
+    story.settle(taken)
+    assert story.broken == []
+
+
+def test_who_prefetches_may_find_later_what_another_has_by_now(story: Story) -> None:
+    story.send("a")
+    attached = story.now
+    buffered_until = int(story.now) + LOCK_MS
+    story.wait(LOCK_MS + 1000)
+    taken = story.receive("a", count=1)
+    story.receive("a", start=attached, end=story.now + 10, until=buffered_until)
+    story.wait(20)
+    story.settle(taken)
+    assert story.broken == []
+
+
+def test_a_lock_whose_renewal_is_in_doubt_may_last_longer(story: Story) -> None:
+    story.send("a")
+    taken = story.receive("a")
+    story.renew(taken, UNKNOWN)
+    story.wait(LOCK_MS + 1)
+    story.settle(taken)
+    assert story.broken == []
+
+
 def test_an_abandoned_message_is_counted(story: Story) -> None:
     story.send("a")
     story.settle(story.receive("a"), Gesture.ABANDON)
     story.finish("a", count=0)
+    assert story.broken == ["counts"]
+
+
+def test_a_message_whose_return_is_in_doubt_need_not_be_counted(story: Story) -> None:
+    story.send("a")
+    story.settle(story.receive("a"), Gesture.ABANDON, UNKNOWN)
+    story.finish("a", count=0)
+    assert story.broken == []
+
+
+def test_an_abandoned_message_of_a_session_is_counted(story: Story) -> None:
+    story.send("a", entity=SESSIONS, session="s")
+    hold = story.accept()
+    story.settle(story.receive_of(hold, "a", 1), Gesture.ABANDON)
+    story.settle(story.receive_of(hold, "a", 1, count=0))
     assert story.broken == ["counts"]
 
 
@@ -379,7 +647,39 @@ def test_half_of_a_transaction_is_none(story: Story, outcome: Outcome) -> None:
     story.send("order", entity=ORDERS)
     story.trade("x", "y", outcome=outcome)
     story.finish("x", entity=INVOICES)
-    assert "transactions" in story.broken
+    assert story.broken == ["lost", "transactions"]
+
+
+def test_a_transaction_that_was_committed_has_taken_its_order(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x")
+    story.finish("x", entity=INVOICES)
+    story.finish("order", entity=ORDERS, count=1)
+    assert story.broken == ["returned"]
+
+
+def test_an_order_comes_again_at_once_when_its_transaction_is_rolled_back(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", commit=False)
+    story.settle(story.receive("order", entity=ORDERS, count=1))
+    assert story.broken == []
+
+
+def test_a_transaction_in_doubt_that_sends_nothing_may_have_taken_its_order_or_not(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade(outcome=UNKNOWN)
+    assert story.broken == []
+    story.finish("order", entity=ORDERS, count=1)
+    assert story.broken == []
+
+
+@pytest.mark.parametrize(("commit", "outcome"), [(False, Outcome.OK), (True, NO), (True, None)])
+def test_a_transaction_that_was_not_committed_has_left_its_order(
+    story: Story, commit: bool, outcome: Outcome | None
+) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("x", commit=commit, outcome=outcome)
+    assert story.broken == ["lost"]
 
 
 def test_a_transaction_in_doubt_whose_messages_came_has_taken_its_order(story: Story) -> None:
@@ -413,8 +713,18 @@ def test_nothing_of_a_transaction_comes_that_was_not_committed(
 
 def test_a_batch_in_doubt_comes_whole_or_not_at_all(story: Story) -> None:
     story.send("a", "b", outcome=UNKNOWN)
+    assert story.broken == []
     story.finish("a")
     assert story.broken == ["together"]
+    story.finish("b", first=2, entity=dead_letters(PLAIN))
+    assert story.broken == []
+
+
+def test_of_a_batch_some_may_be_lost_on_the_way_to_who_receives_and_deletes(story: Story) -> None:
+    story.send("a", "b", entity=DELETED)
+    story.receive("a", entity=DELETED, way=Way.DELETE)
+    story.lose(DELETED, 1)
+    assert story.broken == []
 
 
 def test_a_message_to_a_topic_comes_to_all_subscriptions_or_to_none(story: Story) -> None:
@@ -459,6 +769,14 @@ def test_what_was_taken_back_does_not_come(story: Story) -> None:
     assert story.broken == ["schedules"]
 
 
+def test_what_may_have_been_taken_back_may_come_or_not_and_in_part(story: Story) -> None:
+    due = int(story.now) + 5000
+    story.cancel(story.send("a", "b", entity=SCHEDULED, due=due, numbers=(1, 2)), UNKNOWN)
+    assert story.broken == []
+    story.finish("a", entity=SCHEDULED, enqueued=due)
+    assert story.broken == []
+
+
 def test_what_was_not_taken_back_must_come(story: Story) -> None:
     send = story.send("a", entity=SCHEDULED, due=int(story.now) + 5000, numbers=(1,))
     story.cancel(send, NO)
@@ -471,6 +789,21 @@ def test_a_repetition_is_stored_once(story: Story) -> None:
     assert story.broken == []
     story.finish("b", entity=UNIQUE, first=2, enqueued=enqueued[1])
     assert story.broken == ["duplicates"]
+
+
+def test_a_repetition_that_was_not_acknowledged_is_not_stored_either(story: Story) -> None:
+    sends = [story.send("a", entity=UNIQUE, key="k"), story.send("b", entity=UNIQUE, key="k", outcome=UNKNOWN)]
+    for number, send in enumerate(sends, 1):
+        story.settle(story.receive(*send.ids, number, entity=UNIQUE, enqueued=int(send.start)))
+    assert story.broken == ["duplicates"]
+
+
+def test_a_repetition_in_doubt_may_be_stored_after_the_window(story: Story) -> None:
+    first = int(story.send("a", entity=UNIQUE, key="k").start)
+    story.send("b", entity=UNIQUE, key="k", outcome=UNKNOWN)
+    story.finish("a", entity=UNIQUE, enqueued=first)
+    story.finish("b", entity=UNIQUE, first=2, enqueued=first + WINDOW_MS)
+    assert story.broken == []
 
 
 def test_an_id_is_free_again_after_the_window(story: Story) -> None:
@@ -518,6 +851,14 @@ def test_what_is_there_and_does_not_come_is_stuck(story: Story) -> None:
 def test_a_broker_that_ends_by_itself_is_told(story: Story) -> None:
     story.records.append(Mishap(text="it ended", start=story.now, end=story.now))
     assert story.broken == ["broker"]
+
+
+def test_the_page_has_every_promise_that_is_checked() -> None:
+    page = (ROOT / "docs" / "chaos.md").read_text()
+    (_, table) = page.split("| Promise | |\n|---|---|\n")
+    documented = re.findall(r"^\| ([a-z ]+) \|", table.partition("\n\n")[0], re.MULTILINE)
+    sources = "".join(path.read_text() for path in (ROOT / "chaos").glob("*_checks.py"))
+    assert sorted(documented) == sorted(set(re.findall(r'Violation\(\s*"([a-z ]+)"', sources)))
 
 
 def test_a_history_is_the_same_when_it_is_read_from_its_file(story: Story) -> None:
