@@ -20,7 +20,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     StorageFull,
 )
-from peeklock.broker.queue import Lock
+from peeklock.broker.queue import TURN_MESSAGES, Lock
 from peeklock.store.base import Changes, StoreError, StoreFull
 
 
@@ -347,6 +347,22 @@ def test_competing_receivers_take_turns() -> None:
     receivers = [Receiver(world, world.queue()) for _ in range(3)]
     world.send(*"abcdefghi")
     assert [len(receiver.got) for receiver in receivers] == [3, 3, 3]
+    world.send("x")
+    world.send("y")
+    assert [len(receiver.got) for receiver in receivers] == [4, 4, 3]
+
+
+def test_competing_receivers_of_a_long_queue_get_neighbours_and_as_many() -> None:
+    world = World()
+    world.send(*(str(number) for number in range(303)))
+    receivers = [Receiver(world, world.queue(), credit=0) for _ in range(3)]
+    for receiver in receivers:
+        receiver.credit = 1000
+        world.queue().want(receiver)
+    world.run()
+    assert [len(receiver.got) for receiver in receivers] == [101, 101, 101]
+    assert receivers[0].bodies[:TURN_MESSAGES] == [str(number) for number in range(TURN_MESSAGES)]
+    assert receivers[1].bodies[0] == str(TURN_MESSAGES)
 
 
 def test_a_receiver_without_credit_does_not_hold_up_the_others() -> None:

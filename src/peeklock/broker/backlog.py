@@ -95,6 +95,11 @@ class Backlog:
         self._through = 0 if any_stored else tail
 
     @property
+    def at_hand(self) -> int:
+        """About how many can be taken without reading."""
+        return len(self._ready)
+
+    @property
     def loading(self) -> bool:
         return self._loading
 

@@ -20,6 +20,8 @@ from peeklock.store.base import Counters, StoredMessage
 log = logging.getLogger(__name__)
 
 READ_AGAIN_MS: Final = 1000
+TURN_MESSAGES: Final = 32
+"""The most that a consumer is given at a time while others wait for their turn."""
 
 
 class Consumer(Protocol):
@@ -118,7 +120,7 @@ class Queue(Numbered):
             self._machinery.call_soon(self.pump)
 
     def pump(self) -> None:
-        """Hand out what can be handed out, one message a consumer in turn."""
+        """Hand out what can be handed out, to the consumers in turn."""
         self._awake = False
         if self.doomed:
             return
@@ -126,10 +128,13 @@ class Queue(Numbered):
         take = self._backlog.take
         now = self._agenda.now()
         lock_until = now + self.definition.lock_duration_ms
+        share = left = self._share()
+        served = 0
         while consumers:
             consumer = consumers[0]
             if not consumer.ready():
                 self._queued.discard(consumers.popleft())
+                left = share
                 continue
             message = take()
             if message is None:
@@ -141,13 +146,24 @@ class Queue(Numbered):
                 self._hand_out_for_good(consumer, message)
             else:
                 consumer.deliver(message, self._make_lock(message, lock_until))
-            if len(consumers) > 1:
+            left -= 1
+            if left <= 0 and len(consumers) > 1:
                 consumers.rotate(-1)
+                served += 1
+                if served >= len(consumers):
+                    served = 0
+                    share = self._share()
+                left = share
         if self._lock_timer is None and self._locks:
             self._lock_timer = self._agenda.at(lock_until, self._unlock_expired)
         if not self._backlog.loading:
             for consumer in list(consumers):
                 consumer.starved()
+
+    def _share(self) -> int:
+        """How many messages each consumer is given in the next round, so that there are as many for the others.
+        Neighbours that go the same way come back together, and leave the store as one piece."""
+        return min(TURN_MESSAGES, self._backlog.at_hand // max(1, len(self._consumers)))
 
     def _wake_later(self) -> None:
         """The store could not be read: receivers that wait would not ask again by themselves."""
