@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from chaos import checker, report
-from chaos.broker import StartFailed
 from chaos.history import load
-from chaos.run import Run, RunFailed
+from chaos.run import Run
 from chaos.sabotage import BROKEN
 
 _DESCRIPTION: Final = "Have clients work with a broker that suffers faults, and check that it kept its promises."
@@ -25,11 +24,24 @@ _EPILOG: Final = (
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.check is not None:
-        with options.check.open() as lines:
-            found = checker.check(load(lines))
-        print(report.violations(found))
-        return 1 if found else 0
+    try:
+        return _run(options) if options.check is None else _check(options.check)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as failure:  # Python's own exit code for it would say that a promise was broken
+        traceback.print_exc()
+        print(f"chaos: {failure}", file=sys.stderr)
+        return 2
+
+
+def _check(file: Path) -> int:
+    with file.open() as lines:
+        found = checker.check(load(lines))
+    print(report.violations(found))
+    return 1 if found else 0
+
+
+def _run(options: argparse.Namespace) -> int:
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     parent = options.folder
     if parent is not None:
@@ -43,15 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"\n{report.operations(result.records)}\n\n{report.faults(result.records)}\n")
         print(report.violations(result.violations))
         return 1 if result.violations else 0
-    except (RunFailed, StartFailed) as failure:
-        traceback.print_exc()
-        print(f"chaos: {failure}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
     finally:
         if keeps:
-            again = f"python -m chaos --seed {seed} --faults {options.faults}"
+            broken = "" if options.broken is None else f" --broken {options.broken}"
+            again = f"python -m chaos --seed {seed} --faults {options.faults}{broken}"
             print(f"history, log and data are in {folder}; again: {again}", flush=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)

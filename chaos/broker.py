@@ -52,7 +52,7 @@ class BrokerProcess:
         process = self._begin()
         assert process.stdout is not None
         if not process.stdout.readline():
-            raise StartFailed(f"the broker did not start: {self.log_tail()}")
+            raise StartFailed(f"the broker did not start: {self._last_words()}")
         self._serves = True
         self._history.add(Outage(start=self._down_at, end=now()))
 
@@ -98,16 +98,12 @@ class BrokerProcess:
                 start_new_session=True,
             )
 
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def check(self) -> None:
         """A broker that ended by itself is a mishap; it is started again."""
-        if not self.runs:
-            assert self._process is not None
-            code = self._process.returncode
-            text = f"the broker ended by itself with {code}: {self.log_tail()}"
+        assert self._process is not None
+        code = self._process.poll()
+        if code is not None:
+            text = f"the broker ended by itself with {code}: {self._last_words()}"
             self._history.add(Mishap(start=now(), end=now(), text=text))
             _reap(self._process)
             self._note_end()
@@ -121,6 +117,7 @@ class BrokerProcess:
             _reap(self._process)
 
     def tear(self, chance: Random) -> str:
+        """Do something to what SQLite had written and not committed; says what."""
         return log_tail.tear(self._data / "peeklock.db", chance)
 
     def suspend(self) -> None:
@@ -133,8 +130,8 @@ class BrokerProcess:
 
     def set_clock(self, offset: int) -> None:
         begun = now()
+        self.offset = offset  # a broker that has ended meanwhile is started again with it
         self._tell({"offset": offset})
-        self.offset = offset
         self._history.add(ClockSet(start=begun, end=now(), offset=offset))
 
     def set_disk(self, mode: Mode, *, every: int = 1, seconds: float = 0.0) -> None:
@@ -144,8 +141,7 @@ class BrokerProcess:
         """As a user stops it; returns its exit code."""
         assert self._process is not None
         self._note_end()
-        if self.runs:
-            self._process.send_signal(signal.SIGTERM)
+        self._process.terminate()
         return _reap(self._process)
 
     def complaints(self) -> list[str]:
@@ -153,7 +149,8 @@ class BrokerProcess:
         text = self._log.read_text(errors="replace")
         return [f"its log has: {part[:2000]}" for part in text.split("Traceback")[1:]]
 
-    def log_tail(self) -> str:
+    def _last_words(self) -> str:
+        """The end of what it logged."""
         return self._log.read_text(errors="replace")[-2000:].strip()
 
     def _note_end(self) -> None:

@@ -53,13 +53,13 @@ from peeklock.client import (
     UInt,
     connect,
 )
+from peeklock.client.batches import BATCH_FORMAT
 from peeklock.client.connection import SESSION_FILTER
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Record)
 TIMEOUT: Final = 8.0
 """Seconds; longer than any fault lasts, if not all of them together."""
-BATCH_FORMAT: Final = 0x80013700
 SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
 _REFUSALS: Final = (SendRejected, SettlementFailed, RequestRefused)
 _STATES: Final[dict[Gesture, Any]] = {
@@ -86,7 +86,7 @@ class Taken:
     token: UUID | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HeldSession:
     """A session that is held."""
 
@@ -314,8 +314,8 @@ class Client:
     def receive_of(self, held: HeldSession, amount: int, seconds: float) -> list[Taken]:
         return self._receive(held.receiver, held.hold.entity, amount, seconds, Way.LOCK, now(), held.hold)
 
-    def call_session(self, held: HeldSession, action: str, value: str | None = None) -> str | None:
-        """`get`, `set` or `renew`; returns what it told."""
+    def call_session(self, held: HeldSession, action: str, value: str | None = None) -> None:
+        """`get`, `set` or `renew`."""
         body: dict[str, Any] = {"session-id": held.hold.session}
         if action == "set":
             body["session-state"] = None if value is None else value.encode()
@@ -328,7 +328,7 @@ class Client:
                 told = None if answer["session-state"] is None else bytes(answer["session-state"]).decode()
             return SessionCall(hold=held.hold.name, action=action, value=told, **span)
 
-        return self._noted(lambda: management.request(operation, body), record).value
+        self._noted(lambda: management.request(operation, body), record)
 
     def management(self, entity: str) -> Management:
         if entity not in self._management:

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import time
+import traceback
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -108,7 +109,9 @@ class Disk:
                     ends_commit = self._commit_follows.pop(descriptor, False)
             written = self._original(descriptor, data, size, offset)
             return self._after_commit(written) if ends_commit else written
-        except Exception:  # an exception does not find its way through SQLite
+        except Exception:
+            # It does not find its way through SQLite; but what is ours to mend is found in the broker's log at the end.
+            traceback.print_exc()
             ctypes.set_errno(errno.EIO)
             return -1
 

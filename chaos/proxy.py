@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-T = TypeVar("T")
 _READ: Final = 64 * 1024
 _HEADER: Final = b"AMQP"
 _PATIENCE: Final = 1.5
@@ -136,11 +135,11 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _call(self, function: Callable[[], T]) -> T:
-        async def run() -> T:
-            return function()
+    def _call(self, function: Callable[[], None]) -> None:
+        async def run() -> None:
+            function()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     def _arm(self, cut: Cut) -> None:
         free = [connection for connection in self._connections if not connection.is_doomed]

@@ -87,7 +87,8 @@ class Run:
             time.sleep(WARM_UP)
             for step in steps(self._seed, self._faults):
                 self._perform(step, proxy)
-                self._tell_progress(workers)
+                _raise_failures(workers)
+                self._tell_progress()
         finally:
             around.stopped.set()
         self._say("no more faults; the clients finish what they do")
@@ -102,7 +103,6 @@ class Run:
         self._wait_for(step.records)
         self._broker.check()
         start = now()
-        detail = ""
         match step.kind:
             case Kind.KILL | Kind.TEAR:
                 detail = self._kill(step.kind, step.seed)
@@ -186,14 +186,16 @@ class Run:
             worker.join(max(0.1, deadline - time.monotonic()))
             if worker.is_alive():
                 raise RunFailed(f"{worker.name} does not end")
-            if worker.failure is not None:
-                raise RunFailed(f"{worker.name} failed: {worker.failure!r}") from worker.failure
+        _raise_failures(workers)
 
-    def _tell_progress(self, workers: list[Worker]) -> None:
-        for worker in workers:
-            if worker.failure is not None:
-                raise RunFailed(f"{worker.name} failed: {worker.failure!r}") from worker.failure
+    def _tell_progress(self) -> None:
         if time.monotonic() - self._said >= PROGRESS:
             self._said = time.monotonic()
             spent = self._said - self._begun
             self._say(f"{spent:4.0f} s: {self._done} of {self._faults} faults, {len(self._history.records)} records")
+
+
+def _raise_failures(workers: list[Worker]) -> None:
+    for worker in workers:
+        if worker.failure is not None:
+            raise RunFailed(f"{worker.name} failed: {worker.failure!r}") from worker.failure

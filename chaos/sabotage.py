@@ -25,6 +25,7 @@ from peeklock.store.sqlite_writer import Writer
 _SOME: Final = 4
 """Every so many times it goes wrong."""
 _DELAY: Final = 0.05
+"""Seconds by which a commit comes after its answer."""
 _EARLY_MS: Final = 3000
 
 

@@ -68,7 +68,6 @@ class Worker(threading.Thread):
                     self._around.stopped.wait(self.chance.uniform(0, self.PACE))
                 except ClientError:
                     self.client.drop()
-                    self.forget()
                     self._around.stopped.wait(self.chance.uniform(0.02, 0.15))
             self.client.drop()
         except BaseException as failure:
@@ -76,9 +75,6 @@ class Worker(threading.Thread):
 
     def turn(self) -> None:
         raise NotImplementedError  # abstract
-
-    def forget(self) -> None:
-        """The connection is gone, and what hung on it."""
 
     def chosen(self, **weights: int) -> str:
         return self.chance.choices(list(weights), list(weights.values()))[0]

@@ -25,6 +25,8 @@ class Peer:
         self.port: int = self._socket.getsockname()[1]
         self.heard = b""
         self.ended_by: str = ""
+        self.says = b""
+        """Once it has heard something."""
         self.connected = threading.Event()
         self._thread = threading.Thread(target=self._listen)
         self._thread.start()
@@ -37,6 +39,7 @@ class Peer:
             try:
                 while data := connection.recv(4096):
                     self.heard += data
+                    connection.sendall(self.says)
                 self.ended_by = "end"
             except ConnectionResetError:
                 self.ended_by = "reset"
@@ -85,6 +88,39 @@ def test_a_connection_is_cut_after_so_many_frames_and_bytes(
     peer.join()
     assert peer.heard == b"".join(sent[:frames]) + sent[frames][:into]
     assert peer.ended_by == "end"
+
+
+def test_a_connection_is_cut_in_what_the_broker_says(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:
+    proxy, connection = client
+    proxy.cut(Cut(which=0.0, from_broker=True, frames=2, into=3, reset=False))
+    peer.says = HEADER + frame(50) + frame(60)
+    connection.sendall(HEADER)
+    said = b""
+    while data := connection.recv(4096):
+        said += data
+    assert said == peer.says[:61]
+
+
+def test_a_cut_waits_for_a_connection_to_be_made(peer: Peer) -> None:
+    proxy = Proxy(lambda: peer.port)
+    proxy.cut(Cut(which=0.0, from_broker=False, frames=0, into=3, reset=False))
+    with socket.create_connection(("127.0.0.1", proxy.port), SECONDS) as connection:
+        connection.sendall(HEADER)
+        peer.join()
+    assert peer.heard == HEADER[:3]
+    proxy.stop()
+
+
+def test_a_proxy_that_relents_cuts_no_new_connection(peer: Peer) -> None:
+    proxy = Proxy(lambda: peer.port)
+    proxy.cut(Cut(which=0.0, from_broker=False, frames=0, into=0, reset=False))
+    proxy.relent()
+    with socket.create_connection(("127.0.0.1", proxy.port), SECONDS) as connection:
+        connection.sendall(HEADER)
+        connection.shutdown(socket.SHUT_WR)
+        peer.join()
+    assert peer.heard == HEADER
+    proxy.stop()
 
 
 def test_a_connection_can_be_reset(peer: Peer, client: tuple[Proxy, socket.socket]) -> None:

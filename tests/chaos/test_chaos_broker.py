@@ -1,0 +1,91 @@
+"""The broker's process as a run handles it: told what to suffer, and started again when it has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chaos.broker import BrokerProcess
+from chaos.client import Client
+from chaos.disk import Mode
+from chaos.entities import PLAIN, SESSIONS, address
+from chaos.history import ClockSet, Gesture, History, Mishap, Outage, Outcome, SessionCall, now
+
+FAR = 1_000_000
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    history = History(tmp_path / "history.jsonl")
+    yield history
+    history.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, history: History) -> Iterator[BrokerProcess]:
+    broker = BrokerProcess(tmp_path, history)
+    broker.start()
+    yield broker
+    broker.close()
+
+
+def kinds(history: History) -> list[type]:
+    return [type(record) for record in history.records]
+
+
+def end(broker: BrokerProcess) -> None:
+    """As if it had ended by itself."""
+    process = broker._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_a_broker_does_as_it_is_told(broker: BrokerProcess, history: History) -> None:
+    client = Client("test", address(broker.port), history)
+    broker.set_clock(FAR)
+    assert client.send(PLAIN).outcome is Outcome.OK
+    broker.set_disk(Mode.FULL)
+    assert client.send(PLAIN).outcome is Outcome.NO
+    broker.set_disk(Mode.FINE)
+    broker.kill()
+    broker.start()
+    client.drop()
+    (taken,) = client.receive(PLAIN, 5, 1.0)
+    assert abs(taken.delivery.enqueued - now() - FAR) < FAR / 10
+    assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
+    assert client.send(SESSIONS, session="s").outcome is Outcome.OK
+    held = client.accept(SESSIONS, None, 1.0)
+    client.call_session(held, "set", "state")
+    client.call_session(held, "get")
+    assert [call.value for call in history.records if isinstance(call, SessionCall)] == ["state", "state"]
+    client.drop()
+    assert broker.stop() == 0
+    assert broker.complaints() == []
+
+
+def test_a_broker_that_ended_by_itself_is_a_mishap_and_is_started_again(
+    broker: BrokerProcess, history: History
+) -> None:
+    broker.check()
+    end(broker)
+    broker.check()
+    assert kinds(history) == [Outage, Mishap, Outage]
+    broker.check()
+    assert len(history.records) == 3
+
+
+def test_a_broker_that_ends_when_its_clock_is_set_starts_with_that_clock(
+    broker: BrokerProcess, history: History
+) -> None:
+    end(broker)
+    broker.set_clock(FAR)
+    assert kinds(history) == [Outage, Mishap, Outage, ClockSet]
+    client = Client("test", address(broker.port), history)
+    client.send(PLAIN)
+    (taken,) = client.receive(PLAIN, 1, 1.0)
+    assert abs(taken.delivery.enqueued - now() - FAR) < FAR / 10
+    client.drop()

@@ -1,0 +1,89 @@
+"""The exit codes and last lines of `python -m chaos`, with runs that are made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chaos.books import Violation
+from chaos.broker import StartFailed
+from chaos.history import dump
+from chaos.run import Result, RunFailed
+from stories import Story
+
+from chaos import __main__ as command_line
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Result | BaseException]:
+    """What the next runs end with."""
+    ends: list[Result | BaseException] = []
+
+    class MadeUp:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def go(self) -> Result:
+            end = ends.pop(0)
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+    monkeypatch.setattr(command_line, "Run", MadeUp)
+    return ends
+
+
+def test_a_run_where_all_is_well_leaves_nothing(
+    runs: list[Result | BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.append(Result([], []))
+    assert command_line.main(["--folder", str(tmp_path)]) == 0
+    assert "no violation" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_kept_on_demand(runs: list[Result | BaseException], tmp_path: Path) -> None:
+    runs.append(Result([], []))
+    assert command_line.main(["--folder", str(tmp_path), "--keep"]) == 0
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_violation_is_told_with_the_way_to_the_same_run(
+    runs: list[Result | BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs.append(Result([], [Violation("lost", "a is gone")] * 11))
+    arguments = ["--seed", "5", "--faults", "3", "--broken", "acknowledge-early"]
+    assert command_line.main(["--folder", str(tmp_path), *arguments]) == 1
+    output = capsys.readouterr().out
+    assert "  lost: 11\n    a is gone\n" in output
+    assert "    … and 1 more\n" in output
+    assert f"again: python -m chaos {' '.join(arguments)}\n" in output
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("failure", [RunFailed("no"), StartFailed("no"), OSError("no"), AssertionError("no")])
+def test_a_run_that_failed_is_no_broken_promise(
+    runs: list[Result | BaseException], tmp_path: Path, capsys: pytest.CaptureFixture[str], failure: Exception
+) -> None:
+    runs.append(failure)
+    assert command_line.main(["--folder", str(tmp_path)]) == 2
+    assert "chaos: no\n" in capsys.readouterr().err
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_interrupted_run_says_so(runs: list[Result | BaseException], tmp_path: Path) -> None:
+    runs.append(KeyboardInterrupt())
+    assert command_line.main(["--folder", str(tmp_path)]) == 130
+
+
+def test_a_history_that_was_kept_is_checked(tmp_path: Path) -> None:
+    story = Story()
+    file = tmp_path / "history.jsonl"
+    assert command_line.main(["--check", str(file)]) == 2, "there is none"
+    story.send("a")
+    file.write_text("\n".join(map(dump, story.records)))
+    assert command_line.main(["--check", str(file)]) == 1
+    story.finish("a")
+    file.write_text("\n".join(map(dump, story.records)))
+    assert command_line.main(["--check", str(file)]) == 0
