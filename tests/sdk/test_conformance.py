@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conformance import ground, report, suite
 from conformance.catalogue import SDKS, explanations, scenarios
+from conformance.clients import refused_in_words
 from conformance.ground import Ground, NoGround
 from conformance.lane import Lane
 from conformance.program import Program, ProgramFailed, SdkError
@@ -64,12 +65,13 @@ def without_versions(page: str) -> str:
 
 
 def test_a_failure_that_is_not_explained_is_not_expected() -> None:
-    (name, sdk), _ = next(iter(explanations().items()))
+    (name, sdk), explanation = next(iter(explanations().items()))
     explained = next(each for each in scenarios() if each.name == name)
     other = next(each for each in scenarios() if (each.name, sdk) not in explanations())
     assert suite.Outcome(other, sdk, None, 0).as_expected
     assert not suite.Outcome(other, sdk, "it broke", 0).as_expected
-    assert suite.Outcome(explained, sdk, "it broke", 0).as_expected
+    assert suite.Outcome(explained, sdk, f"it broke: {explanation.says}", 0).as_expected
+    assert not suite.Outcome(explained, sdk, "it broke in another way", 0).as_expected
     assert not suite.Outcome(explained, sdk, None, 0).as_expected
 
 
@@ -138,6 +140,19 @@ def test_a_lane_that_dies_fails_its_scenario_and_says_so(tmp_path: Path) -> None
     (outcome,) = result.outcomes
     assert outcome.reason is not None
     assert "no ground here" in outcome.reason
+
+
+def test_what_goes_wrong_beside_the_lanes_is_not_left_out() -> None:
+    babbling = Ground("nowhere", (sys.executable, "-c", "print('no JSON')"), lambda lane: "127.0.0.1")
+    with pytest.raises(ValueError, match="Expecting value"):
+        suite.run([scenarios()[0]], ["python"], babbling, 1, lambda outcome: None)
+
+
+def test_words_are_looked_for_in_what_an_application_reads_and_not_in_a_trace() -> None:
+    with refused_in_words("sessions"):
+        raise SdkError("another", "it requires sessions", "in code")
+    with pytest.raises(AssertionError, match="not a word of 'sessions'"), refused_in_words("sessions"):
+        raise SdkError("another", "it broke", "in sessions.js")
 
 
 # --- standard ports ---

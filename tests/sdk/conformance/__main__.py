@@ -26,9 +26,13 @@ def main() -> int:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page that a whole run writes")
     chosen = parser.parse_args()
     sdks = chosen.sdk or SDKS
-    wanted = [each for each in scenarios() if chosen.only in f"{each.group}: {each.name}"]
+    wanted = [
+        each
+        for each in scenarios()
+        if chosen.only in f"{each.group}: {each.name}" and any(each.applies_to(sdk) for sdk in sdks)
+    ]
     if not wanted:
-        print(f"No scenario has '{chosen.only}' in its name or group.", file=sys.stderr)
+        print(f"No scenario of {', '.join(sdks)} has '{chosen.only}' in its name or group.", file=sys.stderr)
         return IMPOSSIBLE
     try:
         ground = find()

@@ -57,17 +57,24 @@ def scenarios() -> tuple[Scenario, ...]:
     return tuple(found)
 
 
+@dataclass(frozen=True)
+class Explanation:
+    why: str
+    says: str
+    """Words that the failure has, so that it is known from others."""
+
+
 @cache
-def explanations() -> Mapping[tuple[str, str], str]:
+def explanations() -> Mapping[tuple[str, str], Explanation]:
     """Why a scenario fails through an SDK, for those of which that is known."""
-    found: dict[tuple[str, str], str] = {}
+    found: dict[tuple[str, str], Explanation] = {}
     known = {scenario.name: scenario for scenario in scenarios()}
     for each in _read("explanations.toml").get("explanation", []):
         for sdk in each["sdks"]:
             scenario = known.get(each["scenario"])
             if scenario is None or not scenario.applies_to(sdk):
                 raise CatalogueError(f"explanations.toml: there is no '{each['scenario']}' through {sdk}")
-            found[scenario.name, sdk] = each["why"]
+            found[scenario.name, sdk] = Explanation(each["why"], each["says"])
     return found
 
 

@@ -1,9 +1,9 @@
 """Runs scenarios of one SDK, one after the other, in a process that has the standard ports for itself.
 
-    python -m conformance.lane SDK ADDRESS FOLDER COMMAND
+    python -m conformance.lane SDK ADDRESS AUTHORITY COMMAND
 
-Standard input has the names of scenarios, standard output a line of JSON for each. COMMAND is that of the SDK's
-program, as JSON.
+Standard input has the names of scenarios, standard output a line of JSON for each. AUTHORITY is the file with the
+certificate that clients trust, COMMAND that of the SDK's program, as JSON.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def _words(failure: Exception) -> str:
     places = [frame for frame in traceback.extract_tb(failure.__traceback__) if "/steps/" in frame.filename]
     where = f" (steps/{Path(places[-1].filename).name}:{places[-1].lineno}: {places[-1].line})" if places else ""
     what = str(failure) if isinstance(failure, AssertionError) else f"{type(failure).__name__}: {failure}"
-    return f"{what}{where}"
+    told = failure if isinstance(failure, SdkError) else failure.__cause__
+    trace = f"\n{told.trace}" if isinstance(told, SdkError) and told.trace else ""
+    return f"{what}{where}{trace}"
 
 
 def main() -> None:

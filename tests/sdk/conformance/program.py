@@ -7,7 +7,8 @@ It is spoken with in JSON lines. It begins with a line of its own; then
 
 What it opens or receives it keeps, and gives a handle for. `clients.py` has all words and what comes with them. The
 kind of an error is the same word for every SDK where the SDK has a class, code or reason of its own for it, and
-otherwise the name of what it raised: a scenario that expects the word shows that an application can tell.
+otherwise the name of what it raised: a scenario that expects the word shows that an application can tell. The text is
+what an application can read; where it was raised may come along as `trace`, and is only shown.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ PATIENCE = 90.0
 class SdkError(Exception):
     """What the SDK raised."""
 
-    def __init__(self, kind: str, text: str) -> None:
+    def __init__(self, kind: str, text: str, trace: str = "") -> None:
         super().__init__(f"{kind}: {text}")
         self.kind = kind
+        self.text = text
+        self.trace = trace
 
 
 class ProgramFailed(Exception):
@@ -83,7 +86,7 @@ class Program:
             heard = json.loads(line)
             future = self._waiting.pop(heard["id"])
             if "error" in heard:
-                future.set_exception(SdkError(heard["error"]["kind"], heard["error"]["text"]))
+                future.set_exception(SdkError(**heard["error"]))
             else:
                 future.set_result(heard.get("value"))
         for future in self._waiting.values():

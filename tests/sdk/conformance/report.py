@@ -60,8 +60,7 @@ def summary(result: Result, ground: Ground) -> str:
 
 def page(result: Result) -> str:
     """`docs/conformance.md`."""
-    found = {(outcome.scenario.name, outcome.sdk): outcome for outcome in result.outcomes}
-    return compose({key: outcome.passed for key, outcome in found.items()})
+    return compose({(outcome.scenario.name, outcome.sdk): outcome.passed for outcome in result.outcomes})
 
 
 def compose(passed: dict[tuple[str, str], bool]) -> str:
@@ -126,7 +125,8 @@ def _failures(passed: dict[tuple[str, str], bool]) -> str:
     lines = ["## Failures", "", "| Scenario | SDK | Why |", "|---|---|---|"]
     order = [each.name for each in scenarios()]
     for name, sdk in sorted(failed, key=lambda key: (order.index(key[0]), SDKS.index(key[1]))):
-        why = explanations().get((name, sdk), "Not explained yet.")
+        known = explanations().get((name, sdk))
+        why = "Not explained yet." if known is None else known.why
         lines.append(f"| {name} | {PROGRAMS[sdk].title} | {why} |")
     return "\n".join(lines) + "\n"
 

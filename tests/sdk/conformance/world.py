@@ -20,8 +20,11 @@ from conformance.program import Program
 from peeklock.broker.agenda import system_clock
 from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.broker.queue import Queue
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.settings import Status
+from peeklock.server.http import WebSocketTransport
+from peeklock.server.shell import Shell
 from peeklock.store.base import Counters
 from serving import BrokerThread, ServedBroker
 
@@ -175,9 +178,25 @@ class World:
         """
         time.sleep(3)
 
-    def connections(self) -> set[int]:
+    def connections(self) -> set[Shell]:
         """Which AMQP connections there are."""
-        return self.broker.call(lambda: {id(shell) for shell in self.broker.broker.shells})
+        return self.broker.call(lambda: set(self.broker.broker.shells))
+
+    def ways(self) -> set[tuple[str, int]]:
+        """What AMQP connections came over, and to which port."""
+        return self.broker.call(lambda: {_way(shell._transport) for shell in self.broker.broker.shells})
+
+    def receivers_that_wait(self, path: str = "queue") -> int:
+        """How many could take a message now."""
+        return self.broker.call(lambda: len(self._queue(path)._queued))
+
+    def locked(self, path: str = "queue") -> int:
+        return self.broker.call(lambda: len(self._queue(path)._locks))
+
+    def _queue(self, path: str) -> Queue:
+        queue = self.broker.broker.namespace.queue(path)
+        assert isinstance(queue, Queue)
+        return queue
 
     def await_session_waiter(self) -> None:
         waiting = threading.Thread(target=await_session_waiter, args=(self.broker, "sessions"), daemon=True)
@@ -231,3 +250,11 @@ class World:
         digest = hmac.digest(DEFAULT_KEY.encode(), f"{scope}\n{expiry}".encode(), hashlib.sha256)
         proof = quote(base64.b64encode(digest), safe="")
         return f"SharedAccessSignature sr={scope}&sig={proof}&se={expiry}&skn={ROOT}"
+
+
+def _way(transport: Any) -> tuple[str, int]:
+    below = transport._request.transport if isinstance(transport, WebSocketTransport) else transport
+    port: int = below.get_extra_info("sockname")[1]
+    if below is not transport:
+        return "websocket", port
+    return "plain" if below.get_extra_info("sslcontext") is None else "tls", port

@@ -95,6 +95,8 @@ func errorOf(err error) map[string]any {
 	var coded *sb.Error
 	var response *azcore.ResponseError
 	switch {
+	case errors.Is(err, errNothing):
+		kind = "nothing"
 	case errors.Is(err, sb.ErrMessageTooLarge):
 		kind = "too-large"
 	case errors.As(err, &coded):
@@ -219,10 +221,6 @@ func messagesTo(messages []*sb.ReceivedMessage) []map[string]any {
 	}
 	found := []map[string]any{}
 	for _, message := range messages {
-		body := any(string(message.Body))
-		if len(message.Body) >= 10_000 {
-			body = nil
-		}
 		// The SDK counts the delivery that it tells of.
 		count := int64(message.DeliveryCount) - 1
 		properties := message.ApplicationProperties
@@ -230,7 +228,7 @@ func messagesTo(messages []*sb.ReceivedMessage) []map[string]any {
 			properties = map[string]any{}
 		}
 		found = append(found, map[string]any{
-			"handle": things.keep(message), "body": body, "size": len(message.Body), "properties": properties,
+			"handle": things.keep(message), "body": string(message.Body), "properties": properties,
 			"id": message.MessageID, "session": message.SessionID, "subject": message.Subject,
 			"correlation": message.CorrelationID, "content_type": message.ContentType, "to": message.To,
 			"reply_to": message.ReplyTo, "reply_session": message.ReplyToSessionID, "partition": message.PartitionKey,

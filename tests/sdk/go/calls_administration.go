@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -72,7 +73,7 @@ func (c administrator) create(ctx context.Context, a asked) any {
 }
 
 // What is not there is no error for this SDK.
-var errNothing = fmt.Errorf("nothing was found")
+var errNothing = errors.New("nothing was found")
 
 func (c administrator) get(ctx context.Context, a asked) any {
 	switch a.Kind {

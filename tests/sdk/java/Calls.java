@@ -3,6 +3,8 @@
 import com.azure.core.amqp.AmqpRetryOptions;
 import com.azure.core.amqp.AmqpTransportType;
 import com.azure.messaging.servicebus.ServiceBusClientBuilder;
+import com.azure.messaging.servicebus.ServiceBusErrorContext;
+import com.azure.messaging.servicebus.ServiceBusErrorSource;
 import com.azure.messaging.servicebus.ServiceBusMessage;
 import com.azure.messaging.servicebus.ServiceBusMessageBatch;
 import com.azure.messaging.servicebus.ServiceBusProcessorClient;
@@ -26,9 +28,11 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.BrokenBarrierException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
@@ -170,7 +174,7 @@ final class Calls {
                     try {
                         client.close();
                     } catch (Exception gone) {
-                        // The broker may have gone before.
+                        // The scenario may have ended its connection or its entity.
                     }
                 }
             }
@@ -319,22 +323,33 @@ final class Calls {
         List<Object> handled = new ArrayList<>();
         CompletableFuture<Void> enough = new CompletableFuture<>();
         int count = asked.get("count").asInt();
+        int concurrent = Math.max(1, asked.path("concurrent").asInt());
+        // Who is alone in a handler of several never gets out of it.
+        CyclicBarrier together = new CyclicBarrier(concurrent);
         Duration work = Said.seconds(asked.path("work"));
         boolean fails = asked.path("fails").asBoolean();
         Consumer<ServiceBusReceivedMessageContext> handler = context -> {
+            boolean last;
             synchronized (handled) {
                 handled.add(Said.message(context.getMessage(), ""));
+                last = handled.size() >= count;
             }
             try {
+                together.await();
                 Thread.sleep(work.toMillis());
-            } catch (InterruptedException stop) {
-                Thread.currentThread().interrupt();
+            } catch (InterruptedException | BrokenBarrierException stop) {
+                throw new IllegalStateException(stop);
             }
             if (fails && context.getMessage().getDeliveryCount() == 0) {
                 throw new IllegalStateException("on purpose");
             }
-            if (handled.size() >= count) {
+            if (last) {
                 CompletableFuture.delayedExecutor(300, TimeUnit.MILLISECONDS).execute(() -> enough.complete(null));
+            }
+        };
+        Consumer<ServiceBusErrorContext> failed = failure -> {
+            if (!fails || failure.getErrorSource() != ServiceBusErrorSource.USER_CALLBACK) {
+                enough.completeExceptionally(failure.getException());
             }
         };
         Duration renewal = asked.path("renew").asBoolean() ? Duration.ofMinutes(1) : Duration.ZERO;
@@ -342,11 +357,11 @@ final class Calls {
         ServiceBusProcessorClient processor;
         if (Said.has(asked, "session")) {
             processor = builder.sessionProcessor().queueName(asked.get("queue").asText()).processMessage(handler)
-                .processError(failure -> { }).maxAutoLockRenewDuration(renewal).buildProcessorClient();
+                .processError(failed).maxAutoLockRenewDuration(renewal).buildProcessorClient();
         } else {
             ServiceBusClientBuilder.ServiceBusProcessorClientBuilder made = builder.processor()
-                .processMessage(handler).processError(failure -> { }).maxAutoLockRenewDuration(renewal)
-                .maxConcurrentCalls(Math.max(1, asked.path("concurrent").asInt()));
+                .processMessage(handler).processError(failed).maxAutoLockRenewDuration(renewal)
+                .maxConcurrentCalls(concurrent);
             processor = Said.has(asked, "topic")
                 ? made.topicName(asked.get("topic").asText()).subscriptionName(asked.get("subscription").asText())
                     .buildProcessorClient()

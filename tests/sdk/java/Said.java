@@ -24,6 +24,7 @@ import java.time.OffsetDateTime;
 import java.time.ZoneOffset;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.StringJoiner;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Consumer;
 
@@ -59,10 +60,13 @@ final class Said {
         StringWriter trace = new StringWriter();
         failure.printStackTrace(new PrintWriter(trace));
         String kind = null;
-        for (Throwable cause = failure; cause != null && kind == null; cause = cause.getCause()) {
-            kind = kind(cause);
+        StringJoiner text = new StringJoiner("; ");
+        for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
+            kind = kind == null ? kind(cause) : kind;
+            text.add(String.valueOf(cause.getMessage()));
         }
-        return Map.of("kind", kind == null ? failure.getClass().getSimpleName() : kind, "text", trace.toString());
+        return Map.of("kind", kind == null ? failure.getClass().getSimpleName() : kind,
+            "text", text.toString(), "trace", trace.toString());
     }
 
     private static String kind(Throwable failure) {
@@ -153,10 +157,8 @@ final class Said {
 
     static Map<String, Object> message(ServiceBusReceivedMessage message, String handle) {
         Map<String, Object> told = new HashMap<>();
-        byte[] body = message.getBody().toBytes();
         told.put("handle", handle);
-        told.put("body", body.length < 10_000 ? new String(body) : null);
-        told.put("size", body.length);
+        told.put("body", message.getBody().toString());
         told.put("properties", message.getApplicationProperties());
         told.put("id", message.getMessageId());
         told.put("session", message.getSessionId());

@@ -67,7 +67,8 @@ function keep(thing) {
 
 export function errorOf(error) {
   const code = isServiceBusError(error) ? KINDS[error.code] : STATUSES[error?.statusCode];
-  return { kind: code ?? error?.code ?? error?.name ?? "Error", text: String(error?.stack ?? error) };
+  const kind = String(code ?? error?.code ?? error?.name ?? "Error");
+  return { kind, text: String(error?.message ?? error), trace: String(error?.stack ?? "") };
 }
 
 // --- in and out ---
@@ -84,11 +85,9 @@ function messageFrom(told) {
 function messageTo(message) {
   const told = { handle: keep(message) };
   for (const [word, name] of Object.entries(TEXTS)) told[word] = message[name] ?? null;
-  const small = message.body.length < 10_000;
   return {
     ...told,
-    body: small ? message.body.toString() : null,
-    size: message.body.length,
+    body: message.body.toString(),
     properties: message.applicationProperties ?? {},
     sequence: message.sequenceNumber.toNumber(),
     delivery_count: message.deliveryCount,
@@ -142,6 +141,18 @@ function ruleTo({ name, filter, action }) {
   const known = { "1=1": { true: true }, "1=0": { false: true } };
   const shown = filter.sqlExpression ? (known[filter.sqlExpression] ?? { sql: filter.sqlExpression }) : { correlation: tested };
   return { name, filter: shown, action: action?.sqlExpression || null };
+}
+
+// Something to wait in until so many are there: who is alone in a handler of several never gets out of it.
+function meeting(size) {
+  let waiting = [];
+  return () =>
+    new Promise((go) => {
+      waiting.push(go);
+      if (waiting.length < size) return;
+      waiting.forEach((each) => each());
+      waiting = [];
+    });
 }
 
 const capital = (word) => word[0].toUpperCase() + word.slice(1);
@@ -277,16 +288,18 @@ export const calls = {
     const failures = [];
     let enough;
     const all = new Promise((resolve) => (enough = resolve));
+    const together = meeting(asked.concurrent ?? 1);
     const subscription = receiver.subscribe(
       {
         async processMessage(message) {
           handled.push(messageTo(message));
+          await together();
           await new Promise((resolve) => setTimeout(resolve, (asked.work ?? 0) * 1000));
           if (asked.fails && message.deliveryCount === 0) throw new Error("on purpose");
           if (handled.length >= asked.count) setTimeout(enough, 300);
         },
         async processError({ error, errorSource }) {
-          if (errorSource === "processMessageCallback") return;
+          if (asked.fails && errorSource === "processMessageCallback") return;
           failures.push(error);
           enough();
         },
@@ -309,8 +322,7 @@ export const calls = {
 
   async rules({ client, topic, subscription }) {
     const manager = kept.get(client).createRuleManager(topic, subscription);
-    const found = (await collect(manager.listRules())).map(ruleTo);
-    return found;
+    return (await collect(manager.listRules())).map(ruleTo);
   },
 
   async remove_rule({ client, topic, subscription, name }) {

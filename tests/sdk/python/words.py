@@ -137,12 +137,10 @@ def message_from(told: Json) -> ServiceBusMessage:
 
 
 def message_to(message: Any, handle: str) -> Json:
-    body = b"".join(message.body)
     told: Json = {word: getattr(message, name) for word, name in TEXTS.items()}
     return told | {
         "handle": handle,
-        "body": body.decode() if len(body) < 10_000 else None,
-        "size": len(body),
+        "body": b"".join(message.body).decode(),
         "properties": {text(name): text(value) for name, value in (message.application_properties or {}).items()},
         "sequence": message.sequence_number,
         "delivery_count": message.delivery_count,

@@ -5,37 +5,39 @@ from __future__ import annotations
 from conformance.clients import Bus, bodies, equal, refused
 from conformance.steps import scenario
 from conformance.world import ROOT, World
+from peeklock.broker.authorization import DEFAULT_KEY
 
 
-def there_and_back(bus: Bus) -> None:
+def there_and_back(world: World, bus: Bus, way: str, port: int) -> None:
     bus.send("queue", {"body": "hello", "subject": "greeting", "properties": {"n": 1}}, {"size": 200_000})
     receiver = bus.receiver("queue")
     small, large = receiver.receive(2)
     equal((small.body, small.subject, small.properties), ("hello", "greeting", {"n": 1}))
-    equal(large.size, 200_000)
+    equal(len(large.body), 200_000)
     receiver.complete(small)
     receiver.complete(large)
     equal(receiver.peek(start=1), [])
+    equal(world.ways(), {(way, port)})
 
 
 @scenario("connect without TLS")
 def plain(world: World) -> None:
-    there_and_back(world.connect())
+    there_and_back(world, world.connect(), "plain", 5672)
 
 
 @scenario("connect with TLS")
 def tls(world: World) -> None:
-    there_and_back(world.connect(transport="tls"))
+    there_and_back(world, world.connect(transport="tls"), "tls", 5671)
 
 
 @scenario("connect over WebSocket")
 def websocket(world: World) -> None:
-    there_and_back(world.connect(transport="websocket"))
+    there_and_back(world, world.connect(transport="websocket"), "websocket", 443)
 
 
 @scenario("connect with a signature in place of the key")
 def signature(world: World) -> None:
-    there_and_back(world.connect(signature=world.signature()))
+    there_and_back(world, world.connect(signature=world.signature()), "plain", 5672)
 
 
 @scenario("connect with a signature for one queue")
@@ -63,9 +65,10 @@ def wrong_key(world: World) -> None:
 
 @scenario("use a key name that is not there")
 def wrong_name(world: World) -> None:
-    bus = world.connect(key=("nobody", "guessed"))
+    bus = world.connect(key=("nobody", DEFAULT_KEY))
     with refused("unauthorized"):
         bus.send("queue", "a")
+    equal(world.active(), 0)
 
 
 @scenario("use a token that has expired")
@@ -83,6 +86,7 @@ def only_listen(world: World) -> None:
     equal(bus.receiver("queue").take(), ["a"])
     with refused("unauthorized"):
         bus.send("queue", "b")
+    equal(world.active(), 0)
 
 
 @scenario("receive with a key that may only send")
@@ -102,7 +106,7 @@ def many(world: World) -> None:
     equal(world.active(), 10)
     equal(len(world.connections()), 10)
     messages = buses[0].receiver("queue", deletes=True).receive(10)
-    equal(sorted(bodies(messages), key=str), [f"m{number}" for number in range(10)])
+    equal(sorted(bodies(messages)), [f"m{number}" for number in range(10)])
 
 
 @scenario("name a queue in other letters")

@@ -47,7 +47,7 @@ def process_at_once(world: World) -> None:
     numbers = [f"m{number}" for number in range(20)]
     bus.send("queue", *numbers)
     handled = bus.process(queue="queue", count=20, concurrent=5)
-    equal(sorted(bodies(handled), key=str), sorted(numbers))
+    equal(sorted(bodies(handled)), sorted(numbers))
     world.until(lambda: world.active() == 0, "all messages are completed")
 
 
@@ -93,7 +93,8 @@ def many(world: World) -> None:
     senders = [world.connect() for _ in range(4)]
     receivers = [world.connect().receiver("queue") for _ in range(4)]
     wanted = {f"{client}-{number}" for client in range(4) for number in range(50)}
-    found: list[str | None] = []
+    found: list[str] = []
+    deadline = time.monotonic() + 150
 
     def send(client: int) -> None:
         sender = senders[client].sender("queue")
@@ -102,6 +103,8 @@ def many(world: World) -> None:
 
     def receive(receiver: Receiver) -> None:
         while len(found) < len(wanted):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never received: {sorted(wanted - set(found))}")
             for message in receiver.ask(10, wait=3):
                 receiver.complete(message)
                 found.append(message.body)
@@ -142,7 +145,7 @@ def kill(world: World) -> None:
     broker = world.in_a_process()
     bus = world.connect(retries=10)
     acknowledged: set[str] = set()
-    completed: set[str | None] = set()
+    received: set[str] = set()
     sent = threading.Event()
     deadline = time.monotonic() + 150
 
@@ -159,12 +162,12 @@ def kill(world: World) -> None:
 
     def receive() -> None:
         receiver = bus.receiver("queue")
-        while not (sent.is_set() and acknowledged <= completed):
+        while not (sent.is_set() and acknowledged <= received):
             if time.monotonic() > deadline:
-                raise AssertionError(f"never received: {sorted(acknowledged - {str(each) for each in completed})}")
+                raise AssertionError(f"never received: {sorted(acknowledged - received)}")
             try:
                 for message in receiver.ask(10, wait=2):
-                    completed.add(message.body)
+                    received.add(message.body)
                     receiver.complete(message)
             except SdkError:
                 # One SDK gives a receiver up for good when it could not connect often enough, and says so.
@@ -185,16 +188,18 @@ def _at_least(enough: int, found: set[str]) -> bool:
     return len(found) >= enough
 
 
-def _patiently(receiver: Receiver) -> str | None:
+def _patiently(receiver: Receiver) -> str:
     """Some SDKs give back nothing or an error when the connection is lost while they wait."""
+    last: SdkError | None = None
     for _ in range(10):
         try:
             for message in receiver.ask(1, wait=10):
                 receiver.complete(message)
                 return message.body
-        except SdkError:
+        except SdkError as error:
+            last = error
             time.sleep(0.5)
-    raise AssertionError("nothing came")
+    raise AssertionError(f"nothing came; the last error was {last}") from last
 
 
 def _together(*works: Callable[[], None]) -> None:

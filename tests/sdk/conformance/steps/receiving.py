@@ -43,7 +43,7 @@ def more(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "a", "b")
     receiver = bus.receiver("queue")
-    found: list[str | None] = []
+    found: list[str] = []
     while len(found) < 2:
         some = receiver.ask(50, wait=5)
         if not some:
@@ -59,7 +59,7 @@ def wait(world: World) -> None:
     bus = world.connect()
     receiver = bus.receiver("queue")
     asking = receiver.asking(1)
-    world.until(lambda: bool(world.connections()), "the receiver is connected")
+    world.until(lambda: world.receivers_that_wait() == 1, "the receiver waits")
     bus.send("queue", "late")
     messages = receiver.asked(asking)
     equal(bodies(messages), ["late"])
@@ -90,8 +90,10 @@ def close_holding(world: World) -> None:
     receiver = bus.receiver("queue")
     receiver.one()
     receiver.close()
+    other = bus.receiver("queue")
+    equal(other.ask(1, wait=1), [])
     world.advance(61)
-    again = bus.receiver("queue").one()
+    again = other.one()
     equal((again.body, again.delivery_count), ("held", 1))
 
 
@@ -101,10 +103,11 @@ def prefetch(world: World) -> None:
     bus.send("queue", *(f"m{number}" for number in range(20)))
     receiver = bus.receiver("queue", prefetch=10)
     equal(receiver.take(5), [f"m{number}" for number in range(5)])
+    world.until(lambda: world.locked() > 0, "more than was asked for is brought")
     receiver.close()
     world.advance(61)
     rest = bus.receiver("queue").receive(15)
-    equal(sorted(bodies(rest), key=str), sorted(f"m{number}" for number in range(5, 20)))
+    equal(sorted(bodies(rest)), sorted(f"m{number}" for number in range(5, 20)))
 
 
 @scenario("receive from a queue that is not there")

@@ -18,8 +18,7 @@ def by_id(world: World) -> None:
     send(bus, ("s", "m1"), ("other", "m2"), ("s", "m3"))
     receiver = bus.accept("sessions", "s")
     equal(receiver.session, "s")
-    if receiver.until is not None:
-        equal(receiver.until, world.now(minutes=1))
+    equal(receiver.until, None if world.sdk == "java" else world.now(minutes=1))  # that SDK does not tell
     messages = receiver.receive(2)
     equal(bodies(messages), ["m1", "m3"])
     equal({message.session for message in messages}, {"s"})
@@ -198,7 +197,7 @@ def listed(world: World) -> None:
 @scenario("send a message without a session to a queue with sessions")
 def without(world: World) -> None:
     bus = world.connect()
-    with refused_in_words("session"):
+    with refused_in_words("requires sessions"):
         bus.send("sessions", "lost")
     equal(world.active("sessions"), 0)
 
@@ -207,6 +206,6 @@ def without(world: World) -> None:
 def receive_without(world: World) -> None:
     bus = world.connect()
     send(bus, ("s", "m"))
-    with refused_in_words("session"):
+    with refused_in_words("requires sessions"):
         bus.receiver("sessions").ask(1)
     equal(world.active("sessions"), 1)

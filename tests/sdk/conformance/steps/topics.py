@@ -70,6 +70,7 @@ def schedule(world: World) -> None:
     equal(world.active("topic/Subscriptions/all"), 0)
     world.advance(60)
     equal(bus.subscriber("all").take(), ["kept"])
+    equal(world.active("topic/Subscriptions/all"), 0)
 
 
 @scenario("settle in a subscription")
@@ -81,9 +82,14 @@ def settle(world: World) -> None:
     receiver.dead_letter(letter)
     receiver.defer(defer)
     receiver.abandon(abandon)
-    equal(receiver.one().delivery_count, 1)
+    again = receiver.one()
+    equal((again.body, again.delivery_count), ("abandon", 1))
+    receiver.complete(again)
     (fetched,) = receiver.deferred(defer.sequence)
+    equal(fetched.body, "defer")
     receiver.complete(fetched)
+    left = world.counters("topic/Subscriptions/all")
+    equal((left.active, left.deferred), (0, 0))
     dead = bus.subscriber("all", part="dead").one()
     equal((dead.body, dead.reason), ("dead-letter", "a reason"))
 

@@ -1,8 +1,0 @@
-"""The attacks stand beside the sources, not among them."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
