@@ -136,7 +136,7 @@ class Line:
                 raise AttackFailed(f"the broker sent {what}{why} instead of {kind.__name__.lower()}")
         raise AttackFailed(f"the broker hung up instead of sending {kind.__name__.lower()}")
 
-    def expect_attach_or_refusal(self) -> bool:
+    def is_link_refused(self) -> bool:
         """Whether the link that is answered next is refused: attached without a terminus, and detached at once."""
         answer = self.expect(Attach)
         if (answer.source if answer.role is False else answer.target) is not None:
@@ -160,17 +160,20 @@ class Line:
         return condition
 
     def response(self) -> tuple[int, bytes]:
-        """Status and body of an HTTP answer; status 0 when the broker hangs up without one."""
+        """Status and body of an HTTP answer; status 0 when the broker hangs up without one, no body if it is cut."""
         response = HTTPResponse(self._stream)
+        status, body = 0, b""
         try:
             response.begin()
-            return response.status, response.read()
+            status = response.status
+            body = response.read()
         except TimeoutError:
             raise AttackFailed(f"no HTTP answer within {PATIENCE:g} seconds") from None
         except (HTTPException, OSError):
-            return 0, b""
+            pass  # an attacker is hung up on at any moment
         finally:
             response.close()
+        return status, body
 
     def _insist(self) -> None:
         try:

@@ -151,7 +151,8 @@ class Run:
         require(found, f"no line of the log says '{attack.says}'; the last one is: {last[:300]}")
         forged = [line for line in lines if re.match(r"\S+ \S+ +peeklock\.server forged", line)]
         require(not forged, "the log has a line that the attacker wrote")
-        traces = [line for line in caused if "Traceback" in line]
+        # Not all that fails knows for whom it was done; what a slow attack finds may be of one made meanwhile.
+        traces = [line for line in lines if "Traceback" in line]
         require(not traces, f"the log has a trace: {''.join(traces)[-600:]}")
         require(len(caused) <= MAX_LINES, f"the log has {len(caused)} lines for one attack, more than {MAX_LINES}")
         return len(caused)

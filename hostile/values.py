@@ -6,8 +6,8 @@ import struct
 from typing import Final
 
 NULL: Final = b"\x40"
-ZERO_WIDTH: Final = {"null": 0x40, "true": 0x41, "false": 0x42, "uint0": 0x43, "ulong0": 0x44, "list0": 0x45}
-"""Constructors of values that take no bytes: any number of them fits anywhere."""
+ZERO_WIDTH: Final = (b"\x40", b"\x41", b"\x42", b"\x43", b"\x44", b"\x45")
+"""Constructors of values that take no bytes (null, true, false, 0, 0, an empty list): any number fits anywhere."""
 
 
 def described(code: int, *fields: bytes) -> bytes:
@@ -49,17 +49,19 @@ def expanding(levels: int, width: int) -> bytes:
 
 
 def nested(depth: int, kind: str) -> bytes:
-    """A value inside a value inside a value."""
+    """A value inside a value inside a value: a list, a map, an array, or one described by another."""
     if kind == "described":
         return b"\x00" * depth + b"\x40"
     value = NULL
     for _ in range(depth):
-        value = {"list": listed, "map": lambda each: mapped(b"\x43", each), "array": _array_of}[kind](value)
+        match kind:
+            case "list":
+                value = listed(value)
+            case "map":
+                value = mapped(b"\x43", value)
+            case _:
+                value = array(1, value[:1], value[1:])
     return value
-
-
-def _array_of(value: bytes) -> bytes:
-    return array(1, value[:1], value[1:])
 
 
 def _compound(code: int, count: int, body: bytes) -> bytes:

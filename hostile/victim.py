@@ -33,6 +33,8 @@ ROOT, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 LISTENER, SENDER, OTHERS = "listener", "sender", "others"
 """Rules with less: to listen, to send, and everything at the queue `other` alone. Their keys are their names."""
 QUEUE, OTHER, SESSIONS, TOPIC, SUBSCRIPTION = "target", "other", "sessions", "topic", "all"
+KEPT, LIVE = "kept", "live"
+"""The witness's own."""
 CONFIG: Final[dict[str, Any]] = {
     "UserConfig": {
         "Namespaces": [
@@ -44,8 +46,8 @@ CONFIG: Final[dict[str, Any]] = {
                     {"Name": SENDER, "Rights": ["Send"], "PrimaryKey": SENDER},
                 ],
                 "Queues": [
-                    {"Name": "kept"},
-                    {"Name": "live"},
+                    {"Name": KEPT},
+                    {"Name": LIVE},
                     {"Name": QUEUE, "Properties": {"LockDuration": "PT5S", "MaxDeliveryCount": 2000}},
                     {
                         "Name": OTHER,
@@ -59,7 +61,7 @@ CONFIG: Final[dict[str, Any]] = {
         "Logging": {"Type": "Console"},
     }
 }
-"""The namespace that is attacked. `kept` and `live` are the witness's own."""
+"""The namespace that is attacked."""
 
 
 @dataclass(slots=True)
@@ -100,10 +102,11 @@ class Victim:
 
     def begun(self, **fields: Any) -> Line:
         """A connection with all rights and a session on channel 0."""
-        line = self.opened(**fields)
-        line.send(frame(BEGIN))
-        line.expect(Begin)
-        return line
+        return _begun(self.opened(**fields))
+
+    def stranger_begun(self) -> Line:
+        """A connection without any right and a session on channel 0."""
+        return _begun(self.stranger())
 
     def sending(self, address: str = QUEUE, **fields: Any) -> Line:
         """A connection with all rights and a link on handle 0 that has credit to send."""
@@ -168,8 +171,14 @@ class Victim:
         return stream
 
 
+def _begun(line: Line) -> Line:
+    line.send(frame(BEGIN))
+    line.expect(Begin)
+    return line
+
+
 def outcomes(line: Line, count: int) -> list[Any]:
-    """The outcome of each of the deliveries 0 to `count`."""
+    """The outcome of each of the first `count` deliveries, whose ids count from 0."""
     found: dict[int, Any] = {}
     while len(found) < count:
         disposition = line.expect(Disposition)
@@ -224,6 +233,14 @@ def status_of(answer: Message) -> int:
 
 BEGIN: Final = Begin(next_outgoing_id=0, incoming_window=0x7FFFFFFF, outgoing_window=2048)
 CLOSE: Final = frame(Close())
+HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+TLS_HELLO: Final = bytes.fromhex("16030100c8010000c40303") + b"\x11" * 192
+UPGRADE: Final = (
+    f"GET /$servicebus/websocket HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
+).encode()
+"""To a WebSocket."""
 
 
 def sender(address: str = QUEUE, handle: int = 0, name: str = "hostile") -> Attach:

@@ -11,9 +11,9 @@ from typing import Final
 
 from hostile.attack import AttackFailed, require
 from hostile.lines import PATIENCE
+from hostile.victim import KEPT, LIVE
 from peeklock.client import ClientError, Message, connect
 
-KEPT, LIVE = "kept", "live"
 MESSAGES: Final = 100
 ROUNDS: Final = 15
 """By which the usual time is known."""
@@ -62,11 +62,14 @@ class Witness:
     def _count(self) -> None:
         """Every message is there, as it was."""
         found: list[bytes] = []
-        with connect(self._address, timeout=PATIENCE) as connection, connection.management(KEPT) as management:
-            number = 1
-            while page := management.peek(number):
-                found += [b"".join(each.data) for each in page]
-                number = _number(page[-1]) + 1
+        try:
+            with connect(self._address, timeout=PATIENCE) as connection, connection.management(KEPT) as management:
+                number = 1
+                while page := management.peek(number):
+                    found += [b"".join(each.data) for each in page]
+                    number = _number(page[-1]) + 1
+        except ClientError as failure:
+            raise AttackFailed(f"a client could not look at its messages: {failure}") from failure
         require(found == list(self._bodies.values()), f"of {MESSAGES} messages {len(found)} are left as they were")
 
 

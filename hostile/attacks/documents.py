@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from hostile.attack import attack, require
 from hostile.attacks.requests import queue_entry
 from hostile.victim import Victim
 from peeklock.client.atom import ATOM, SERVICE_BUS
 
-PATH = "/bomb?api-version=2021-05"
+PATH: Final = "/bomb?api-version=2021-05"
 
 
 def _are_refused(victim: Victim, documents: Iterable[bytes], *, statuses: tuple[int, ...] = (400,)) -> None:

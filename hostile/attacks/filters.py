@@ -47,13 +47,19 @@ def _refused(victim: Victim, *expressions: str) -> None:
         require(status == 400, f"the action {expression[:60]!r} was answered with {status}")
 
 
-def _meets_messages(victim: Victim, text: str, *rules: tuple[str, str | None]) -> float:
-    """Seconds that messages take which have that text in their properties, through these rules."""
+def _made_rules(victim: Victim, *rules: tuple[str, str | None]) -> list[str]:
+    """Where they are."""
     paths = []
     for filter_text, action in rules:
         status, path = _rule(victim, filter_text, action)
         require(status == 201, f"the filter {filter_text[:60]!r} was answered with {status}")
         paths.append(path)
+    return paths
+
+
+def _meets_messages(victim: Victim, text: str, *rules: tuple[str, str | None]) -> float:
+    """Seconds that messages take which have that text in their properties, through these rules."""
+    paths = _made_rules(victim, *rules)
     body = Message(application_properties={"a": text, "b": text[::-1], "n": 1 << 62}, data=[b"x"]).encode()
     with victim.sending(TOPIC) as line:
         before = time.monotonic()
@@ -69,7 +75,8 @@ def _meets_messages(victim: Victim, text: str, *rules: tuple[str, str | None]) -
 def _clear(victim: Victim, paths: list[str]) -> None:
     """Without the rules and the messages."""
     for path in paths:
-        victim.ask(victim.request("DELETE", path, Connection="close"))
+        status, _ = victim.ask(victim.request("DELETE", path, Connection="close"))
+        require(status == 200, f"the removal of a rule was answered with {status}")
     victim.drain(f"{TOPIC}/Subscriptions/{SUBSCRIPTION}")
     victim.drain(f"{TOPIC}/Subscriptions/{SUBSCRIPTION}/$deadletterqueue")
 
@@ -148,20 +155,14 @@ def wide_expressions(victim: Victim) -> None:
     )
 
 
-@attack(
-    answer="makes no text beyond a limit; the rule failed with that message",
-    says="connection closed",
-)
+@attack(answer="makes no text beyond a limit; the rule failed with that message", says="connection closed")
 def growing_actions(victim: Victim) -> None:
     """Actions that double a text 31 times, for messages with 30,000 characters."""
     doubling = ";".join(["SET a=a+a"] * 31)
     _is_bounded(victim, "x" * 30_000, ("1=1", doubling), ("2=2", doubling.replace("a=a+a", "b=a+b+a")))
 
 
-@attack(
-    answer="evaluates them all",
-    says="connection closed",
-)
+@attack(answer="evaluates them all", says="connection closed")
 def many_rules(victim: Victim) -> None:
     """100 rules with a filter each, on one subscription, and messages that match them all."""
     rules = [(f"n <> {number}", None) for number in range(100)]
@@ -172,7 +173,7 @@ def many_rules(victim: Victim) -> None:
 @attack(answer="takes the rule for one that failed with that message", says="connection closed")
 def properties_that_are_bombs(victim: Victim) -> None:
     """Messages whose properties are bombs meet filters and actions that ask for them."""
-    paths = [_rule(victim, *each)[1] for each in (("x = 1 OR a LIKE '%a%'", None), ("sys.MessageId <> 'x'", "SET y=x"))]
+    paths = _made_rules(victim, ("x = 1 OR a LIKE '%a%'", None), ("sys.MessageId <> 'x'", "SET y=x"))
     bombs = sealed_bombs()
     with victim.sending(TOPIC) as line:
         line.send(*[transfer(number, bomb) for number, bomb in enumerate(bombs)])

@@ -7,7 +7,7 @@ from typing import Final
 
 from hostile.attack import attack, require
 from hostile.lines import Line, frame
-from hostile.victim import BEGIN, Victim
+from hostile.victim import BEGIN, TLS_HELLO, Victim
 from peeklock.amqp.frames import AMQP_HEADER
 from peeklock.amqp.performatives import Begin, Open
 
@@ -29,7 +29,8 @@ def connection_flood(victim: Victim) -> None:
         lines = [open_lines.enter_context(victim.dial()) for _ in range(CONNECTIONS + 300)]
         for line in lines[-5:]:
             line.answer()
-        require(not _is_let_in(victim.dial()), "there is room for more connections than there should be")
+        with victim.dial() as line:
+            require(not _is_let_in(line), "there is room for more connections than there should be")
 
 
 @attack(answer="opens them, and lets go of them when they break off", says="connection opened")
@@ -61,10 +62,9 @@ def connections_that_come_and_go(victim: Victim) -> None:
 @attack(answer="shakes hands with who goes on and hangs up on who does not", says="connection not established|dropped")
 def tls_flood(victim: Victim) -> None:
     """300 TLS handshakes that stop after the hello, and 30 that are finished and broken off."""
-    hello = bytes.fromhex("16030100c8010000c40303") + b"\x11" * 192
     with ExitStack() as open_lines:
         for _ in range(300):
-            open_lines.enter_context(victim.dial()).send(hello[:100])
+            open_lines.enter_context(victim.dial()).send(TLS_HELLO[:100])
         for _ in range(30):
             victim.dial_tls().reset()
     with victim.dial() as line:

@@ -9,7 +9,7 @@ from typing import Final
 from hostile import values
 from hostile.attack import attack, require
 from hostile.lines import frame
-from hostile.victim import BEGIN, CLOSE, QUEUE, Victim, credit, message, receiver, sender, transfer
+from hostile.victim import BEGIN, CLOSE, KEPT, QUEUE, Victim, credit, message, receiver, sender, transfer
 from peeklock.amqp.frames import FRAME_HEADER, encode_frame
 from peeklock.amqp.performatives import Accepted, Attach, Begin, Detach, Disposition, End, Flow, Rejected
 
@@ -147,8 +147,8 @@ def strange_addresses(victim: Victim) -> None:
         for handle, address in enumerate(
             (
                 "../" + QUEUE,
-                f"{QUEUE}/../kept",
-                f"{QUEUE}/%2e%2e/kept",
+                f"{QUEUE}/../{KEPT}",
+                f"{QUEUE}/%2e%2e/{KEPT}",
                 "%00",
                 "\x00\x1b[31m\n2026-01-01T00:00:00.000Z INFO peeklock.server forged peer=127.0.0.2",
                 "a" * 100_000,

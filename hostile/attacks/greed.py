@@ -11,10 +11,10 @@ from hostile.victim import CLOSE, QUEUE, SESSIONS, Requests, Victim, credit, mes
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.performatives import Accepted, Attach, Transfer
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp
+from peeklock.client.connection import SESSION_FILTER
 
 SECONDS: Final = 2.0
 """For what goes on until it is stopped."""
-_SESSION: Final = Symbol("com.microsoft:session-filter")
 
 
 def _filled(victim: Victim, count: int, size: int) -> None:
@@ -82,11 +82,11 @@ def a_sender_that_never_stops(victim: Victim) -> None:
         at = (at + taken) % len(piece)
         if not taken:
             time.sleep(0.01)
-    accepted = sent // (len(piece) // 100)
+    messages = sent // (len(piece) // 100)
     line.reset()
-    require(accepted > 0, "nothing could be sent")
+    require(messages > 0, "nothing could be sent")
     found = victim.drain()
-    require(found <= accepted, f"{found} messages arrived, of {accepted} that were sent")
+    require(found <= messages, f"{found} messages arrived, of {messages} that were sent")
 
 
 @attack(
@@ -153,7 +153,7 @@ def a_taker_of_sessions(victim: Victim) -> None:
     line = victim.begun()
     for first in range(0, 2000, 50):
         for handle in range(first, first + 50):
-            line.send(frame(receiver(SESSIONS, handle, filter={_SESSION: f"s{handle}"})))
+            line.send(frame(receiver(SESSIONS, handle, filter={SESSION_FILTER: f"s{handle}"})))
         for _ in range(50):
             require(line.expect(Attach).source is not None, "a session that was free was refused")
     line.reset()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hostile.attack import attack, require
 from hostile.lines import Line, frame
-from hostile.victim import BEGIN, CLOSE, QUEUE, Victim, credit, message, receiver, sender, transfer
+from hostile.victim import BEGIN, CLOSE, QUEUE, SESSIONS, TOPIC, Victim, credit, message, receiver, sender, transfer
 from peeklock.amqp.performatives import Attach, Begin, Detach, Disposition, End, Flow
 from peeklock.amqp.types import Symbol
+from peeklock.client.connection import SESSION_FILTER
 
 CHANNELS, HANDLES = 5000, 4096
 """That the broker allows."""
@@ -96,7 +97,7 @@ def links_in_many_sessions(victim: Victim) -> None:
             line.expect(Begin)
             for first in range(0, 2560, 64):
                 line.send(*[frame(sender(handle=handle), channel) for handle in range(first, first + 64)])
-                refused += sum(line.expect_attach_or_refusal() for _ in range(64))
+                refused += sum(line.is_link_refused() for _ in range(64))
         require(refused == 2 * 2560 - 5000, f"{refused} links were refused")
 
 
@@ -141,21 +142,20 @@ def links_to_resume(victim: Victim) -> None:
 @attack(answer="refuses each link with the reason", says="link refused|amqp:decode-error")
 def filters_that_make_no_sense(victim: Victim) -> None:
     """Session filters of every wrong type, 10,000 filters at once, and sessions where there are none."""
-    session = Symbol("com.microsoft:session-filter")
     with victim.begun() as line:
         for handle, (address, chosen) in enumerate(
             (
-                ("sessions", {session: 7}),
-                ("sessions", {session: ["a"]}),
-                ("sessions", {session: "x" * 100_000}),
-                ("sessions", None),
-                (QUEUE, {session: "a"}),
-                (QUEUE, {session: None}),
-                ("topic/subscriptions/none", {Symbol(f"f{number}"): "x" for number in range(10_000)}),
+                (SESSIONS, {SESSION_FILTER: 7}),
+                (SESSIONS, {SESSION_FILTER: ["a"]}),
+                (SESSIONS, {SESSION_FILTER: "x" * 100_000}),
+                (SESSIONS, None),
+                (QUEUE, {SESSION_FILTER: "a"}),
+                (QUEUE, {SESSION_FILTER: None}),
+                (f"{TOPIC}/subscriptions/none", {Symbol(f"f{number}"): "x" for number in range(10_000)}),
             )
         ):
             line.send(frame(receiver(address, handle, filter=chosen)))
-            require(line.expect_attach_or_refusal(), f"the filter {str(chosen)[:60]} on '{address}' was taken")
+            require(line.is_link_refused(), f"the filter {str(chosen)[:60]} on '{address}' was taken")
 
 
 @attack(answer="ends the session: a disposition that goes backwards is `amqp:invalid-field`", says="session ended")

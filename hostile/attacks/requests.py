@@ -5,17 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import struct
-from typing import Final
 
 from hostile.attack import attack, require
-from hostile.victim import HOST, QUEUE, Victim
+from hostile.victim import OTHER, QUEUE, UPGRADE, Victim
 from peeklock.client.atom import ATOM, SERVICE_BUS
-
-_UPGRADE: Final = (
-    f"GET /$servicebus/websocket HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-    "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
-).encode()
 
 
 def queue_entry(inner: str = "") -> bytes:
@@ -34,7 +27,7 @@ def _exists(victim: Victim, name: str) -> bool:
 )
 def request_smuggling(victim: Victim) -> None:
     """Requests with two lengths, a length and chunks, chunks spelt wrongly, odd line ends, with a deletion inside."""
-    hidden = victim.request("DELETE", "/other?api-version=2021-05")
+    hidden = victim.request("DELETE", f"/{OTHER}?api-version=2021-05")
     token = victim.token()
     head = f"PUT /{QUEUE}x?api-version=2021-05 HTTP/1.1\r\nHost: here\r\nAuthorization: {token}\r\n"
     length = f"Content-Length: {len(hidden)}\r\n"
@@ -64,7 +57,7 @@ def request_smuggling(victim: Victim) -> None:
             line.send((head + lines + "\r\n").encode(), b"0\r\n\r\n", hidden, hidden)
             status, _ = line.response()
             require(status in (0, 400), f"the headers {lines!r} were answered with {status}")
-            require(_exists(victim, "other"), f"the request that was hidden behind {lines!r} was obeyed")
+            require(_exists(victim, OTHER), f"the request that was hidden behind {lines!r} was obeyed")
 
 
 @attack(answer="answers 400 and hangs up", says="request refused.*400")
@@ -179,16 +172,16 @@ def forged_log_lines(victim: Victim) -> None:
         victim.ask(victim.request("GET", "/x", Authorization=f"SharedAccessSignature sr=x&sig=y&se=9&skn={text}"))
 
 
-@attack(answer="answers 400, 404 or 405", says="request refused")
+@attack(answer="answers 400 or 405; hangs up on what is no HTTP", says="request refused")
 def strange_methods(victim: Victim) -> None:
     """Methods that there are not, with control characters, and 900 characters long."""
     for method in ("POST", "PATCH", "OPTIONS", "HEAD", "DELETED", "PUT\x01", "GET" * 300, "POSTx"):
         status, _ = victim.ask(victim.request(method, f"/{QUEUE}?api-version=2021-05", Connection="close"))
-        require(status in (0, 400, 404, 405), f"the method {method[:20]} was answered with {status}")
+        require(status in (0, 400, 405), f"the method {method[:20]} was answered with {status}")
     require(_exists(victim, QUEUE), "the queue is gone")
 
 
-@attack(answer="answers 400", says="request refused.*400")
+@attack(answer="answers 400; passes over parameters that it does not know", says="request refused.*400")
 def strange_queries(victim: Victim) -> None:
     """Pages of -1, 0, 10^30 and no numbers, versions that are none, and 800 parameters."""
     for query in (
@@ -203,7 +196,8 @@ def strange_queries(victim: Victim) -> None:
         status, _ = victim.ask(victim.request("GET", f"/$Resources/queues?{query}"))
         require(status == 400, f"the query {query[:40]} was answered with {status}")
     many = "&".join(f"p{each}=x" for each in range(800))
-    victim.ask(victim.request("GET", f"/$Resources/queues?{many}"))
+    status, _ = victim.ask(victim.request("GET", f"/$Resources/queues?{many}"))
+    require(status == 200, f"800 parameters were answered with {status}")
 
 
 def _masked(opcode: int, data: bytes, *, length: int | None = None) -> bytes:
@@ -227,10 +221,10 @@ def websocket_abuse(victim: Victim) -> None:
         _masked(0x82, os.urandom(4096)),
     ):
         with victim.dial() as line:
-            line.send(_UPGRADE, said)
+            line.send(UPGRADE, said)
             line.answer()
     with victim.dial() as line:
-        line.send(_UPGRADE)
+        line.send(UPGRADE)
         line.rest(0.5)
         for _ in range(100):
             line.send(b"\x89\x80\0\0\0\0" * 100)
@@ -250,6 +244,6 @@ def websocket_handshakes(victim: Victim) -> None:
         (b"Upgrade: websocket", b"Upgrade: h2c"),
         (b"GET ", b"PUT "),
     ):
-        status, _ = victim.ask(_UPGRADE.replace(old, new).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        status, _ = victim.ask(UPGRADE.replace(old, new).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         require(status in (0, 400, 401, 405, 426), f"an upgrade with {new[:20]!r} was answered with {status}")
     victim.ask(b"GET /x HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")

@@ -6,21 +6,15 @@ from typing import Final
 
 from hostile.attack import attack, require
 from hostile.lines import Line, frame
-from hostile.victim import BEGIN, HOST, QUEUE, Victim, receiver
+from hostile.victim import HEARTBEAT, QUEUE, TLS_HELLO, UPGRADE, Victim, receiver
 from peeklock.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER
-from peeklock.amqp.performatives import Attach, Begin, Open, SaslInit
+from peeklock.amqp.performatives import Attach, Open, SaslInit
 
 LONGEST: Final = 55.0
 """Seconds after which a connection that is still there is a failure: its time is 20 s, and TLS has it twice."""
 PAUSE: Final = 1.0
 LINES: Final = 5
 """Connections of each kind."""
-_HELLO: Final = bytes.fromhex("16030100c8010000c40303") + b"\x11" * 192
-_UPGRADE: Final = (
-    f"GET /$servicebus/websocket HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
-    "Sec-WebSocket-Protocol: AMQPWSB10\r\n\r\n"
-).encode()
 
 
 def _are_hung_up_on(lines: list[Line], drips: bytes = b"") -> None:
@@ -66,7 +60,7 @@ def slow_header(victim: Victim) -> None:
 @attack(answer="hangs up 20 s after the first byte", says="connection not established", is_slow=True)
 def slow_tls(victim: Victim) -> None:
     """A TLS hello, a byte a second."""
-    _are_hung_up_on(_dialled(victim, _HELLO[:20]), _HELLO[20:])
+    _are_hung_up_on(_dialled(victim, TLS_HELLO[:20]), TLS_HELLO[20:])
 
 
 @attack(answer="hangs up after 20 s", says="connection dropped.*what it speaks", is_slow=True)
@@ -86,7 +80,7 @@ def slow_sasl(victim: Victim) -> None:
 def silence_after_sasl(victim: Victim) -> None:
     """SASL as a stranger, the header, and empty frames once a second, but no open."""
     init = frame(SaslInit(mechanism="ANONYMOUS"), kind=SASL_FRAME)
-    _are_hung_up_on(_dialled(victim, SASL_HEADER + init + AMQP_HEADER), b"\x00\x00\x00\x08\x02\x00\x00\x00" * 8)
+    _are_hung_up_on(_dialled(victim, SASL_HEADER + init + AMQP_HEADER), HEARTBEAT * 8)
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
@@ -100,13 +94,11 @@ def a_stranger_who_stays(victim: Victim) -> None:
     """Open connections with a session and links to `$cbs` on which no token is ever put, but heartbeats."""
     lines = []
     for _ in range(LINES):
-        line = victim.stranger()
-        line.send(frame(BEGIN))
-        line.expect(Begin)
+        line = victim.stranger_begun()
         line.send(frame(receiver("$cbs")))
         line.expect(Attach)
         lines.append(line)
-    _are_hung_up_on(lines, b"\x00\x00\x00\x08\x02\x00\x00\x00" * 8)
+    _are_hung_up_on(lines, HEARTBEAT * 8)
 
 
 @attack(answer="hangs up after 20 s", says="connection dropped.*request did not come", is_slow=True)
@@ -144,13 +136,13 @@ def silence_between_requests(victim: Victim) -> None:
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def silence_in_a_websocket(victim: Victim) -> None:
     """WebSockets on which nothing is said."""
-    _are_hung_up_on(_dialled(victim, _UPGRADE))
+    _are_hung_up_on(_dialled(victim, UPGRADE))
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def slow_websocket_frame(victim: Victim) -> None:
     """A WebSocket message of 4 MB, a byte a second."""
-    _are_hung_up_on(_dialled(victim, _UPGRADE), b"\x82\xff\x00\x00\x00\x00\x00\x3f\x00\x00" + b"\x00" * 100)
+    _are_hung_up_on(_dialled(victim, UPGRADE), b"\x82\xff\x00\x00\x00\x00\x00\x3f\x00\x00" + b"\x00" * 100)
 
 
 @attack(

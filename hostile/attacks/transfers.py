@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
 from uuid import UUID
 
 from hostile import values
@@ -25,8 +24,7 @@ from peeklock.amqp.performatives import (
     Transfer,
 )
 from peeklock.amqp.types import Array, Int
-
-BATCH: Final = 0x80013700
+from peeklock.client.batches import BATCH_FORMAT
 
 
 @attack(
@@ -73,7 +71,8 @@ def bodies_beyond_the_limit(victim: Victim) -> None:
             line.send(transfer(0, part, more=True))
         line.send(transfer(0, part))
         (outcome,) = outcomes(line, 1)
-        require(isinstance(outcome, Rejected) and outcome.error is not None, f"it was answered with {outcome}")
+        given = outcome.error.condition if isinstance(outcome, Rejected) and outcome.error is not None else outcome
+        require(given == "amqp:link:message-size-exceeded", f"it was answered with {given}")
         line.send(CLOSE)
         line.answer()
 
@@ -194,11 +193,11 @@ def batches_that_are_bombs(victim: Victim) -> None:
     inner = b"\x00\x53\x75" + values.binary(message())
     nested = b"\x00\x53\x75" + values.binary(inner * 3)
     batches = [
-        (BATCH, section * 50_000),
-        (BATCH, b"\x00\x53\x75" + values.binary(b"\xff" * 1000)),
-        (BATCH, b""),
-        (BATCH, b"\x00\x53\x77\x40"),
-        (BATCH, nested[:-1]),
+        (BATCH_FORMAT, section * 50_000),
+        (BATCH_FORMAT, b"\x00\x53\x75" + values.binary(b"\xff" * 1000)),
+        (BATCH_FORMAT, b""),
+        (BATCH_FORMAT, b"\x00\x53\x77\x40"),
+        (BATCH_FORMAT, nested[:-1]),
         (0xFFFFFFFF, inner),
         (1, inner),
     ]
@@ -260,6 +259,7 @@ def transactions_of_nobody(victim: Victim) -> None:
 @attack(answer="counts nothing twice: the message is completed, and the rest is passed over", says="connection closed")
 def settling_what_is_settled(victim: Victim) -> None:
     """A delivery accepted, then rejected and accepted again, and given an outcome that there is not."""
+    victim.drain()
     with victim.sending() as line:
         line.send(transfer(0, message()))
         outcomes(line, 1)
@@ -313,7 +313,8 @@ def requests_that_make_no_sense(victim: Victim) -> None:
 
 @attack(answer="keeps to the frames and the window that the receiver has", says="connection")
 def smallest_frames(victim: Victim) -> None:
-    """A receiver that takes frames of 512 bytes only, with a window of one, and messages of 100 KiB."""
+    """A receiver that takes frames of 512 bytes only, with a window of one, and a message of 100,000 bytes."""
+    victim.drain()
     with victim.sending() as line:
         line.send(transfer(0, message(b"x" * 100_000)))
         outcomes(line, 1)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile.attack import Attack, AttackFailed, require
+from hostile.attack import Act, Attack, AttackFailed, require
 from hostile.attacks import ATTACKS
 from hostile.run import started
 from hostile.table import markdown
@@ -41,8 +41,8 @@ def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
 # --- the run itself finds what it looks for ---
 
 
-def made_up(act: object, says: str = "connection opened") -> Attack:
-    return Attack(name="made-up", group="", does="", answer="", says=says, act=act)  # type: ignore[arg-type]
+def made_up(act: Act, says: str = "connection opened") -> Attack:
+    return Attack(name="made-up", group="", does="", answer="", says=says, act=act)
 
 
 def opens(victim: Victim) -> None:
@@ -67,10 +67,23 @@ def test_a_broker_that_does_not_hold_is_found_out(tmp_path: Path, monkeypatch: p
             (result,) = run.attack_all([attack])
             return result.failure or "none"
 
+        def logs(line: str) -> Attack:
+            def act(victim: Victim) -> None:
+                opens(victim)
+                with run._child.log.open("a") as log:
+                    log.write(f"{line}\n")
+
+            return made_up(act)
+
         assert failure(made_up(opens)) == "none"
         assert "it did not come" in failure(made_up(expects_what_does_not_come))
         assert "no line of the log says" in failure(made_up(opens, says="what no line says"))
         assert "no line of the log says" in failure(made_up(lambda victim: None))
+        trace = 'ERROR peeklock.broker an appointment failed exc="Traceback (most recent call last): …"'
+        assert "the log has a trace" in failure(logs(f"2026-01-01T00:00:00.000Z {trace}"))
+        forged = "2026-01-01T00:00:00.000Z INFO  peeklock.server forged peer=127.0.0.2"
+        assert "that the attacker wrote" in failure(logs(forged))
+        assert failure(logs(f'2026-01-01T00:00:00.000Z INFO peeklock.server refused path="/{forged}"')) == "none"
         monkeypatch.setattr("hostile.run.MAX_LINES", 0)
         assert "lines for one attack" in failure(made_up(opens))
         monkeypatch.setattr("hostile.run.MAX_LINES", 200)
