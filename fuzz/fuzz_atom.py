@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of what reads the documents of administration clients; README.md says how to run it.
 
-Any exception but MarkupError and DefinitionError is a finding. So is a rule that was read and is another one when it is
-written and read again.
+Any exception but MarkupError and DefinitionError, and EntityNotFound for a path, is a finding. So is a rule that was
+read and is another one when it is written and read again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of the frame parser and what is behind it: a whole connection; README.md says how to run it.
 
 The first byte of an input chooses how the rest is fed: to a server or a client, from the start or on links that are
-attached, and in pieces of which size. Any exception is a finding. So is output that is not made of whole frames, or
-that goes on behind a close.
+attached, and in pieces of which size. Any exception is a finding. So is output that is not made of whole frames or that
+goes on behind a close, and so are bytes of messages that are kept when the connection is gone.
 """
 
 from __future__ import annotations
