@@ -33,7 +33,7 @@ def committed_bytes(database: Path) -> int | None:
     # A log that starts again has new salts in the index first: its bytes are still those of the one before, whole.
     if log_header[_SALT_IN_LOG] != header[_SALT_IN_INDEX]:
         return None
-    page_size, frames = struct.unpack_from("=HI", header, 14)[0], struct.unpack_from("=I", header, 16)[0]
+    page_size, frames = struct.unpack_from("=HI", header, 14)
     page_size = 65536 if page_size == 1 else page_size
     return _LOG_HEADER + int(frames) * (_FRAME_HEADER + int(page_size))
 
