@@ -20,6 +20,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+from bench.interrupts import interrupts
 from bench.load import LoadFailed
 from bench.packages import ARTEMIS, PROTON, build_load_client
 from bench.peer_brokers import MANY, NAMES, Places, Running, start_all
@@ -114,9 +115,9 @@ class Results:
 
     def save(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.file.with_suffix(".partial")
-        partial.write_text(json.dumps(self.data, indent=1) + "\n")
-        partial.replace(self.file)
+        unfinished = self.file.with_suffix(".partial")
+        unfinished.write_text(json.dumps(self.data, indent=1) + "\n")
+        unfinished.replace(self.file)
 
 
 def run(
@@ -153,7 +154,9 @@ class _Measuring:
             if self._results.has("ceiling", size=size, connections=connections):
                 continue
             count = self._options.messages(size) * 3
-            with Sink(self._program, size) as access:
+            with ExitStack() as started:
+                with interrupts.held():
+                    access = started.enter_context(Sink(self._program, size))
                 loads = [
                     Load(side=side, count=count, size=size, connections=connections, seconds=10.0)
                     for side in ("send", "receive")
