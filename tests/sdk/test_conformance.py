@@ -46,6 +46,10 @@ def test_every_scenario_has_steps_and_every_steps_a_scenario() -> None:
     assert {each.name for each in scenarios()} == set(load())
 
 
+def test_every_sdk_of_the_list_has_a_program() -> None:
+    assert tuple(PROGRAMS) == SDKS
+
+
 def test_there_are_scenarios_of_every_area() -> None:
     assert {each.group for each in scenarios()} == AREAS
     assert len(scenarios()) >= 80
@@ -110,6 +114,13 @@ def test_a_program_does_what_it_is_told_and_tells_what_is_wrong(tmp_path: Path) 
 def test_a_program_that_ends_has_failed(tmp_path: Path) -> None:
     program = Program(program_that(tmp_path, "break"))
     with pytest.raises(ProgramFailed):
+        program.call("renew")
+    program.stop()
+
+
+def test_a_program_that_says_something_else_has_failed_at_once(tmp_path: Path) -> None:
+    program = Program(program_that(tmp_path, "print('a warning', flush=True)"))
+    with pytest.raises(ProgramFailed, match="no answer: a warning"):
         program.call("renew")
     program.stop()
 

@@ -19,6 +19,7 @@ import os
 import subprocess
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from conformance.sdks import Command
@@ -79,18 +80,28 @@ class Program:
     def stop(self) -> None:
         self._process.kill()
         self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # of what it was told last
+            self._process.stdin.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            heard = json.loads(line)
-            future = self._waiting.pop(heard["id"])
-            if "error" in heard:
-                future.set_exception(SdkError(**heard["error"]))
-            else:
-                future.set_result(heard.get("value"))
-        for future in self._waiting.values():
-            future.set_exception(ProgramFailed("the program ended"))
+        why = "the program ended"
+        with self._process.stdout as lines:
+            for line in lines:
+                try:
+                    heard = json.loads(line)
+                    future = self._waiting.pop(heard["id"])
+                except (ValueError, KeyError):
+                    why = f"the program said what is no answer: {line.strip()[:300]}"
+                    break
+                if "error" in heard:
+                    future.set_exception(SdkError(**heard["error"]))
+                else:
+                    future.set_result(heard.get("value"))
+        with self._turn:
+            for future in self._waiting.values():
+                future.set_exception(ProgramFailed(why))
 
 
 def result(future: Future[Any], what: str, patience: float = PATIENCE) -> Any:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from happenings import await_session_waiter, cut_connections
+from happenings import cut_connections
 
 from conformance.clients import Administrator, Bus
 from conformance.ground import FURTHER_PORTS, PORT
@@ -22,6 +21,7 @@ from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right,
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import Status
 from peeklock.server.http import WebSocketTransport
 from peeklock.server.shell import Shell
@@ -199,11 +199,9 @@ class World:
         return queue
 
     def await_session_waiter(self) -> None:
-        waiting = threading.Thread(target=await_session_waiter, args=(self.broker, "sessions"), daemon=True)
-        waiting.start()
-        waiting.join(30)
-        if waiting.is_alive():
-            raise AssertionError("nobody waits for a session")
+        queue = self.broker.broker.namespace.queue("sessions")
+        assert isinstance(queue, SessionQueue)
+        self.until(lambda: self.broker.call(lambda: len(queue._waiting)) > 0, "a receiver waits for the next session")
 
     def kind(self, kind: str) -> str:
         """The kind of an error, as far as this SDK tells it from others."""
