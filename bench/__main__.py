@@ -132,7 +132,6 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
                 rabbitmq4=options.rabbitmq4,
                 artemis=options.artemis,
                 compiled=options.compiled,
-                unconfirmed=options.unconfirmed,
             )
             return peers.run(chosen_peers, places, results, started, options.goes_on)
 
@@ -302,9 +301,6 @@ def _add_peers(commands: Any, common: argparse.ArgumentParser) -> None:
     beside.add_argument("--rates", type=_numbers(100_000), metavar="1000,5000", help="for latency, messages a second")
     beside.add_argument(
         "--minutes", type=_between(1, 600), default=usual.minutes, help="begin no new cell after (default: 40)"
-    )
-    beside.add_argument(
-        "--unconfirmed", action="store_true", help="Peeklock also with completions that it does not confirm"
     )
     beside.add_argument("--rabbitmq", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ, instead of Debian's")
     beside.add_argument("--rabbitmq4", type=Path, metavar="FOLDER", help="scripts of a RabbitMQ 4")
