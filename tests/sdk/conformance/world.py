@@ -251,7 +251,7 @@ class World:
 
 
 def _way(transport: Any) -> tuple[str, int]:
-    below = transport._request.transport if isinstance(transport, WebSocketTransport) else transport
+    below: Any = transport._request.transport if isinstance(transport, WebSocketTransport) else transport
     port: int = below.get_extra_info("sockname")[1]
     if below is not transport:
         return "websocket", port

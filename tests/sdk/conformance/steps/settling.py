@@ -95,6 +95,7 @@ def settle_dead_letters(world: World) -> None:
     letters = bus.receiver("queue", part="dead")
     letters.abandon(letters.one())
     again = letters.one()
+    equal((again.body, again.reason), ("a", "a reason"))
     letters.defer(again)
     (deferred,) = letters.deferred(again.sequence)
     equal(deferred.body, "a")

@@ -48,8 +48,9 @@ def action(world: World) -> None:
 def batch(world: World) -> None:
     bus = world.connect()
     numbers = [f"m{number}" for number in range(20)]
-    bus.publisher().send(*numbers, batch=True)
+    bus.publisher().send(*({"body": body, "properties": {"color": "red"}} for body in numbers), batch=True)
     equal(bus.subscriber("all").take(20), numbers)
+    equal(bus.subscriber("red").take(20), numbers)
 
 
 @scenario("publish what nobody wants")
@@ -168,6 +169,7 @@ def onward(world: World) -> None:
     bus = world.connect()
     bus.publisher("relay").send("a")
     equal(bus.receiver("other").take(), ["a"])
+    equal(world.active("relay/Subscriptions/onward"), 0)
 
 
 @scenario("forward dead letters")
@@ -299,6 +301,7 @@ def settle_within(world: World) -> None:
     receiver.defer(messages[2], transaction=transaction)
     receiver.dead_letter(messages[3], transaction=transaction)
     equal((world.counters().active, world.counters().deferred), (4, 0))
+    equal(world.active("queue/$deadletterqueue"), 0)
     sender.commit(transaction)
     equal((world.counters().active, world.counters().deferred), (1, 1))
     equal(world.active("queue/$deadletterqueue"), 1)
@@ -311,6 +314,7 @@ def schedule_within(world: World) -> None:
     kept, undone = sender.begin(), sender.begin()
     sender.schedule(world.now(minutes=1), "kept", transaction=kept)
     sender.schedule(world.now(minutes=1), "undone", transaction=undone)
+    equal(world.counters().scheduled, 0)
     sender.commit(kept)
     sender.roll_back(undone)
     world.advance(60)
