@@ -342,6 +342,25 @@ def test_a_message_that_could_not_be_deleted_is_not_delivered() -> None:
     assert receiver.bodies == ["a"]
 
 
+@pytest.mark.parametrize("renewed", [False, True])
+def test_a_lock_that_is_given_after_the_clock_was_set_back_runs_out_in_its_time(renewed: bool) -> None:
+    world = World()
+    world.send("before", "after")
+    Receiver(world, world.queue(), credit=2 if renewed else 1)
+    world.clock.advance(-MINUTE // 2)
+    if renewed:
+        world.queue().renew(list(world.queue()._locks.values())[1])
+    else:
+        Receiver(world, world.queue(), credit=1)
+    other = Receiver(world, world.queue())
+    world.advance(MINUTE - 1)
+    assert other.bodies == []
+    world.advance(1)
+    assert other.bodies == ["after"]
+    world.advance(MINUTE // 2)
+    assert other.bodies == ["after", "before"]
+
+
 def test_competing_receivers_take_turns() -> None:
     world = World()
     receivers = [Receiver(world, world.queue()) for _ in range(3)]

@@ -154,8 +154,8 @@ class Queue(Numbered):
                     served = 0
                     share = self._share()
                 left = share
-        if self._lock_timer is None and self._locks:
-            self._lock_timer = self._agenda.at(lock_until, self._unlock_expired)
+        if self._locks:
+            self._look_at(lock_until)
         if not self._backlog.loading:
             for consumer in list(consumers):
                 consumer.starved()
@@ -243,17 +243,21 @@ class Queue(Numbered):
         """Hold the message for another lock duration; returns until when."""
         if lock.settling:
             raise MessageLockLost
-        number = lock.message.sequence_number
-        del self._locks[number]  # and to the end: the order is that in which locks run out
-        self._locks[number] = lock
         lock.expires_at = self._agenda.now() + self.definition.lock_duration_ms
+        self._look_at(lock.expires_at)
         return lock.expires_at
 
     def _lock_deferred(self, message: StoredMessage) -> Lock:
         lock = self._make_lock(message, self._agenda.now() + self.definition.lock_duration_ms)
-        if self._lock_timer is None:
-            self._lock_timer = self._agenda.at(lock.expires_at, self._unlock_expired)
+        self._look_at(lock.expires_at)
         return lock
+
+    def _look_at(self, expiry: int) -> None:
+        """A lock runs out then: look, unless that is done earlier anyway. A clock that was set back makes it earlier."""
+        if self._lock_timer is None or expiry < self._lock_timer.at:
+            if self._lock_timer is not None:
+                self._lock_timer.cancel()
+            self._lock_timer = self._agenda.at(expiry, self._unlock_expired)
 
     def _check_lock(self, lock: Lock, now: int) -> None:
         if lock.expires_at <= now:
@@ -268,19 +272,17 @@ class Queue(Numbered):
         if self.doomed:
             return
         now = self._agenda.now()
-        due = None
-        for lock in list(self._locks.values()):
-            if lock.settling:
-                continue
-            if lock.expires_at > now:
-                due = lock.expires_at
-                break
-            self._give_back(lock, self._journal.rest, self._after_unlocking, None)
-        if due is not None:
-            self._lock_timer = self._agenda.at(due, self._unlock_expired)
-        elif self._locks:
-            # Settlements are on their way, and may fail: look again in a while.
-            self._lock_timer = self._agenda.at(now + self.definition.lock_duration_ms, self._unlock_expired)
+        if self._locks:
+            # Settlements that are on their way may fail, so at the latest:
+            due = now + self.definition.lock_duration_ms
+            for lock in list(self._locks.values()):
+                if lock.settling:
+                    continue
+                if lock.expires_at > now:
+                    due = min(due, lock.expires_at)
+                else:
+                    self._give_back(lock, self._journal.rest, self._after_unlocking, None)
+            self._look_at(due)
 
     def _spared(self) -> None:
         self._unlock_expired()
