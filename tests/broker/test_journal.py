@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from peeklock.broker.errors import BrokerError, StorageFailed, StorageFull
-from peeklock.broker.journal import COMMITS_IN_FLIGHT, Journal, Lane
+from peeklock.broker.journal import COMMITS_IN_FLIGHT, HURRY_MESSAGES, Journal, Lane
 from peeklock.store.base import Changes, Committed, StoredEntity, StoredMessage, StoreError, StoreFull
 
 
@@ -96,6 +96,29 @@ def test_everybody_is_told_in_the_order_of_staging(desk: Desk) -> None:
     desk.turn()
     desk.disk.answer()
     assert [name for name, _ in desk.told] == list("abcde")
+
+
+def test_much_is_committed_before_its_turn_ends_and_little_is_not(desk: Desk) -> None:
+    for number in range(HURRY_MESSAGES - 1):
+        desk.send(str(number))
+    desk.journal.hurry()
+    assert desk.disk.commits == []
+    desk.settle("one more")
+    desk.journal.hurry()
+    assert len(desk.disk.commits) == 1
+    desk.turn()
+    assert len(desk.disk.commits) == 1
+
+
+def test_a_store_that_has_enough_to_do_is_not_hurried(desk: Desk) -> None:
+    for _ in range(COMMITS_IN_FLIGHT + 1):
+        for number in range(HURRY_MESSAGES):
+            desk.send(str(number))
+        desk.journal.hurry()
+    assert len(desk.disk.commits) == COMMITS_IN_FLIGHT
+    desk.disk.answer()
+    desk.turn()
+    assert [len(changes.appends) for changes, _ in desk.disk.commits] == [HURRY_MESSAGES, HURRY_MESSAGES]
 
 
 def test_an_empty_turn_commits_nothing(desk: Desk) -> None:

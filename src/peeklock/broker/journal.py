@@ -21,6 +21,9 @@ Outcome = Callable[[Any, BrokerError | None], None]
 COMMITS_IN_FLIGHT = 2
 """One that syncs and one that is ready to follow; more would only make each of them smaller."""
 
+HURRY_MESSAGES = 100
+"""So many are worth a commit of their own; fewer wait for what others send in the same turn."""
+
 
 class Lane:
     """What is staged and who waits for it."""
@@ -74,6 +77,14 @@ class Journal:
         if not self._scheduled and self._in_flight < COMMITS_IN_FLIGHT:
             self._scheduled = True
             self._call_soon(self.flush)
+
+    def hurry(self) -> None:
+        """A connection has handed over what it read. If that is much and the store has too little to do, do not wait
+        for the end of the turn, which may read much more: the store works while we read."""
+        if self._in_flight < COMMITS_IN_FLIGHT:
+            staged = len(self.sends.changes.appends) + len(self.rest.changes.removals)
+            if staged >= HURRY_MESSAGES:
+                self.flush()
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:
         """What `stage` puts on `moves` and `rest` stays together. If it raises, what it had staged fails at once."""

@@ -253,7 +253,7 @@ class Queue(Numbered):
         return lock
 
     def _look_at(self, expiry: int) -> None:
-        """A lock runs out then: look, unless that is done earlier anyway. A clock that was set back makes it earlier."""
+        """A lock runs out then: look, unless that is done earlier anyway. It is earlier if the clock was set back."""
         if self._lock_timer is None or expiry < self._lock_timer.at:
             if self._lock_timer is not None:
                 self._lock_timer.cancel()

@@ -102,6 +102,7 @@ class Peer:
             busy, self.busy = self.busy, []
             for node in busy:
                 node.turn_ended()
+        self.namespace.journal.hurry()
 
     def add_claim(self, claim: Claim) -> None:
         self.claims.add(claim)

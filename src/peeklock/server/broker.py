@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_WAIT: Final = 10.0
 """Seconds after which the clock is looked at again: it may be set, and loops do not count time spent asleep."""
-SWITCH_INTERVAL: Final = 0.0005
+SWITCH_INTERVAL: Final = 0.0001
 """The writer thread must not wait long for the interpreter while the loop is busy (docs/benchmarks.md)."""
 
 COLLECTION_THRESHOLDS: Final = (50_000, 20, 100)
