@@ -6,6 +6,7 @@ Without it, and in an editable install, everything stays Python. docs/compiling.
 from __future__ import annotations
 
 import os
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -35,19 +36,18 @@ def _compile(source: Path, modules: list[str], libraries: Path) -> list[Path]:
     from mypyc.build import mypycify
     from setuptools import Distribution
 
-    os.chdir(source)  # names of modules come from paths
     paths = [f"{module.replace('.', '/')}.py" for module in modules]
     # Types were checked with all that is imported installed (`make check`); here nothing else need be.
-    extensions = mypycify(
-        ["--config-file=", f"--cache-dir={libraries.with_name('types')}", "--ignore-missing-imports", *paths],
-        group_name="peeklock",
-        target_dir=str(libraries.with_name("c")),
-    )
-    distribution = Distribution({"name": "peeklock", "ext_modules": extensions})
-    command = distribution.get_command_obj("build_ext")
-    command.build_lib = str(libraries)  # type: ignore[attr-defined]
-    command.build_temp = str(libraries.with_name("objects"))  # type: ignore[attr-defined]
-    command.parallel = os.cpu_count()  # type: ignore[attr-defined]
-    command.ensure_finalized()
-    command.run()
+    with chdir(source):  # names of modules come from paths
+        extensions = mypycify(
+            ["--config-file=", f"--cache-dir={libraries.with_name('types')}", "--ignore-missing-imports", *paths],
+            group_name="peeklock",
+            target_dir=str(libraries.with_name("c")),
+        )
+        distribution = Distribution({"name": "peeklock", "ext_modules": extensions})
+        command = distribution.get_command_obj("build_ext")
+        command.build_lib = str(libraries)  # type: ignore[attr-defined]
+        command.build_temp = str(libraries.with_name("objects"))  # type: ignore[attr-defined]
+        command.ensure_finalized()
+        command.run()
     return [Path(output) for output in command.get_outputs()]  # type: ignore[attr-defined]

@@ -121,6 +121,19 @@ def test_a_store_that_has_enough_to_do_is_not_hurried(desk: Desk) -> None:
     assert [len(changes.appends) for changes, _ in desk.disk.commits] == [HURRY_MESSAGES, HURRY_MESSAGES]
 
 
+def test_a_turn_that_was_asked_for_before_a_hurry_adds_no_commit_too_many(desk: Desk) -> None:
+    for _ in range(COMMITS_IN_FLIGHT):
+        for number in range(HURRY_MESSAGES):
+            desk.send(str(number))
+        desk.journal.hurry()
+    desk.send("last")
+    desk.turn()
+    assert len(desk.disk.commits) == COMMITS_IN_FLIGHT
+    desk.disk.answer()
+    desk.turn()
+    assert names(desk.disk.commits[-1][0].appends) == ["last"]
+
+
 def test_an_empty_turn_commits_nothing(desk: Desk) -> None:
     desk.journal.wake()
     desk.turn()

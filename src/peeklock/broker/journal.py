@@ -84,7 +84,7 @@ class Journal:
         if self._in_flight < COMMITS_IN_FLIGHT:
             staged = len(self.sends.changes.appends) + len(self.rest.changes.removals)
             if staged >= HURRY_MESSAGES:
-                self.flush()
+                self._commit_staged()
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:
         """What `stage` puts on `moves` and `rest` stays together. If it raises, what it had staged fails at once."""
@@ -103,8 +103,12 @@ class Journal:
         lane.waiting += together.waiting
 
     def flush(self) -> None:
-        """Commit what is staged now."""
+        """Commit what is staged, unless enough is on its way: then when one of those is done."""
         self._scheduled = False
+        if self._in_flight < COMMITS_IN_FLIGHT:
+            self._commit_staged()
+
+    def _commit_staged(self) -> None:
         lanes = [lane for lane in (self.sends, self.moves, self.rest) if lane.waiting]
         if not lanes:
             return

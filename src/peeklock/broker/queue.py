@@ -68,6 +68,9 @@ class Queue(Numbered):
         )
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._lock_timer: Appointment | None = None
+        self._latest_expiry = 0
+        self._disordered = False
+        """Locks are not in the order in which they run out: the clock was set back, or the lock duration shortened."""
         self._consumers: deque[Consumer] = deque()
         """Those that could take a message when last asked, next in turn first."""
         self._queued: set[Consumer] = set()
@@ -243,6 +246,9 @@ class Queue(Numbered):
         """Hold the message for another lock duration; returns until when."""
         if lock.settling:
             raise MessageLockLost
+        number = lock.message.sequence_number
+        del self._locks[number]  # and to the end: the order is that in which locks run out
+        self._locks[number] = lock
         lock.expires_at = self._agenda.now() + self.definition.lock_duration_ms
         self._look_at(lock.expires_at)
         return lock.expires_at
@@ -253,7 +259,11 @@ class Queue(Numbered):
         return lock
 
     def _look_at(self, expiry: int) -> None:
-        """A lock runs out then: look, unless that is done earlier anyway. It is earlier if the clock was set back."""
+        """A lock was given that runs out then: look, unless that is done earlier anyway."""
+        if expiry < self._latest_expiry:
+            self._disordered = True
+        else:
+            self._latest_expiry = expiry
         if self._lock_timer is None or expiry < self._lock_timer.at:
             if self._lock_timer is not None:
                 self._lock_timer.cancel()
@@ -275,14 +285,22 @@ class Queue(Numbered):
         if self._locks:
             # Settlements that are on their way may fail, so at the latest:
             due = now + self.definition.lock_duration_ms
+            latest, ordered = 0, True
             for lock in list(self._locks.values()):
+                ordered = ordered and lock.expires_at >= latest
+                latest = max(latest, lock.expires_at)
                 if lock.settling:
                     continue
                 if lock.expires_at > now:
                     due = min(due, lock.expires_at)
+                    if not self._disordered:
+                        break
                 else:
                     self._give_back(lock, self._journal.rest, self._after_unlocking, None)
-            self._look_at(due)
+            if self._disordered and ordered:
+                self._disordered = False
+                self._latest_expiry = latest
+            self._lock_timer = self._agenda.at(due, self._unlock_expired)
 
     def _spared(self) -> None:
         self._unlock_expired()
