@@ -129,7 +129,7 @@ def _peeklock(places: Places, folder: Path, started: ExitStack, interpreted: boo
         # The interpreted one is there for the difference, which is the same either way.
         return {"": as_others} | ({} if interpreted else {CONFIRMED: replace(as_others, confirmed=True)})
 
-    settings = {"store": "SQLite, write-ahead log, synchronous=FULL"}
+    settings = {"store": "its log, synced at every commit; SQLite as its index"}
     return Running(
         name=broker.name,
         broker=broker,

@@ -36,6 +36,7 @@ class BrokerProcess:
         self.offset = 0
         """How far ahead its clock is, in milliseconds."""
         self._data = folder / "data"
+        self._unsynced = folder / "unsynced"
         self._config = folder / "config.json"
         self._config.write_text(json.dumps(config(), indent=1))
         self._log = folder / "broker.log"
@@ -52,7 +53,9 @@ class BrokerProcess:
         process = self._begin()
         assert process.stdout is not None
         if not process.stdout.readline():
-            raise StartFailed(f"the broker did not start: {self._last_words()}")
+            text = f"the broker did not start: {self._last_words()}"
+            self._history.add(Mishap(start=now(), end=now(), text=text))
+            raise StartFailed(text)
         self._serves = True
         self._history.add(Outage(start=self._down_at, end=now()))
 
@@ -67,6 +70,7 @@ class BrokerProcess:
         wanted = {
             "config": str(self._config),
             "data": str(self._data),
+            "unsynced": str(self._unsynced),
             "port": self.port,
             "offset": self.offset,
             "broken": self._broken,
@@ -117,8 +121,8 @@ class BrokerProcess:
             _reap(self._process)
 
     def tear(self, chance: Random) -> str:
-        """Do something to what SQLite had written and not committed; says what."""
-        return log_tail.tear(self._data / "peeklock.db", chance)
+        """Do something to what was written and not synced; says what."""
+        return log_tail.tear(self._data, self._unsynced, chance)
 
     def suspend(self) -> None:
         assert self._process is not None

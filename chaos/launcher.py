@@ -13,13 +13,17 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from chaos.disk import Disk, DiskError, Mode
 from chaos.sabotage import BROKEN
 from peeklock.broker.agenda import system_clock
 from peeklock.cli import main, serve
 from peeklock.server.broker import Options
+from peeklock.store import segments
+
+_SEGMENT_BYTES: Final = 64 * 1024
+"""So short that a run fills, frees and uses again many of them."""
 
 
 class Clock:
@@ -49,13 +53,14 @@ def launch() -> None:
     if not line:
         return  # not needed after all
     wanted: dict[str, Any] = json.loads(line)
-    clock, disk = Clock(wanted["offset"]), Disk(Path(wanted["data"]))
+    clock, disk = Clock(wanted["offset"]), Disk(Path(wanted["data"]), Path(wanted["unsynced"]))
     try:
         disk.install()
     except DiskError as error:
         sys.exit(f"chaos: {error}")
     if wanted["broken"] is not None:
         BROKEN[wanted["broken"]]()
+    vars(segments).update(SMALLEST=_SEGMENT_BYTES, LARGEST=_SEGMENT_BYTES)
     vars(serve)["Options"] = partial(Options, clock=clock)
     threading.Thread(target=obey, args=(clock, disk), name="chaos", daemon=True).start()
     sys.argv = ["peeklock", "serve", "--port", str(wanted["port"])]

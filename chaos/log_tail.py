@@ -1,67 +1,111 @@
-"""The end of SQLite's write-ahead log after a kill: bytes that no commit covers may be torn, cut off or anything.
+"""What a power cut may take: bytes that were written and not synced, of the log and of SQLite's own.
 
-The wal-index says how many frames are committed. Only what lies behind them is touched: that is what a disk may have in
-any state after a power cut, because nobody was told yet that it is written.
+The broker's process notes them in a file beside its data folder, which outlives it; the next process goes on there,
+since what one left unsynced stays so until somebody syncs it. After a kill they may be torn, cut off or anything:
+nobody was told that they are written.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import struct
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import Final
 
-_LOG_HEADER: Final = 32
-_FRAME_HEADER: Final = 24
-_SALT_IN_LOG: Final = slice(16, 24)
-_SALT_IN_INDEX: Final = slice(32, 40)
-_INDEX_HEADER: Final = 48
+_NOTES_BYTES: Final = 4096
+"""One page, written at once: a kill does not tear it."""
+_MOST_FILES: Final = 50
+_SECTOR: Final = 512
+_LOST: Final = 0.3
+"""How often nothing at all of it is left."""
 
 
-def committed_bytes(database: Path) -> int | None:
-    """How much of the log is committed; None when the index does not tell of the log as it is."""
-    log, index = Path(f"{database}-wal"), Path(f"{database}-shm")
-    if not log.exists() or not index.exists():
-        return None
-    with log.open("rb") as file:
-        log_header = file.read(_LOG_HEADER)
-    with index.open("rb") as file:
-        header, copy = file.read(_INDEX_HEADER), file.read(_INDEX_HEADER)
-    if len(log_header) < _LOG_HEADER or len(copy) < _INDEX_HEADER or header != copy:
-        return None
-    # A log that starts again has new salts in the index first: its bytes are still those of the one before, whole.
-    if log_header[_SALT_IN_LOG] != header[_SALT_IN_INDEX]:
-        return None
-    page_size, frames = struct.unpack_from("=HI", header, 14)
-    page_size = 65536 if page_size == 1 else page_size
-    return _LOG_HEADER + int(frames) * (_FRAME_HEADER + int(page_size))
+class Unsynced:
+    """By the name of a file: where what is not synced begins and ends. Empty ranges tell where writing goes on."""
+
+    def __init__(self, notes: Path) -> None:
+        self._lock = Lock()
+        self._ranges = read(notes)
+        self._descriptor = os.open(notes, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def wrote(self, name: str, start: int, end: int) -> None:
+        with self._lock:
+            before = self._ranges.pop(name, (start, end))
+            if before[0] == before[1]:
+                before = (start, end)
+            self._ranges[name] = (min(start, before[0]), max(end, before[1]))
+            self._save()
+
+    def synced(self, name: str) -> None:
+        with self._lock:
+            if name in self._ranges:
+                _, end = self._ranges[name]
+                self._ranges[name] = (end, end)
+                self._save()
+
+    def _save(self) -> None:
+        while len(self._ranges) > _MOST_FILES:
+            del self._ranges[next(iter(self._ranges))]
+        os.pwrite(self._descriptor, json.dumps(self._ranges).encode().ljust(_NOTES_BYTES), 0)
 
 
-def tear(database: Path, chance: Random) -> str:
-    """Do something to the bytes behind what is committed; says what. The broker must not run."""
-    committed = committed_bytes(database)
-    if committed is None:
-        return "nothing: the log was about to start again"
-    log = Path(f"{database}-wal")
-    behind = log.stat().st_size - committed
-    if behind < 0:
-        return "nothing: the log is shorter than what is committed"
-    with log.open("r+b") as file:
-        at = committed + chance.randrange(behind + 1)
-        match chance.choice(("cut", "zeros", "noise", "more")):
-            case "cut":
-                file.truncate(at)
-                return f"cut off {committed + behind - at} of {behind} bytes"
-            case "zeros":
-                length = min(512 * chance.randint(1, 8), committed + behind - at)
-                os.pwrite(file.fileno(), bytes(length), at)
-                return f"{length} of {behind} bytes are zeros"
-            case "noise":
-                length = min(chance.randint(1, 4096), committed + behind - at)
-                os.pwrite(file.fileno(), chance.randbytes(length), at)
-                return f"{length} of {behind} bytes are noise"
+def read(notes: Path) -> dict[str, tuple[int, int]]:
+    """The ranges that were noted, those written last at the end."""
+    if not notes.exists() or notes.stat().st_size == 0:
+        return {}
+    return {name: (start, end) for name, (start, end) in json.loads(notes.read_text()).items()}
+
+
+def lose(folder: Path, notes: Path) -> str:
+    """All that is not synced is gone; says what. The broker must not run."""
+    lost = []
+    for name, (start, _) in read(notes).items():
+        file = folder / name
+        if file.exists() and file.stat().st_size > start:
+            os.truncate(file, start)
+            lost.append(f"{name} ends at {start}")
+    return ", ".join(lost) or "nothing: all is synced"
+
+
+def tear(folder: Path, notes: Path, chance: Random) -> str:
+    """Do something to what is not synced; says what. The broker must not run."""
+    if chance.random() < _LOST:
+        return lose(folder, notes)
+    torn = []
+    for name, (start, end) in read(notes).items():
+        file = folder / name
+        if file.exists():
+            # It may have been cut since.
+            length = file.stat().st_size
+            done = _tear(file, min(start, length), min(end, length), chance)
+            torn.append(f"{name}: {done}")
+    return ", ".join(torn) or "nothing: nothing was written"
+
+
+def _tear(file: Path, start: int, end: int, chance: Random) -> str:
+    with file.open("r+b") as opened:
+        descriptor, unsynced = opened.fileno(), end - start
+        at = start + chance.randrange(unsynced + 1)
+        match chance.choice(("nothing", "cut", "rest", "zeros", "noise", "more")):
+            case "nothing":
+                return f"{unsynced} unsynced bytes are left alone"
+            case "cut" if unsynced:
+                os.ftruncate(descriptor, at)
+                return f"cut off at {at - start} of {unsynced} unsynced bytes"
+            case "rest" if unsynced:
+                os.pwrite(descriptor, bytes(end - at), at)
+                return f"the last {end - at} of {unsynced} unsynced bytes are zeros"
+            case "zeros" if unsynced:
+                length = min(_SECTOR * chance.randint(1, 8), end - at)
+                os.pwrite(descriptor, bytes(length), at)
+                return f"{length} of {unsynced} unsynced bytes are zeros"
+            case "noise" if unsynced:
+                length = min(chance.randint(1, 4096), end - at)
+                os.pwrite(descriptor, chance.randbytes(length), at)
+                return f"{length} of {unsynced} unsynced bytes are noise"
             case _:
                 noise = chance.randbytes(chance.randint(1, 8192))
-                os.pwrite(file.fileno(), noise, committed + behind)
-                return f"{len(noise)} bytes of noise behind {behind}"
+                os.pwrite(descriptor, noise, end)
+                return f"{len(noise)} bytes of noise behind {unsynced} unsynced bytes"

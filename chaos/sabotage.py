@@ -19,6 +19,7 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.schedule import Scheduling
 from peeklock.broker.transactions import Transaction
 from peeklock.store.base import Changes, Committed
+from peeklock.store.log import Log
 from peeklock.store.sqlite import SqliteStore
 from peeklock.store.sqlite_writer import Writer
 
@@ -31,18 +32,39 @@ _EARLY_MS: Final = 3000
 
 def acknowledge_early() -> None:
     """Say that a commit is done when it was handed over."""
-    commit, apply = SqliteStore.commit, Writer.apply
+    commit, write = SqliteStore.commit, Log.commit
 
     def committed(store: Any, changes: Changes, done: Committed) -> None:
         commit(store, changes, lambda error: None)
         store._answer(partial(done, None))
 
-    def applied(writer: Any, batch: Any) -> None:
+    def written(log: Any) -> None:
         time.sleep(_DELAY)
-        apply(writer, batch)
+        write(log)
 
     _put(SqliteStore, "commit", committed)
-    _put(Writer, "apply", applied)
+    _put(Log, "commit", written)
+
+
+def forget_syncs() -> None:
+    """Say that a commit is done when it was written."""
+    set_up = SqliteStore.__init__
+
+    def made(store: Any, *arguments: Any, **options: Any) -> None:
+        set_up(store, *arguments, **options | {"synchronous": "normal"})
+
+    _put(SqliteStore, "__init__", made)
+
+
+def free_early() -> None:
+    """Free parts of the log when the index that says so may still be lost."""
+    forget = Writer.forget_segments
+
+    def forgotten(writer: Any, segments: list[int]) -> None:
+        writer._synchronous = "off"
+        forget(writer, segments)
+
+    _put(Writer, "forget_segments", forgotten)
 
 
 def forget_removals() -> None:
@@ -125,6 +147,8 @@ def _put(owner: type, name: str, function: Callable[..., Any]) -> None:
 
 BROKEN: Final[dict[str, Callable[[], None]]] = {
     "acknowledge-early": acknowledge_early,
+    "forget-syncs": forget_syncs,
+    "free-early": free_early,
     "forget-removals": forget_removals,
     "lend-twice": lend_twice,
     "enqueue-early": enqueue_early,

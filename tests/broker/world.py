@@ -250,6 +250,8 @@ def bodies_in_the_end(store: Store) -> int:
 
 
 def query(store: SqliteStore, statement: str) -> list[Any]:
+    if store._is_open:
+        store._are_taken([])  # any question has the index know what was committed
     with closing(sqlite3.connect(store._file)) as connection:
         return connection.execute(statement).fetchall()
 

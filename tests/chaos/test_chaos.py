@@ -39,6 +39,8 @@ def test_a_sound_broker_keeps_its_promises(tmp_path: Path) -> None:
 
 FOUND = {
     "acknowledge-early": (10, "lost"),
+    "forget-syncs": (24, "lost"),
+    "free-early": (16, "broker"),
     "forget-removals": (3, "returned"),
     "lend-twice": (3, "message locks"),
     "enqueue-early": (3, "schedules"),

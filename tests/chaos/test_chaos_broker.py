@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from chaos.broker import BrokerProcess
@@ -47,16 +48,25 @@ def end(broker: BrokerProcess) -> None:
 def test_a_broker_does_as_it_is_told(broker: BrokerProcess, history: History) -> None:
     client = Client("test", address(broker.port), history)
     broker.set_clock(FAR)
-    assert client.send(PLAIN).outcome is Outcome.OK
+    assert client.send(PLAIN, amount=2).outcome is Outcome.OK
     broker.set_disk(Mode.FULL)
+    sent = 2
+    while client.send(PLAIN).outcome is Outcome.OK:  # until the room is used up that the log has already
+        sent += 1
+    (taken,) = client.receive(PLAIN, 1, 1.0)
+    assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
+    broker.set_disk(Mode.FAILING)
     assert client.send(PLAIN).outcome is Outcome.NO
     broker.set_disk(Mode.FINE)
     broker.kill()
+    broker.tear(Random(1))
     broker.start()
     client.drop()
-    (taken,) = client.receive(PLAIN, 5, 1.0)
-    assert abs(taken.delivery.enqueued - now() - FAR) < FAR / 10
-    assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
+    left = client.receive(PLAIN, sent, 5.0)
+    assert len(left) == sent - 1
+    for taken in left:
+        assert abs(taken.delivery.enqueued - now() - FAR) < FAR / 10
+        assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
     assert client.send(SESSIONS, session="s").outcome is Outcome.OK
     held = client.accept(SESSIONS, None, 1.0)
     client.call_session(held, "set", "state")

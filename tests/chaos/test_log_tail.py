@@ -1,66 +1,130 @@
-"""What is done to the end of a log after a kill leaves all that is committed, and stays readable."""
+"""What is done to unsynced bytes after a kill leaves all that was synced, and a store that can be opened."""
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.log_tail import committed_bytes, tear
+from chaos.log_tail import Unsynced, lose, read, tear
 
-COMMITS = 5
+from peeklock.store.base import Range, StoredMessage, StoreError
+from peeklock.store.sqlite import SqliteStore
+
+ROOT = Path(__file__).parents[2]
 WRITE = """
-import os, sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("PRAGMA journal_mode = WAL")
-connection.execute("CREATE TABLE t (n, data)")
-for number in range(int(sys.argv[2])):
-    connection.execute("INSERT INTO t VALUES (?, ?)", (number, bytes(3000)))
-os._exit(9)
+import os, sys
+from itertools import count
+from pathlib import Path
+from queue import Queue
+from chaos.disk import Disk
+from peeklock.store.base import Changes, Counters, StoredEntity, StoredMessage
+from peeklock.store.sqlite import SqliteStore
+
+folder = Path(sys.argv[1])
+disk = Disk(folder / "data", folder / "unsynced")
+disk.install()
+calls = Queue()
+store = SqliteStore(folder / "data", calls.put)
+store.open()
+
+def done(error):
+    assert error is None
+    os.write(1, b".")
+
+def commit(changes):
+    store.commit(changes, done)
+    calls.get()()
+
+commit(Changes(entities={1: StoredEntity(1, "q", "queue", {}, Counters())}))
+for number in count(1):
+    commit(Changes(appends=[(1, StoredMessage(number, bytes(700), 0, None))]))
 """
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """As a process left it that was killed after some commits."""
-    file = tmp_path / "t.db"
-    subprocess.run([sys.executable, "-c", WRITE, str(file), str(COMMITS)], check=False)
-    return file
+def write_until_killed(folder: Path, commits: int) -> int:
+    """How many messages were told as committed."""
+    paths = [str(ROOT), str(ROOT / "src")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    with subprocess.Popen([sys.executable, "-c", WRITE, str(folder)], env=environment, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        told = child.stdout.read(1 + commits)
+        child.kill()
+        told += child.stdout.read()
+    return len(told) - 1
 
 
-def numbers(database: Path) -> list[int]:
-    with closing(sqlite3.connect(database)) as connection:
-        return [number for (number,) in connection.execute("SELECT n FROM t ORDER BY n")]
+def found(folder: Path) -> list[int]:
+    answers: list[list[StoredMessage] | StoreError] = []
+    store = SqliteStore(folder / "data", lambda call: call())
+    store.open()
+    store.read(Range(entity=1, through=1_000_000, limit=1_000_000, max_bytes=1 << 30), answers.append)
+    store.close()
+    (messages,) = answers
+    assert isinstance(messages, list)
+    return [message.sequence_number for message in messages]
 
 
-def test_the_whole_log_is_committed_when_nothing_was_under_way(database: Path) -> None:
-    assert committed_bytes(database) == os.path.getsize(f"{database}-wal")
+def check_found(folder: Path, told: int) -> None:
+    numbers = found(folder)
+    assert numbers[:told] == list(range(1, told + 1))
+    assert len(numbers) <= told + 1, "one more was under way"
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_is_committed_is_there_whatever_is_done_to_the_rest(database: Path, seed: int) -> None:
-    log = Path(f"{database}-wal")
-    committed = log.stat().st_size
-    # As if the last commits had been on their way: what the process wrote of them is behind what is committed.
-    log.write_bytes(log.read_bytes() + Random(seed).randbytes(20_000))
-    assert committed_bytes(database) == committed
-    before = log.read_bytes()
-    assert tear(database, Random(seed)) != ""
-    assert log.read_bytes()[:committed] == before[:committed]
-    assert log.read_bytes() != before
-    assert numbers(database) == list(range(COMMITS))
+def test_what_was_told_is_there_whatever_is_done_to_the_rest(tmp_path: Path, seed: int) -> None:
+    told = write_until_killed(tmp_path, 50 + 100 * seed)
+    notes = tmp_path / "unsynced"
+    ranges, before = read(notes), contents(tmp_path / "data")
+    assert [name for name in ranges if name.startswith("log-")]
+    assert tear(tmp_path / "data", notes, Random(seed)) != ""
+    for name, content in contents(tmp_path / "data").items():
+        synced, _ = ranges.get(name, (len(before[name]), 0))
+        assert content[:synced] == before[name][:synced]
+    check_found(tmp_path, told)
 
 
-def test_a_log_that_is_about_to_start_again_is_left_alone(database: Path) -> None:
-    log = Path(f"{database}-wal")
-    data = bytearray(log.read_bytes())
-    data[16] ^= 0xFF  # the salts of the log before
-    log.write_bytes(data)
-    assert committed_bytes(database) is None
-    assert tear(database, Random(1)).startswith("nothing")
-    assert log.read_bytes() == data
+def test_the_index_is_made_again_from_the_log(tmp_path: Path) -> None:
+    told = write_until_killed(tmp_path, 500)
+    start, end = read(tmp_path / "unsynced")["peeklock.db-wal"]
+    assert start < end, "SQLite syncs its log seldom"
+    assert f"peeklock.db-wal ends at {start}" in lose(tmp_path / "data", tmp_path / "unsynced")
+    check_found(tmp_path, told)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_only_what_is_not_synced_is_torn(tmp_path: Path) -> None:
+    notes = tmp_path / "unsynced"
+    unsynced = Unsynced(notes)
+    unsynced.wrote("log", 0, 500)
+    unsynced.synced("log")
+    unsynced.wrote("log", 500, 600)
+    unsynced.wrote("log", 600, 1000)
+    unsynced.wrote("gone", 0, 10)
+    file = tmp_path / "log"
+    whole = Random(0).randbytes(1500)
+    changed = 0
+    for seed in range(50):
+        file.write_bytes(whole)
+        tear(tmp_path, notes, Random(seed))
+        assert file.read_bytes()[:500] == whole[:500]
+        changed += file.read_bytes()[:1000] != whole[:1000]
+    assert changed > 10
+
+
+def test_what_one_process_did_not_sync_the_next_one_knows(tmp_path: Path) -> None:
+    notes = tmp_path / "unsynced"
+    Unsynced(notes).wrote("log", 100, 200)
+    later = Unsynced(notes)
+    later.wrote("log", 200, 300)
+    assert read(notes) == {"log": (100, 300)}
+    later.synced("log")
+    assert read(notes) == {"log": (300, 300)}
+    later.wrote("log", 150, 170)
+    assert read(notes) == {"log": (150, 170)}

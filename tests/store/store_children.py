@@ -21,11 +21,11 @@ KEPT = {1: 2, 2: 5, 3: 9}
 """In `share_until_killed`: how many of the last messages are in entities 1 and 2, and of the last keys seen in 3."""
 
 
-def start(call: str) -> subprocess.Popen[str]:
+def start(call: str, module: str = "store_children") -> subprocess.Popen[str]:
     here = Path(__file__).parent
     paths = [str(here), str(here.parents[1] / "src")]
     return subprocess.Popen(
-        [sys.executable, "-c", f"import store_children; store_children.{call}"],
+        [sys.executable, "-c", f"import {module}; {module}.{call}"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

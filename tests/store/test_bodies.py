@@ -82,7 +82,8 @@ def test_a_body_is_kept_once_however_many_messages_have_it(driver: Driver, tmp_p
     driver.commit(Changes(appends=[(id, message(1, body=body(1, data))) for id in range(10, 510)]))
     driver.append(1, message(1, body=body(1, data)))
     assert driver.bodies == 1
-    assert sum(file.stat().st_size for file in tmp_path.rglob("*")) < 3_000_000
+    # The log has it twice, once for each commit, and index and unused ends of segments come on top.
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*")) < 5_000_000
     for id in 1, 10, 255, 509:
         assert contents(driver, id) == [b"payload 1" + data]
 

@@ -15,8 +15,8 @@ from peeklock.amqp.composites import Composite, decode_composite
 from peeklock.amqp.performatives import Disposition, Transfer
 from peeklock.amqp.types import Described, UByte, UInt
 
-_UINT = struct.Struct(">I")
-_uint_at = _UINT.unpack_from
+_UINT: Final = struct.Struct(">I")
+_uint_at: Final = _UINT.unpack_from
 
 TRANSFER_START: Final = 0x005314C0
 DISPOSITION_START: Final = 0x005315C0
@@ -69,17 +69,17 @@ class _AfterLast(NamedTuple):
 # these tables: a form that is longer (a transaction's) or comes too late is decoded every time.
 _MEMO_LENGTH: Final = 32
 _MEMO_ENTRIES: Final = 512
-_transfer_forms: dict[bytes, _AfterTag] = {}
-_disposition_forms: dict[bytes, _AfterLast] = {}
+_transfer_forms: Final[dict[bytes, _AfterTag]] = {}
+_disposition_forms: Final[dict[bytes, _AfterLast]] = {}
 
 # A named tuple from a tuple, without the call of a Python function.
-_named = tuple.__new__
+_named: Final = tuple.__new__
 
 # From the start of the body: start, size, count, then handle 0 and a delivery-id above 255, and the tag's length.
-_transfer_to_handle_0 = struct.Struct(">IBBBBIBB")
+_transfer_to_handle_0: Final = struct.Struct(">IBBBBIBB").unpack_from
 # From the handle on, for a handle of one octet.
-_transfer_from_handle = struct.Struct(">BBBIBB").unpack_from
-_disposition_of_two = struct.Struct(">IBBBBIBI")
+_transfer_from_handle: Final = struct.Struct(">BBBIBB").unpack_from
+_disposition_of_two: Final = struct.Struct(">IBBBBIBI")
 
 
 def decode_transfer(data: bytes, offset: int, end: int) -> TransferFields | None:
@@ -88,9 +88,7 @@ def decode_transfer(data: bytes, offset: int, end: int) -> TransferFields | None
     delivery_id: int | None
     tag: bytes | None
     try:
-        start, size, count, code, id_code, delivery_id, tag_code, tag_size = _transfer_to_handle_0.unpack_from(
-            data, offset
-        )
+        start, size, count, code, id_code, delivery_id, tag_code, tag_size = _transfer_to_handle_0(data, offset)
         if start != TRANSFER_START:
             return None
         if code == 0x43 and id_code == 0x70 and tag_code == 0xA0:

@@ -45,7 +45,7 @@ Done = Callable[[BrokerError | None], None]
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
 
-_pack_tag = struct.Struct(">IQ").pack
+_pack_tag: Final = struct.Struct(">IQ").pack
 
 
 @dataclass(frozen=True, slots=True)

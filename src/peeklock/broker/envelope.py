@@ -62,11 +62,11 @@ _OURS = {
 """Annotations only the broker may set; what a sender says there is not kept."""
 
 
-_HEADER_START = bytes((0x00, 0x53, HEADER, 0xC0))
-_PROPERTIES_START = bytes((0x00, 0x53, PROPERTIES, 0xC0))
-_DATA_START = bytes((0x00, 0x53, DATA, 0xA0))
-_LONG_DATA_START = bytes((0x00, 0x53, DATA, 0xB0))
-_uint_at = struct.Struct(">I").unpack_from
+_HEADER_START: Final = bytes((0x00, 0x53, HEADER, 0xC0))
+_PROPERTIES_START: Final = bytes((0x00, 0x53, PROPERTIES, 0xC0))
+_DATA_START: Final = bytes((0x00, 0x53, DATA, 0xA0))
+_LONG_DATA_START: Final = bytes((0x00, 0x53, DATA, 0xB0))
+_uint_at: Final = struct.Struct(">I").unpack_from
 
 
 class Annex(NamedTuple):
@@ -95,7 +95,7 @@ class Annex(NamedTuple):
         return cls() if data is None else cls(*decode_value(data)[0])
 
 
-_EMPTY_ANNEX = Annex()
+_EMPTY_ANNEX: Final = Annex()
 
 
 class Incoming(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Final
 from uuid import UUID
 
 from peeklock.amqp.codec import encode_value
@@ -33,18 +34,18 @@ def _symbol(name: str) -> bytes:
     return encode_value(Symbol(name))
 
 
-_TO_COUNT = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x42\x52"
+_TO_COUNT: Final = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x42\x52"
 """A header of durable, no priority, no ttl, not the first acquirer, up to the byte with the delivery count."""
 _LONG, _TIMESTAMP, _SMALL_INT = b"\x81", b"\x83", b"\x54"
-_TO_SEQUENCE = _symbol(SEQUENCE_NUMBER) + _LONG
-_TO_ENQUEUED = _symbol(ENQUEUED_TIME) + _TIMESTAMP
-_TO_ENQUEUED_SEQUENCE = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
-_TO_LOCKED = _symbol(LOCKED_UNTIL) + _TIMESTAMP
-_TO_STATE = _symbol(MESSAGE_STATE)
-_TO_DEAD_LETTER_SOURCE = _symbol(DEAD_LETTER_SOURCE)
-_UUID = b"\x98"
-_TO_LOCK_TOKEN = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), _UUID + bytes(16)])[:-16]
-_pack_long = struct.Struct(">q").pack
+_TO_SEQUENCE: Final = _symbol(SEQUENCE_NUMBER) + _LONG
+_TO_ENQUEUED: Final = _symbol(ENQUEUED_TIME) + _TIMESTAMP
+_TO_ENQUEUED_SEQUENCE: Final = _symbol(ENQUEUED_SEQUENCE_NUMBER) + _LONG
+_TO_LOCKED: Final = _symbol(LOCKED_UNTIL) + _TIMESTAMP
+_TO_STATE: Final = _symbol(MESSAGE_STATE)
+_TO_DEAD_LETTER_SOURCE: Final = _symbol(DEAD_LETTER_SOURCE)
+_UUID: Final = b"\x98"
+_TO_LOCK_TOKEN: Final = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), _UUID + bytes(16)])[:-16]
+_pack_long: Final = struct.Struct(">q").pack
 
 
 def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
@@ -54,15 +55,15 @@ def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
     return b"\x00\x53\x72\xc1" + bytes((size, 2 * (values + small)))
 
 
-_UNLOCKED_ENTRIES = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
-_LOCKED_START = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
-_UNLOCKED_START = _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
-_TO_SMALL_STATE = _TO_STATE + _SMALL_INT
-_PEEKED_START = _opening(_UNLOCKED_ENTRIES + _TO_SMALL_STATE, 3, small=1) + _TO_SEQUENCE
-_MIDDLE = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
-_pack_locked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq").pack
-_pack_peeked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_PEEKED_START)}s{_MIDDLE}{len(_TO_SMALL_STATE)}sB").pack
-_pack_unlocked = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
+_UNLOCKED_ENTRIES: Final = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
+_LOCKED_START: Final = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
+_UNLOCKED_START: Final = _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
+_TO_SMALL_STATE: Final = _TO_STATE + _SMALL_INT
+_PEEKED_START: Final = _opening(_UNLOCKED_ENTRIES + _TO_SMALL_STATE, 3, small=1) + _TO_SEQUENCE
+_MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
+_pack_locked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq").pack
+_pack_peeked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_PEEKED_START)}s{_MIDDLE}{len(_TO_SMALL_STATE)}sB").pack
+_pack_unlocked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
 
 
 def head(message: StoredMessage, locked_until: int | None, with_state: bool = False) -> bytes:

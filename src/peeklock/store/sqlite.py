@@ -1,9 +1,11 @@
-"""The embedded store: one SQLite file in a folder that one broker holds at a time.
+"""The embedded store: a log and its index, in a folder that one broker holds at a time.
 
-One thread writes and one reads, each with its own connection, so that the event loop goes on while the disk
-syncs. Commits that arrive while one is being written wait, and are then written together. This module knows
-the threads, the order of answers, opening and closing; `sqlite_batch` and `sqlite_writer` know how changes
-are written, `sqlite_reader` how messages are read, `sqlite_file` and `sqlite_schema` the file.
+One thread writes the log, so that the event loop goes on while the disk syncs; commits that arrive while one is being
+written wait, and are then written together. Another applies the log to the index, a SQLite file, and answers
+questions from it. This module knows the threads, the order of answers, opening and closing; `log` and `segments` know
+the log, `sqlite_batch` and `sqlite_entry` what is in it, `sqlite_known` what may be; `sqlite_index` knows when it is
+applied, `sqlite_writer` how, `sqlite_tidying` what of it is no longer needed; `sqlite_reader` how messages are read,
+`sqlite_file` and `sqlite_schema` the index's file.
 """
 
 from __future__ import annotations
@@ -33,15 +35,24 @@ from .base import (
     StoreError,
     TimedRead,
 )
+from .log import Log, replay
+from .segments import Place, Segments
 from .sqlite_batch import Batch
+from .sqlite_entry import Entry, parameters_of
 from .sqlite_file import FolderLock, Synchronous, connect_writer, make_folder, store_error, sync_folder
+from .sqlite_index import Index
+from .sqlite_known import Known
 from .sqlite_reader import Reader
 from .sqlite_schema import migrate
+from .sqlite_tidying import Tidying
 from .sqlite_writer import Writer
 
 _JOINED_ROWS = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
 """Commits that waited are written together up to this, so that the first of them is not kept waiting long."""
+
+_REPLAYED_RECORDS = 100
+"""Of the log, applied together at the start."""
 
 _Answer = TypeVar("_Answer")
 _Waiting = tuple[Batch | StoreError, Committed]
@@ -62,12 +73,16 @@ class SqliteStore:
         self._call = call
         self._synchronous: Synchronous = synchronous
         self._commits: SimpleQueue[_Waiting | None] = SimpleQueue()
-        self._reads: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        """For the thread of the index."""
         self._answers: deque[Callable[[], None]] = deque()
         """Callbacks with what they are told, in order; the caller's thread takes them."""
         self._threads: list[Thread] = []
         self._held = ExitStack()
-        self._reader = Reader(self._file)
+        self._segments = Segments(folder)
+        self._reader = Reader(self._file, self._segments)
+        self._catch_up: Callable[[], None] = _nothing
+        """Have the index know all that was committed, before it is asked."""
         self._is_open = False
 
     def open(self) -> list[StoredEntity]:
@@ -79,18 +94,36 @@ class SqliteStore:
                 held.callback(connection.close)
                 migrate(connection)
                 sync_folder(self._folder)
-                entities = _load_entities(connection)
                 writer = Writer(connection, self._file, self._synchronous)
                 held.callback(writer.close)
+                place = _replay(writer, self._segments)
+                entities = _load_entities(connection)
                 self._reader.open()
                 held.callback(self._reader.close)
+                held.callback(self._segments.close)
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, self._file) from error
             self._held = held.pop_all()
+        known = Known(entities, self._are_taken)
+        log = Log(self._segments, sync=self._synchronous == "full")
+        log.go_on(place)
+        index = Index(writer, self._segments, place, self._synchronous)
+        tidying = Tidying(writer, self._segments, lambda moves: self._commits.put((moves, moved)))
+
+        def moved(error: StoreError | None) -> None:
+            self._questions.put(lambda: tidying.moved(failed=error is not None))
+
+        def catch_up() -> None:
+            before = index.applied
+            index.catch_up()
+            if index.applied != before:
+                tidying.free_some(index.applied)
+
+        self._catch_up = catch_up
         self._is_open = True
         self._threads = [
-            Thread(target=self._write, args=(writer,), name="peeklock-store-writer", daemon=True),
-            Thread(target=self._answer_reads, name="peeklock-store-reader", daemon=True),
+            Thread(target=self._write, args=(log, index, known), name="peeklock-store-log", daemon=True),
+            Thread(target=self._keep_index, args=(index, writer, tidying), name="peeklock-store-index", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -137,8 +170,7 @@ class SqliteStore:
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._commits.put(None)
-            self._reads.put(None)
+            self._commits.put(None)  # the log's thread passes it on, when all is written
         for thread in self._threads:
             thread.join()
         self._threads.clear()
@@ -151,13 +183,31 @@ class SqliteStore:
             done(StoreError("The store is closed."))
             return
 
-        def read() -> None:
+        def answer() -> None:
             try:
+                self._catch_up()
                 self._answer(partial(done, question()))
-            except StoreError as error:
-                self._answer(partial(done, error))
+            except Exception as error:
+                self._answer(partial(done, store_error(error, self._file)))
 
-        self._reads.put(read)
+        self._questions.put(answer)
+
+    def _are_taken(self, keys: list[int]) -> bool:
+        """Asked by the thread of the log, which waits for the answer."""
+        answers: SimpleQueue[bool | StoreError] = SimpleQueue()
+
+        def answer() -> None:
+            try:
+                self._catch_up()
+                answers.put(self._reader.are_taken(keys))
+            except Exception as error:
+                answers.put(store_error(error, self._file))
+
+        self._questions.put(answer)
+        taken = answers.get()
+        if isinstance(taken, StoreError):
+            raise taken
+        return taken
 
     def _answer(self, answer: Callable[[], None]) -> None:
         self._answers.append(answer)
@@ -169,39 +219,108 @@ class SqliteStore:
         if self._answers:
             self._answers.popleft()()
 
-    def _answer_reads(self) -> None:
-        while (read := self._reads.get()) is not None:
-            read()
+    def _keep_index(self, index: Index, writer: Writer, tidying: Tidying) -> None:
+        while True:
+            has_leftovers = index.failure is None and (writer.has_leftovers or tidying.has_work)
+            try:
+                question = self._questions.get(timeout=0.0 if has_leftovers else index.patience)
+            except Empty:
+                self._tidy_up(writer, tidying)
+                continue
+            if question is None:
+                break
+            question()
+            if index.is_due:
+                self._tidy_up(writer, tidying)
+        with suppress(StoreError):  # what is not applied now is at the next start
+            self._catch_up()
+            tidying.free_all(index.applied)
 
-    def _write(self, writer: Writer) -> None:
+    def _tidy_up(self, writer: Writer, tidying: Tidying) -> None:
+        with suppress(StoreError):  # who commits or asks is told
+            self._catch_up()
+            if writer.has_leftovers:
+                writer.purge()
+            elif tidying.has_work:
+                tidying.empty_some()
+
+    def _write(self, log: Log, index: Index, known: Known) -> None:
         pending: deque[_Waiting | None] = deque()
         while True:
-            try:
-                if not pending:
-                    pending.append(self._commits.get(block=not writer.has_leftovers))
-            except Empty:
-                writer.purge()
-                continue
+            if not pending:
+                pending.append(self._commits.get())
             with suppress(Empty):
                 while True:
                     pending.append(self._commits.get_nowait())
             group = _take_group(pending)
             if not group:
-                return
-            self._write_group(writer, group)
+                break
+            index.room.wait()
+            self._write_group(log, index, known, group)
+        log.close()
+        self._questions.put(None)
 
-    def _write_group(self, writer: Writer, group: list[_Waiting]) -> None:
+    def _write_group(self, log: Log, index: Index, known: Known, group: list[_Waiting]) -> None:
         outcome: StoreError | None = None
         try:
-            writer.apply(_joined(group))
+            for entry, place in self._log_group(log, index, known, group):
+                if index.take(entry, place):
+                    self._questions.put(_nothing)
         except StoreError as error:
             if len(group) > 1:  # each alone, so that only the guilty one fails
                 for waiting in group:
-                    self._write_group(writer, [waiting])
+                    self._write_group(log, index, known, [waiting])
                 return
             outcome = error
         for _, done in group:
             self._answer(partial(done, outcome))
+
+    def _log_group(self, log: Log, index: Index, known: Known, group: list[_Waiting]) -> list[tuple[Entry, Place]]:
+        """Make these durable, or none of them (StoreError)."""
+        batches = [_checked(batch) for batch, _ in group]
+        grows = any(batch.makes_longer for batch in batches)
+        if grows and index.failure is not None:
+            raise type(index.failure)(str(index.failure))
+        entries: list[tuple[Entry, Place]] = []
+        try:
+            log.begin(sum(batch.size for batch in batches), len(batches), grows=grows)
+            for batch in batches:
+                entry, payloads = Entry.of(batch, *log.payloads_at())
+                known.check(batch, entry, is_alone=len(batches) == 1)
+                log.add(payloads, entry.to_bytes())
+                entries.append((entry, log.place))
+            log.commit()
+        except Exception as error:
+            log.forget()
+            raise store_error(error, self._segments.path(log.place.segment)) from error
+        for batch in batches:
+            known.learn(batch)
+        return entries
+
+
+def _nothing() -> None:
+    """Asked to wake who waits for questions, and might wait too long."""
+
+
+def _replay(writer: Writer, segments: Segments) -> Place:
+    """Apply what the log has and the index has not; where the log ends."""
+    place = applied = writer.applied()
+    waiting = []
+    for place, end in replay(segments, applied):
+        waiting.append(parameters_of(end))
+        if len(waiting) == _REPLAYED_RECORDS:
+            writer.apply(waiting, place)
+            waiting = []
+    if waiting:
+        writer.apply(waiting, place)
+    segments.cut(place.segment, place.offset)
+    return place
+
+
+def _checked(batch: Batch | StoreError) -> Batch:
+    if isinstance(batch, StoreError):
+        raise batch
+    return batch
 
 
 def _take_group(pending: deque[_Waiting | None]) -> list[_Waiting]:
@@ -223,15 +342,6 @@ def _take_group(pending: deque[_Waiting | None]) -> list[_Waiting]:
 def _popped(pending: deque[_Waiting | None], waiting: _Waiting) -> _Waiting:
     pending.popleft()
     return waiting
-
-
-def _joined(group: list[_Waiting]) -> Batch:
-    batches = []
-    for batch, _ in group:
-        if isinstance(batch, StoreError):
-            raise batch
-        batches.append(batch)
-    return batches[0] if len(batches) == 1 else Batch.join(batches)
 
 
 def _load_entities(connection: sqlite3.Connection) -> list[StoredEntity]:

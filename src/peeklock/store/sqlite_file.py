@@ -14,6 +14,7 @@ from .base import StoreError, StoreFull, StoreHeld
 from .sqlite_schema import PAGE_SIZE, check
 
 Synchronous = Literal["full", "normal", "off"]
+"""When a commit is told: after its sync; after its write, with a sync before the index has it; or with none at all."""
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _BUSY_SECONDS = 5  # someone looks into the file with another tool
@@ -79,7 +80,8 @@ def connect_writer(file: Path, synchronous: Synchronous) -> sqlite3.Connection:
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreError(f"The file system of {file} does not allow SQLite's write-ahead log.")
-        connection.execute(f"PRAGMA synchronous = {synchronous.upper()}")
+        # What SQLite has not synced is in the log; it syncs before it drops its own.
+        connection.execute(f"PRAGMA synchronous = {'OFF' if synchronous == 'off' else 'NORMAL'}")
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")

@@ -1,8 +1,9 @@
-"""The questions that the reading side of a SQLite store asks, as SQL, and what shape their answers have.
+"""The questions that the reading side of the index asks, as SQL, and what shape their answers have.
 
 As for the writer, every return from SQLite to Python may wait for a busy event loop, and a cursor returns
-once a row. So a chunk of messages comes as one row: each column's values joined by commas, the payloads by
-nothing at all, and JSON only for what few messages have.
+once a row. So a chunk of messages comes as one row: each column's values joined by commas, and JSON only for what few
+messages have. Payloads come as their segments and places in the log; for those of older stores, which have no segment,
+the place is how long they are.
 """
 
 from __future__ import annotations
@@ -10,13 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .base import ACTIVE, SCHEDULED
-from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
+from .sqlite_schema import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 
 CHUNK_ROWS = 512
 """The most that an answer takes together."""
-
-STATE_BITS = 2
-"""The state of a message comes in the low bits of its length."""
 
 _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
 """The messages of a dropped entity are deleted later."""
@@ -24,21 +22,18 @@ _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
 _IS_RICH = " OR ".join(
     f"{column} IS NOT {default}"
     for column, default in {
+        "state": "0",
         "expires_at": "NULL",
         "delivery_count": "0",
         "session_id": "NULL",
         "due_at": "NULL",
         "annex": "NULL",
+        "message.body": "NULL",
     }.items()
 )
 
-_SIZE = """iif(
-    message.body IS NULL,
-    length(payload),
-    (length(payload) + coalesce((SELECT length(data) FROM body WHERE body.key = message.body), 0))
-        || ':' || message.body
-)"""
-"""Of a message with a body: how long it is with that, and the body's key."""
+_LENGTH = f"iif(segment IS NULL, length(payload), place & {LENGTH_MASK})"
+_BODY_LENGTH = f"(SELECT {_LENGTH.replace('payload', 'data')} FROM body WHERE body.key = message.body)"
 
 
 def _joined(blobs: str) -> str:
@@ -46,38 +41,29 @@ def _joined(blobs: str) -> str:
     return f"CAST(group_concat(CAST({blobs} AS TEXT), '') AS BLOB)"
 
 
-class Query(NamedTuple):
-    """A question in two steps: how long the next messages are, and which bodies they have, and then as many of them as
-    there is room for."""
-
-    sizes: str
-    messages: str
-
-
-def _make_query(place: str, index: str, condition: str) -> Query:
-    def chosen(columns: str) -> str:
-        return f"""(
-            SELECT {columns} FROM message {index}
+def _make_query(place: str, index: str, condition: str) -> str:
+    return f"""
+        SELECT
+            count(*),
+            group_concat(key & {MAX_NUMBER}),
+            group_concat(enqueued_at),
+            min(coalesce(segment, 0)),
+            max(coalesce(segment, 0)),
+            group_concat(coalesce(segment, 0)),
+            group_concat(coalesce(place, length(payload))),
+            json_group_array(json_array(
+                key & {MAX_NUMBER}, state, expires_at, delivery_count, session_id, due_at,
+                iif(annex IS NULL, NULL, hex(annex)), message.body, {_BODY_LENGTH}
+            )) FILTER (WHERE {_IS_RICH})
+        FROM (
+            SELECT * FROM message {index}
             WHERE {condition} AND {_ENTITY_EXISTS}
             ORDER BY {place}, key LIMIT :rows OFFSET :offset
-        )"""
-
-    messages = f"""
-        SELECT
-            group_concat(key & {MAX_NUMBER}),
-            group_concat(length(payload) << {STATE_BITS} | state),
-            group_concat(enqueued_at),
-            json_group_array(json_array(
-                key & {MAX_NUMBER}, expires_at, delivery_count, session_id, due_at,
-                iif(annex IS NULL, NULL, hex(annex))
-            )) FILTER (WHERE {_IS_RICH}),
-            {_joined("payload")}
-        FROM {chosen("*")}
+        ) AS message
     """
-    return Query(f"SELECT group_concat(size) FROM {chosen(f'{_SIZE} AS size')}", messages)
 
 
-def _range_query(condition: str, index: str) -> Query:
+def _range_query(condition: str, index: str) -> str:
     """The index is named so that no guess of the query planner can turn a read into a scan."""
     return _make_query("key", index, f"key > :after AND key <= :through AND {condition}")
 
@@ -97,7 +83,7 @@ BY_KEYS = _make_query("key", "NOT INDEXED", "key IN (SELECT value FROM json_each
 class TimedQuery(NamedTuple):
     """Messages of one state whose time has come, and the time that comes after that many of them."""
 
-    past: Query
+    past: str
     following: str
 
 
@@ -144,10 +130,19 @@ UPDATED_SESSIONS = f"""
     )
 """
 
-BODIES = f"""
-    SELECT group_concat(key), group_concat(length(data)), {_joined("data")}
-    FROM body WHERE key IN (SELECT value FROM json_each(:keys))
+ARE_TAKEN = "SELECT EXISTS (SELECT 1 FROM message WHERE key IN (SELECT value FROM json_each(:keys)))"
+
+INLINE = f"""
+    SELECT {_joined("payload")}
+    FROM (SELECT payload FROM message WHERE key IN (SELECT value FROM json_each(:keys)) ORDER BY key)
 """
+"""Payloads of older stores."""
+
+BODIES = """
+    SELECT group_concat(key), group_concat(coalesce(segment, 0)), group_concat(coalesce(place, length(data)))
+    FROM (SELECT * FROM body WHERE key IN (SELECT value FROM json_each(:keys)) ORDER BY key)
+"""
+INLINE_BODIES = INLINE.replace("payload", "data").replace("message", "body")
 SEEN = f"""
     SELECT group_concat(key & {MAX_NUMBER}), group_concat(length(seen)), {_joined("seen")}
     FROM (

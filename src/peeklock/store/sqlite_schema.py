@@ -18,6 +18,10 @@ NUMBER_BITS = 44
 MAX_NUMBER = (1 << NUMBER_BITS) - 1
 assert MAX_ENTITY <= (1 << (63 - NUMBER_BITS)) - 1
 
+LENGTH_BITS = 32
+LENGTH_MASK = (1 << LENGTH_BITS) - 1
+"""Where a payload is in its segment of the log: the offset in the high bits of a number, the length in the low ones."""
+
 APPLICATION_ID = 0x506B4C6B  # "PkLk"
 
 PAGE_SIZE = 8192
@@ -98,6 +102,29 @@ MIGRATIONS: list[list[str]] = [
         # The rowid is the entity's number and the time, in bits as for messages, and a row has all keys of that
         # millisecond one after the other: a row a key is written seven times slower where there are many.
         "CREATE TABLE history (key INTEGER PRIMARY KEY, seen BLOB NOT NULL) STRICT",
+    ],
+    [
+        # Payloads and bodies stay where the log has them: in this segment, at the offset in the high bits of the place,
+        # with the length in the low 32. Those from before have no segment, and their bytes here.
+        "ALTER TABLE message ADD COLUMN segment INTEGER",
+        "ALTER TABLE message ADD COLUMN place INTEGER",
+        "ALTER TABLE body ADD COLUMN segment INTEGER",
+        "ALTER TABLE body ADD COLUMN place INTEGER",
+        "CREATE INDEX body_segment ON body (segment) WHERE segment IS NOT NULL",
+        # How far the log is applied.
+        'CREATE TABLE log (segment INTEGER NOT NULL, "offset" INTEGER NOT NULL, "commit" INTEGER NOT NULL) STRICT',
+        "INSERT INTO log VALUES (0, 0, 0)",
+        # Between which keys a segment has payloads of an entity, so that what needs it is found without a look at
+        # everything; an index would cost every message.
+        """
+        CREATE TABLE extent (
+            segment INTEGER NOT NULL,
+            entity INTEGER NOT NULL,
+            first_key INTEGER NOT NULL,
+            last_key INTEGER NOT NULL,
+            PRIMARY KEY (segment, entity)
+        ) STRICT, WITHOUT ROWID
+        """,
     ],
 ]
 """The statements that lead from each version to the next; what was released here is never changed."""

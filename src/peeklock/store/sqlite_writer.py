@@ -1,22 +1,28 @@
-"""The writing side of a SQLite store: a batch becomes durable by one statement.
+"""The writing side of the index: entries of the log become rows, many by one statement.
 
 While the event loop computes, every return from SQLite to Python waits for the loop to let go of the
-interpreter, up to Python's whole switch interval. So a batch is one row inserted into a temporary view, whose
-trigger does all of it inside SQLite, sync to disk included: a batch waits once, not once a row or a
-statement. Against a busy loop that writes three to seven times what a statement a table does.
+interpreter, up to Python's whole switch interval. So an entry is one row inserted into a temporary view, whose
+trigger does all of it inside SQLite: it waits once, not once a row or a statement. Against a busy loop that writes
+three to seven times what a statement a table does.
+
+Nothing here needs to be synced: what SQLite may lose by a power cut is still in the log, and how far the log is applied
+is a row that is changed by the same transaction.
 """
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from .base import StoreFull
-from .sqlite_batch import SECTIONS, Batch
+from .base import StoreError
+from .segments import Place
+from .sqlite_entry import SECTIONS
 from .sqlite_file import Synchronous, connect_writer, store_error
-from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
+from .sqlite_schema import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 
 _PURGE_ROWS = 1000
 """Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""
@@ -53,33 +59,27 @@ _STEPS = {
         ON CONFLICT (id) DO UPDATE
         SET path = excluded.path, kind = excluded.kind, definition = excluded.definition;
     """,
-    "owners": """
-        SELECT RAISE(ABORT, 'a message was appended to an entity that does not exist')
-        FROM json_each(NEW.owners) WHERE value NOT IN (SELECT id FROM entity);
-    """,
     "appends": f"""
-        INSERT INTO message (key, payload, {", ".join(_CHANGED)}, session_id, annex)
-        SELECT first_key + place.key, substr(NEW.bytes, place.value >> 32, place.value & 0xFFFFFFFF),
-            {", ".join(_CHANGED)}, session_id, annex
-        FROM (SELECT first_key, {_OF_RUN}, places
-              FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "places")}
+        INSERT INTO message (key, payload, segment, place, {", ".join(_CHANGED)}, session_id, annex)
+        SELECT first_key + each.key, x'', segment, each.value, {", ".join(_CHANGED)}, session_id, annex
+        FROM (SELECT first_key, segment, {_OF_RUN}, places
+              FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.appends))
               LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
-        CROSS JOIN json_each(places) AS place;
+        CROSS JOIN json_each(places) AS each;
     """,
     "bodies": f"""
-        INSERT INTO body (key, data)
-        SELECT key, substr(NEW.bytes, data_at, data_length)
-        FROM (SELECT {_fields("key", "data_at", "data_length")} FROM json_each(NEW.bodies)) WHERE true
+        INSERT INTO body (key, data, segment, place)
+        SELECT key, x'', segment, place
+        FROM (SELECT {_fields("key", "segment", "place")} FROM json_each(NEW.bodies)) WHERE true
         ON CONFLICT (key) DO NOTHING;
     """,
     "copies": f"""
-        INSERT INTO message (key, payload, body, {", ".join(_CHANGED)}, session_id, annex)
-        SELECT key, substr(NEW.bytes, place >> 32, place & 0xFFFFFFFF), body,
-            {", ".join(_CHANGED)}, session_id, annex
-        FROM (SELECT {_fields("key", "place", "body")}, {", ".join(_CHANGED)}, session_id, annex
-              FROM (SELECT {_OF_RUN}, copies
-                    FROM (SELECT {_fields(*_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "copies")}
+        INSERT INTO message (key, payload, segment, place, body, {", ".join(_CHANGED)}, session_id, annex)
+        SELECT key, x'', segment, place, body, {", ".join(_CHANGED)}, session_id, annex
+        FROM (SELECT {_fields("key", "place", "body")}, segment, {", ".join(_CHANGED)}, session_id, annex
+              FROM (SELECT {_OF_RUN}, segment, copies
+                    FROM (SELECT {_fields(*_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "copies")}
                           FROM json_each(NEW.copies))
                     LIMIT -1 OFFSET 0)
               CROSS JOIN json_each(copies));
@@ -89,20 +89,29 @@ _STEPS = {
         FROM (SELECT {_fields("key", *_CHANGED)} FROM json_each(NEW.updates)) AS row
         WHERE message.key = row.key;
     """,
-    # An upsert of what is there: an UPDATE FROM keeps all payloads in a table of its own first, five times as long.
+    # An upsert of what is there: for an UPDATE FROM, SQLite would look at all messages.
     "rewrites": f"""
-        INSERT INTO message (key, payload, {", ".join(_CHANGED)}, annex)
-        SELECT first_key + place.key, substr(NEW.bytes, place.value >> 32, place.value & 0xFFFFFFFF),
-            {", ".join(_CHANGED)}, annex
-        FROM (SELECT first_key, {", ".join(_CHANGED)}, {_ANNEX} AS annex, places
-              FROM (SELECT {_fields("first_key", *_CHANGED, *_ANNEX_PLACE, "places")}
+        INSERT INTO message (key, payload, segment, place, {", ".join(_CHANGED)}, annex)
+        SELECT first_key + each.key, x'', segment, each.value, {", ".join(_CHANGED)}, annex
+        FROM (SELECT first_key, segment, {", ".join(_CHANGED)}, {_ANNEX} AS annex, places
+              FROM (SELECT {_fields("first_key", *_CHANGED, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.rewrites))
               LIMIT -1 OFFSET 0)
-        CROSS JOIN json_each(places) AS place
-        WHERE first_key + place.key IN (SELECT key FROM message)
+        CROSS JOIN json_each(places) AS each
+        WHERE first_key + each.key IN (SELECT key FROM message)
         ON CONFLICT (key) DO UPDATE
-        SET payload = excluded.payload, annex = excluded.annex,
+        SET payload = x'', segment = excluded.segment, place = excluded.place, annex = excluded.annex,
             {", ".join(f"{name} = excluded.{name}" for name in _CHANGED)};
+    """,
+    "moves": f"""
+        UPDATE message SET segment = row.segment, place = row.place
+        FROM (SELECT {_fields("key", "before", "segment", "place")} FROM json_each(NEW.moves)) AS row
+        WHERE message.key = row.key AND message.segment = row.before;
+    """,
+    "body_moves": f"""
+        UPDATE body SET segment = row.segment, place = row.place
+        FROM (SELECT {_fields("key", "before", "segment", "place")} FROM json_each(NEW.body_moves)) AS row
+        WHERE body.key = row.key AND body.segment = row.before;
     """,
     "first_key": "DELETE FROM message WHERE key BETWEEN NEW.first_key AND NEW.last_key;",
     "runs": f"""
@@ -152,11 +161,29 @@ _STEPS = {
         SELECT id FROM entity WHERE id IN (SELECT value FROM json_each(NEW.dropped));
         DELETE FROM entity WHERE id IN (SELECT value FROM json_each(NEW.dropped));
     """,
+    "extents": f"""
+        INSERT INTO extent (segment, entity, first_key, last_key)
+        SELECT {_fields("segment", "entity", "first_key", "last_key")} FROM json_each(NEW.extents) WHERE true
+        ON CONFLICT (segment, entity) DO UPDATE
+        SET first_key = min(first_key, excluded.first_key), last_key = max(last_key, excluded.last_key);
+    """,
 }
 """What is done for each section, in this order."""
 
-_SELDOM = ("entities", "bodies", "copies", "freed", "session_states", "seen", "forgotten", "dropped")
-"""A step costs a little where there is nothing to do: batches without these sections go without their steps."""
+_SELDOM = (
+    "entities",
+    "bodies",
+    "copies",
+    "rewrites",
+    "moves",
+    "body_moves",
+    "freed",
+    "session_states",
+    "seen",
+    "forgotten",
+    "dropped",
+)
+"""A step costs a little where there is nothing to do: entries without these sections go without their steps."""
 
 
 def _create(view: str, steps: Iterable[str]) -> list[str]:
@@ -167,12 +194,12 @@ def _create(view: str, steps: Iterable[str]) -> list[str]:
 
 
 _SET_UP = [
-    *_create("batch", _STEPS.values()),
-    *_create("usual_batch", (step for section, step in _STEPS.items() if section not in _SELDOM)),
+    *_create("entry", _STEPS.values()),
+    *_create("usual_entry", (step for section, step in _STEPS.items() if section not in _SELDOM)),
 ]
 
-_APPLY = f"INSERT INTO batch VALUES ({', '.join(f':{name}' for name in SECTIONS)})"
-_APPLY_USUAL = _APPLY.replace("batch", "usual_batch")
+_APPLY = f"INSERT INTO entry VALUES ({', '.join(f':{name}' for name in SECTIONS)})"
+_APPLY_USUAL = _APPLY.replace("entry", "usual_entry")
 
 _OF_ENTITY = f"key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}"
 _FIRST_MESSAGES = f"FROM message WHERE {_OF_ENTITY} ORDER BY key LIMIT {_PURGE_ROWS}"
@@ -185,52 +212,54 @@ _PURGES = (
     f"DELETE FROM history WHERE key IN (SELECT key FROM history WHERE {_OF_ENTITY} LIMIT {_PURGE_ROWS})",
 )
 
+_IN_SEGMENT = """
+    FROM extent CROSS JOIN message ON message.key BETWEEN first_key AND last_key AND message.segment = extent.segment
+    WHERE extent.segment = :segment
+"""
+_IS_NEEDED = f"""
+    SELECT EXISTS (SELECT 1 {_IN_SEGMENT}) OR EXISTS (SELECT 1 FROM body WHERE segment = :segment)
+"""
+_NEEDED_BYTES = f"""
+    SELECT coalesce((SELECT sum(message.place & {LENGTH_MASK}) {_IN_SEGMENT}), 0)
+        + coalesce((SELECT sum(place & {LENGTH_MASK}) FROM body WHERE segment = :segment), 0)
+"""
+_NEEDED_MESSAGES = f"SELECT message.key, message.place {_IN_SEGMENT} LIMIT :rows"
+_NEEDED_BODIES = "SELECT key, place FROM body WHERE segment = :segment LIMIT :rows"
+
 
 class Writer:
-    """Applies batches, each whole or not at all; after a failure the next one may work again."""
+    """Applies entries, each whole or not at all; after a failure the next one may work again."""
 
     def __init__(self, connection: sqlite3.Connection, file: Path, synchronous: Synchronous) -> None:
-        self._file = file
+        self.file = file
         self._synchronous: Synchronous = synchronous
         self._dropped = [id for (id,) in connection.execute("SELECT id FROM dropped_entity")]
         self._may_purge = True
         self._connection: sqlite3.Connection | None = _set_up(connection)
 
-    def apply(self, batch: Batch) -> None:
-        """StoreError if none of it was done."""
+    def applied(self) -> Place:
+        """How far the log is applied. StoreError."""
         try:
-            self._apply(batch)
-        except StoreFull:
-            if batch.makes_longer or not self._start_log_again():
-                raise
-            self._apply(batch)  # what only removes needs no more room than the log gave back
+            return Place(*self._connected().execute('SELECT segment, "offset", "commit" FROM log').fetchone())
+        except Exception as error:
+            raise self._failed(error) from error
 
-    def _start_log_again(self) -> bool:
-        """Move the log into the file, over pages that are there already, so that it can be written from its start."""
-        try:
-            busy, *_ = self._connected().execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-        except sqlite3.Error as error:
-            self._recover(error)
-            return False
-        return not busy
-
-    def _apply(self, batch: Batch) -> None:
+    def apply(self, entries: Iterable[dict[str, Any]], through: Place) -> None:
+        """What the log says up to this place. StoreError if none of it was done, as far as we know."""
+        dropped: list[int] = []
         try:
             connection = self._connected()
-            if batch.is_long:
-                connection.execute("BEGIN IMMEDIATE")
-            for parameters in batch.parameters():
+            connection.execute("BEGIN IMMEDIATE")
+            for parameters in entries:
                 is_usual = all(parameters[section] is None for section in _SELDOM)
                 connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
-            if batch.is_long:
-                connection.execute("COMMIT")
+                if parameters["dropped"] is not None:
+                    dropped += json.loads(parameters["dropped"])
+            connection.execute('UPDATE log SET segment = ?, "offset" = ?, "commit" = ?', through)
+            connection.execute("COMMIT")
         except Exception as error:
-            meant = store_error(error, self._file)  # asks for room, before anything makes some
-            self._recover(error)
-            if self._connection is None:
-                self._write_over()
-            raise meant from error
-        self._dropped += batch.dropped
+            raise self._failed(error) from error
+        self._dropped += dropped
         self._may_purge = True
 
     @property
@@ -239,7 +268,7 @@ class Writer:
         return bool(self._dropped) and self._may_purge
 
     def purge(self) -> None:
-        """Delete a few of them. A failure is no one's loss: it goes on after the next batch that works."""
+        """Delete a few of them. A failure is no one's loss: it goes on after the next entry that works."""
         entity = self._dropped[0]
         try:
             connection = self._connected()
@@ -256,17 +285,58 @@ class Writer:
             self._recover(error)
             self._may_purge = False
 
+    def is_needed(self, segment: int) -> bool:
+        """Some message or body has its bytes there. StoreError."""
+        return bool(self._row(_IS_NEEDED, segment)[0])
+
+    def needed_bytes(self, segment: int) -> int:
+        return int(self._row(_NEEDED_BYTES, segment)[0])
+
+    def needed(self, segment: int, rows: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Keys and places of some messages, and of some bodies, that have their bytes there. StoreError."""
+        wanted = {"segment": segment, "rows": rows}
+        try:
+            connection = self._connected()
+            return (
+                connection.execute(_NEEDED_MESSAGES, wanted).fetchall(),
+                connection.execute(_NEEDED_BODIES, wanted).fetchall(),
+            )
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def forget_segments(self, segments: list[int]) -> None:
+        """That nothing needs them becomes durable, and all that was applied so far. StoreError."""
+        try:
+            connection = self._connected()
+            connection.execute(f"PRAGMA synchronous = {'OFF' if self._synchronous == 'off' else 'FULL'}")
+            connection.execute("DELETE FROM extent WHERE segment IN (SELECT value FROM json_each(?))", (str(segments),))
+            connection.execute('UPDATE log SET "commit" = "commit"')  # so that something is written, and synced
+            connection.execute("PRAGMA synchronous = NORMAL")
+        except Exception as error:
+            raise self._failed(error) from error
+
     def close(self) -> None:
         if self._connection is not None:
-            # What cannot be moved out of the log now stays in it, as durable, until the next start.
+            # What cannot be moved out of SQLite's log now stays in it until the next start.
             with suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._disconnect()
 
+    def _row(self, question: str, segment: int) -> Any:
+        try:
+            return self._connected().execute(question, {"segment": segment}).fetchone()
+        except Exception as error:
+            raise self._failed(error) from error
+
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = _set_up(connect_writer(self._file, self._synchronous))
+            self._connection = _set_up(connect_writer(self.file, self._synchronous))
         return self._connection
+
+    def _failed(self, error: Exception) -> StoreError:
+        meant = store_error(error, self.file)  # asks for room, before anything makes some
+        self._recover(error)
+        return meant
 
     def _recover(self, error: Exception) -> None:
         """Leave no transaction open, and no connection that an I/O error may have left in doubt."""
@@ -279,17 +349,6 @@ class Writer:
             self._disconnect()
             return
         if not isinstance(error, sqlite3.IntegrityError):
-            self._disconnect()
-
-    def _write_over(self) -> None:
-        """See to it that what failed stays undone. If only its sync did, all of it is in the log behind what is
-        committed, and a start after a crash would take it for good. A commit of one page takes the place of its
-        first; even one whose sync fails as well."""
-        try:
-            connection = self._connected()
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            connection.execute(f"PRAGMA user_version = {version}")
-        except Exception:
             self._disconnect()
 
     def _disconnect(self) -> None:

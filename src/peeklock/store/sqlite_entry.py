@@ -1,0 +1,375 @@
+"""What the index applies: a batch whose payloads have their place in the log, alone or with those that follow it.
+
+An entry is what the record of a commit ends with, as bytes, and what a SQLite statement takes, as parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any, Final
+
+from .base import Counters, StoreError
+from .sqlite_batch import Batch, Changed, Kind, counter_row
+from .sqlite_schema import LENGTH_BITS, NUMBER_BITS
+
+SECTIONS: Final = (
+    "bytes",
+    "entities",
+    "appends",
+    "bodies",
+    "copies",
+    "updates",
+    "rewrites",
+    "moves",
+    "body_moves",
+    "first_key",
+    "last_key",
+    "runs",
+    "freed",
+    "session_states",
+    "seen",
+    "forgotten",
+    "deltas",
+    "dropped",
+    "extents",
+)
+
+_LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes
+
+_LONG_NUMBERS: Final = re.compile("[0-9]{19,}")
+_NUMBERS: Final = ("first_key", "last_key")
+_LENGTHS: Final = Struct(f"<{len(SECTIONS)}Q")
+
+_Run = tuple[int, Kind, int, list[int]]
+"""Neighbours that are alike but for their payloads: first key, columns, segment, and the place of each."""
+
+_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class Entry:
+    """Changes whose payloads are in the log. A place is an offset in the high bits, and a length in the low 32."""
+
+    def __init__(self) -> None:
+        self.entities: list[Any] = []
+        self.appends: list[_Run] = []
+        self.copies: list[tuple[int, int, int, Kind, int]] = []
+        """Key, segment, place, columns, key of the body."""
+        self.bodies: dict[int, tuple[int, int]] = {}
+        """By key: segment, place."""
+        self.updates: dict[int, Changed] = {}
+        self.rewrites: dict[int, tuple[Changed, bytes | None, int, int]] = {}
+        """By key: what is changed, annex, segment, place."""
+        self.moves: list[tuple[int, int, int, int]] = []
+        """Key, the segment before, segment, place."""
+        self.body_moves: list[tuple[int, int, int, int]] = []
+        self.removals: list[int] = []
+        self.freed: set[int] = set()
+        self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
+        self.seen: dict[int, list[bytes]] = {}
+        self.forgotten: dict[int, int] = {}
+        self.deltas: dict[int, Counters] = {}
+        self.dropped: list[int] = []
+        self.rows = 0
+        self.size = 0
+        """Of its bytes."""
+        self.stands_alone = False
+
+    @classmethod
+    def of(cls, batch: Batch, segment: int, offset: int) -> tuple[Entry, list[bytes]]:
+        """The entry, and the payloads that are to be in that segment one after the other from that offset on."""
+        entry = cls()
+        entry.entities, entry.dropped = batch.entities, batch.dropped
+        entry.updates, entry.removals, entry.freed = batch.updates, batch.removals, batch.freed
+        entry.session_states, entry.seen, entry.forgotten = batch.session_states, batch.seen, batch.forgotten
+        entry.deltas = batch.deltas
+        entry.rows, entry.stands_alone = batch.rows, batch.stands_alone
+        payloads = entry._place_appends(batch, segment, offset)
+        entry._place_others(batch, segment, offset + sum(map(len, payloads)), payloads)
+        return entry, payloads
+
+    def _place_appends(self, batch: Batch, segment: int, offset: int) -> list[bytes]:
+        if len(batch.owners) > 1:
+            batch.appends.sort(key=_key)  # those of one entity together: they are neighbours
+        payloads: list[bytes] = []
+        runs = self.appends
+        places: list[int] = []
+        next_key = -1
+        kind_of_run: Kind | None = None
+        for key, payload, kind in batch.appends:
+            if key != next_key or kind != kind_of_run:
+                kind_of_run = kind
+                places = []
+                runs.append((key, kind, segment, places))
+            next_key = key + 1
+            length = len(payload)
+            places.append(offset << LENGTH_BITS | length)
+            payloads.append(payload)
+            offset += length
+        return payloads
+
+    def _place_others(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> None:
+        def place(payload: bytes) -> int:
+            nonlocal offset
+            placed = offset << LENGTH_BITS | len(payload)
+            payloads.append(payload)
+            offset += len(payload)
+            return placed
+
+        for body, data in batch.bodies.items():
+            self.bodies[body] = (segment, place(data))
+        last, placed = None, 0
+        for key, payload, kind, body in batch.copies:
+            if payload is not last:  # copies of one message follow each other, mostly with one payload
+                last, placed = payload, place(payload)
+            self.copies.append((key, segment, placed, kind, body))
+        for key, (changed, payload, annex) in batch.rewrites.items():
+            self.rewrites[key] = (changed, annex, segment, place(payload))
+        for key, payload, before in batch.moves:
+            self.moves.append((key, before, segment, place(payload)))
+        for key, data, before in batch.body_moves:
+            self.body_moves.append((key, before, segment, place(data)))
+
+    @classmethod
+    def join(cls, entries: Iterable[Entry]) -> Entry:
+        """One that does, in one go, what these do one after the other; none of them stands alone.
+
+        Messages that came and went meanwhile are left out.
+        """
+        joined = cls()
+        for entry in entries:
+            joined.appends += entry.appends
+            joined.copies += entry.copies
+            for key, place in entry.bodies.items():
+                joined.bodies.setdefault(key, place)
+            for key, changed in entry.updates.items():
+                if key in joined.rewrites:
+                    joined.rewrites[key] = (changed, *joined.rewrites[key][1:])
+                else:
+                    joined.updates[key] = changed
+            for key, rewrite in entry.rewrites.items():
+                joined.updates.pop(key, None)
+                joined.rewrites[key] = rewrite
+            joined.moves += entry.moves
+            joined.body_moves += entry.body_moves
+            # A removed number never comes back, so nothing of a later entry is meant for it.
+            joined.removals += entry.removals
+            joined.freed |= entry.freed
+            joined.session_states |= entry.session_states
+            for at, seen in entry.seen.items():
+                joined.seen[at] = joined.seen[at] + seen if at in joined.seen else seen
+            for id, before in entry.forgotten.items():
+                joined.forgotten[id] = max(before, joined.forgotten.get(id, 0))
+            for id, delta in entry.deltas.items():
+                joined.deltas[id] = _sum(joined.deltas[id], delta) if id in joined.deltas else delta
+        if joined.removals and joined.appends:
+            joined.appends = list(_without(joined.appends, list(runs_of(joined.removals))))
+        return joined
+
+    def to_bytes(self) -> bytes:
+        parts = []
+        parameters = self.parameters()
+        for section in SECTIONS:
+            value = parameters[section]
+            if value is None:
+                parts.append(b"")
+            elif isinstance(value, bytes):
+                parts.append(value)
+            else:
+                text = str(value)
+                if section != "entities":  # which have been checked, and have texts
+                    _check_numbers(text)
+                parts.append(text.encode())
+        joined = b"".join([_LENGTHS.pack(*map(len, parts)), *parts])
+        self.size = len(joined)
+        if self.size > _LONGEST:
+            raise StoreError(f"A commit of {self.size} bytes beside its payloads is too long; {_LONGEST} are allowed.")
+        return joined
+
+    def parameters(self) -> dict[str, Any]:
+        """A row for the writer's `entry` view.
+
+        `first_key` and `last_key` are the longest run of removals; each of the others is a JSON array, mostly of
+        arrays, or None. What is bytes is told by at which byte of `bytes`, from 1, it begins, and how long it is.
+        """
+        row = _Row()
+        row.put("entities", self.entities)
+        row.put(
+            "appends",
+            [
+                (key, *kind[:5], *row.place(kind[5]), *row.place(kind[6]), segment, places)
+                for key, kind, segment, places in self.appends
+            ],
+        )
+        row.put("bodies", [(key, *place) for key, place in self.bodies.items()])
+        row.put("copies", list(self._copy_runs(row)))
+        row.put("updates", [(key, *changed) for key, changed in self.updates.items()])
+        row.put("rewrites", list(self._rewrite_runs(row)))
+        row.put("moves", self.moves)
+        row.put("body_moves", self.body_moves)
+        row.put(
+            "session_states",
+            [
+                (id, *row.place(name), *row.place(state), updated_at)
+                for (id, name), (state, updated_at) in self.session_states.items()
+            ],
+        )
+        row.put("seen", [(key, *row.place(b"".join(seen))) for key, seen in self.seen.items()])
+        runs = list(runs_of(self.removals))
+        if runs:
+            # Mostly there is one run, and SQLite deletes that straight away.
+            longest = max(runs, key=lambda run: run[1] - run[0])
+            runs.remove(longest)
+            row.sections["first_key"], row.sections["last_key"] = longest
+        row.put("runs", runs)
+        row.put("freed", sorted(self.freed))
+        row.put("forgotten", [(id << NUMBER_BITS, before) for id, before in self.forgotten.items()])
+        row.put("deltas", [(id, *counter_row(delta)) for id, delta in self.deltas.items()])
+        row.put("dropped", self.dropped)
+        row.put("extents", [(*of, *keys) for of, keys in self._extents().items()])
+        return row.parameters()
+
+    def _copy_runs(self, row: _Row) -> Iterator[tuple[Any, ...]]:
+        """Copies of one message go to many entities, so they share a run whatever their keys are."""
+        kind_of_run: Kind | None = None
+        segment_of_run = -1
+        copies: list[tuple[int, int, int]] = []
+        for key, segment, place, kind, body in self.copies:
+            if kind != kind_of_run or segment != segment_of_run:
+                kind_of_run, segment_of_run = kind, segment
+                copies = []
+                yield (*kind[:5], *row.place(kind[5]), *row.place(kind[6]), segment, copies)
+            copies.append((key, place, body))
+
+    def _rewrite_runs(self, row: _Row) -> Iterator[tuple[Any, ...]]:
+        """Messages are mostly deferred in order, and many at a time."""
+        next_key, of_run = -1, None
+        places: list[int] = []
+        for key, (changed, annex, segment, place) in self.rewrites.items():
+            if key != next_key or (changed, annex, segment) != of_run:
+                of_run = (changed, annex, segment)
+                places = []
+                yield (key, *changed, *row.place(annex), segment, places)
+            next_key = key + 1
+            places.append(place)
+
+    def _extents(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """By segment and entity: the lowest and the highest key that has a place there."""
+        found: dict[tuple[int, int], tuple[int, int]] = {}
+
+        def add(segment: int, first: int, last: int) -> None:
+            of = (segment, first >> NUMBER_BITS)
+            known = found.get(of)
+            found[of] = (first, last) if known is None else (min(known[0], first), max(known[1], last))
+
+        for key, _, segment, places in self.appends:
+            add(segment, key, key + len(places) - 1)
+        for key, segment, *_ in self.copies:
+            add(segment, key, key)
+        for key, (_, _, segment, _) in self.rewrites.items():
+            add(segment, key, key)
+        for key, _, segment, _ in self.moves:
+            add(segment, key, key)
+        return found
+
+
+def _check_numbers(text: str) -> None:
+    """StoreError for a number that no column holds: what is in the log must find its place in the index."""
+    for digits in _LONG_NUMBERS.findall(text):
+        if int(digits) >= 1 << 63:
+            raise StoreError(f"The number {digits} has more than 64 bits.")
+
+
+def parameters_of(end: bytes) -> dict[str, Any]:
+    """What `Entry.to_bytes` made, as parameters again."""
+    parameters: dict[str, Any] = {}
+    begin = _LENGTHS.size
+    for section, length in zip(SECTIONS, _LENGTHS.unpack_from(end), strict=True):
+        value = end[begin : begin + length]
+        begin += length
+        if section == "bytes":
+            parameters[section] = value
+        elif not value:
+            parameters[section] = None
+        else:
+            parameters[section] = int(value) if section in _NUMBERS else value.decode()
+    if begin != len(end):
+        raise StoreError("A record of the log has another form than this Peeklock knows.")
+    return parameters
+
+
+def runs_of(keys: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of neighbours: messages are mostly settled in order."""
+    if not keys:
+        return
+    keys.sort()
+    first = last = keys[0]
+    for key in keys:
+        if key > last + 1:
+            yield first, last
+            first = key
+        last = key
+    yield first, last
+
+
+class _Row:
+    """The parameters of one statement in the making."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, Any] = dict.fromkeys(SECTIONS)
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def place(self, content: bytes | None) -> tuple[int | None, int | None]:
+        if content is None:
+            return None, None
+        begin = self._size + 1
+        self._parts.append(content)
+        self._size += len(content)
+        return begin, len(content)
+
+    def put(self, section: str, rows: list[Any]) -> None:
+        if rows:
+            self.sections[section] = _encode(rows)
+
+    def parameters(self) -> dict[str, Any]:
+        # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
+        self.sections["bytes"] = b"".join([*self._parts, b"\0"])
+        return self.sections
+
+
+def _key(append: tuple[int, bytes, Kind]) -> int:
+    return append[0]
+
+
+def _without(appends: list[_Run], removed: list[tuple[int, int]]) -> Iterator[_Run]:
+    """The runs, less what is in the removed ranges, which are in order."""
+    ends = [last for _, last in removed]
+    for run in appends:
+        first, kind, segment, places = run
+        last = first + len(places) - 1
+        at = bisect_left(ends, first)
+        if at == len(removed) or removed[at][0] > last:
+            yield run
+            continue
+        begin = first
+        while at < len(removed) and removed[at][0] <= last:
+            if begin < removed[at][0]:
+                yield begin, kind, segment, places[begin - first : removed[at][0] - first]
+            begin = removed[at][1] + 1
+            at += 1
+        if begin <= last:
+            yield begin, kind, segment, places[begin - first :]
+
+
+def _sum(one: Counters, other: Counters) -> Counters:
+    return Counters(
+        max(one.last_sequence_number, other.last_sequence_number),
+        one.active + other.active,
+        one.deferred + other.deferred,
+        one.scheduled + other.scheduled,
+        one.size_in_bytes + other.size_in_bytes,
+    )

@@ -1,0 +1,123 @@
+"""The index of the log: what was committed, in a SQLite file that answers questions.
+
+Entries are applied many at a time: when there are many, when they have waited a little, and before any question is
+answered. A message that was sent and settled by then never gets there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from threading import Event
+from time import monotonic
+from typing import Final
+
+from .base import StoreError
+from .segments import Place, Segments
+from .sqlite_entry import Entry
+from .sqlite_file import Synchronous, store_error
+from .sqlite_writer import Writer
+
+_MANY_ROWS: Final = 10_000
+_TOO_MANY_ROWS: Final = 20 * _MANY_ROWS
+"""So many keep the log waiting: they are memory."""
+_JOINED_BYTES: Final = 16 * 1024 * 1024
+_DELAY: Final = 0.2
+"""Seconds that entries wait at most."""
+_RETRY: Final = 1.0
+"""Seconds after which what failed is tried again."""
+
+
+class Index:
+    """One thread uses it; another gives it entries by `take`, and asks for `failure` and `room`."""
+
+    def __init__(self, writer: Writer, segments: Segments, applied: Place, synchronous: Synchronous) -> None:
+        self.applied = applied
+        """How far the log is applied."""
+        self.failure: StoreError | None = None
+        """Why entries wait for longer; None when they do not."""
+        self.room = Event()
+        """There are not too many that wait."""
+        self.room.set()
+        self._writer = writer
+        self._segments = segments
+        self._synchronous: Synchronous = synchronous
+        self._given: deque[tuple[Entry, Place]] = deque()
+        self._given_rows = 0
+        self._waiting: list[tuple[Entry, Place]] = []
+        """Taken from those given, and not applied yet."""
+        self._since: float | None = None
+        """When the first of them was given."""
+
+    def take(self, entry: Entry, place: Place) -> bool:
+        """An entry of the log, which ends there; by the thread that writes it. Whether to wake the other."""
+        before = self._given_rows
+        self._given_rows = before + entry.rows + 1
+        self._given.append((entry, place))
+        if self._given_rows >= _TOO_MANY_ROWS and self.failure is None:
+            self.room.clear()
+        if self._since is None:
+            self._since = monotonic()
+            return True
+        return before < _MANY_ROWS <= self._given_rows
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until entries have waited long enough; None when none waits."""
+        if self._since is None:
+            return None
+        return _RETRY if self.failure else max(0.0, self._since + _DELAY - monotonic())
+
+    @property
+    def is_due(self) -> bool:
+        if self._since is None or self.failure is not None:
+            return False
+        return self._given_rows >= _MANY_ROWS or monotonic() >= self._since + _DELAY
+
+    def catch_up(self) -> None:
+        """Apply all that was given. StoreError when that failed; it stays."""
+        if self._since is None:
+            return
+        # Before the entries are taken: what is given meanwhile sets them again.
+        self._since, self._given_rows = None, 0
+        while self._given:
+            self._waiting.append(self._given.popleft())
+        try:
+            if self.failure is not None:
+                # It may have been done all the same.
+                self.applied = self._writer.applied()
+                self._waiting = [each for each in self._waiting if each[1].commit > self.applied.commit]
+            if self._waiting:
+                self._apply()
+        except Exception as error:
+            self.failure = store_error(error, self._writer.file)
+            self._since = monotonic()
+            self.room.set()
+            raise self.failure from error
+        self.failure = None
+        self._waiting = []
+        self.room.set()
+
+    def _apply(self) -> None:
+        through = self._waiting[-1][1]
+        if self._synchronous == "normal":
+            self._segments.sync(through.segment)
+        groups = _groups(entry for entry, _ in self._waiting)
+        self._writer.apply(
+            (Entry.join(each).parameters() if len(each) > 1 else each[0].parameters() for each in groups), through
+        )
+        self.applied = through
+
+
+def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Those that may be applied as one."""
+    group: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if group and (entry.stands_alone or group[0].stands_alone or size + entry.size > _JOINED_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size
+    if group:
+        yield group

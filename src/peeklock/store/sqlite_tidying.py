@@ -1,0 +1,116 @@
+"""Room in the log: segments that no message needs are freed, and those that few need are emptied first.
+
+Messages mostly leave in the order in which they came, and whole segments with them. What stays behind, dead letters and
+what waits for its day, is moved to the end of the log, so that it does not keep alive what lies around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from .base import Changes, StoreError
+from .segments import Place, Segments
+from .sqlite_batch import Batch
+from .sqlite_writer import Writer
+
+log = logging.getLogger(__name__)
+
+_CHECKED: Final = 4
+"""Segments that are looked at at a time, so that no question waits long."""
+_FEW: Final = 0.5
+"""A segment with less than this part of it needed is emptied."""
+_MOVED_ROWS: Final = 1024
+_MOVED_BYTES: Final = 8 * 1024 * 1024
+"""What is moved at a time; one message may be longer."""
+
+
+class Tidying:
+    """The thread of the index uses it, and tells it when moves were applied."""
+
+    def __init__(self, writer: Writer, segments: Segments, commit: Callable[[Batch], None]) -> None:
+        self._writer = writer
+        self._segments = segments
+        self._commit = commit
+        """Writes moves to the log; `moved` is to be called once they are applied, or failed."""
+        self._checked = 0
+        self._current = 0
+        """The segment that was written when segments were examined last."""
+        self._examined = 0
+        self._unexamined: list[int] = []
+        self._emptied: int | None = None
+        self._is_moving = False
+
+    @property
+    def has_work(self) -> bool:
+        return not self._is_moving and (self._emptied is not None or bool(self._unexamined))
+
+    def moved(self, *, failed: bool) -> None:
+        self._is_moving = False
+        if failed:
+            self._emptied = None
+
+    def free_some(self, applied: Place) -> None:
+        """Look at a few of the segments behind what is applied; whenever something was."""
+        behind = self._segments.before(applied.segment)
+        if not behind:
+            return
+        if applied.segment != self._current:
+            self._current = applied.segment
+            self._unexamined = _next(behind, self._examined)
+            self._examined = self._unexamined[-1]
+        checked = _next(behind, self._checked)
+        self._checked = checked[-1]
+        self._free({behind[0], *checked})
+
+    def free_all(self, applied: Place) -> None:
+        """At the end, when nothing is written any more."""
+        self._free(set(self._segments.before(applied.segment + 1)))
+
+    def empty_some(self) -> None:
+        """Move some of what is needed out of a segment that is mostly not."""
+        try:
+            if self._emptied is None:
+                segment = self._unexamined.pop(0)
+                if self._writer.needed_bytes(segment) < self._segments.size(segment) * _FEW:
+                    self._emptied = segment
+            else:
+                self._move(self._emptied)
+        except StoreError as error:
+            log.warning("the log could not be tidied: %s", error)
+            self._unexamined, self._emptied = [], None
+
+    def _move(self, segment: int) -> None:
+        batch = Batch(Changes())
+        messages, bodies = self._writer.needed(segment, _MOVED_ROWS)
+        for key, place in messages:
+            if batch.size < _MOVED_BYTES:
+                (content,) = self._segments.read(segment, [place])
+                batch.move(key, content, segment)
+        for key, place in bodies:
+            if batch.size < _MOVED_BYTES:
+                (content,) = self._segments.read(segment, [place])
+                batch.move_body(key, content, segment)
+        if messages or bodies:
+            self._is_moving = True
+            self._commit(batch)
+        else:
+            self._emptied = None
+
+    def _free(self, candidates: set[int]) -> None:
+        try:
+            unneeded = [segment for segment in candidates if not self._writer.is_needed(segment)]
+            if unneeded:
+                self._writer.forget_segments(unneeded)
+        except StoreError as error:
+            log.warning("the log could not be tidied: %s", error)
+            return
+        for segment in unneeded:
+            self._segments.free(segment)
+
+
+def _next(segments: list[int], after: int) -> list[int]:
+    """A few of them, in turn."""
+    following = [segment for segment in segments if segment > after] or segments
+    return following[:_CHECKED]

@@ -1,0 +1,337 @@
+"""A story for stores: changes of all kinds, one after the other, that follow from a seed and from nothing else.
+
+So two stores can be told the same one, and what a store that was killed must have is told again to one in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from store_harness import FIELDS, Driver, as_dict, entity
+
+from peeklock.store import log, segments, sqlite, sqlite_index, sqlite_tidying
+from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Body, Changes, StoredMessage, StoreError
+from peeklock.store.sqlite import SqliteStore
+from peeklock.store.sqlite_file import Synchronous
+
+CLOCK = 1
+"""The entity whose last sequence number says how many changes were told; it has no messages and stays."""
+
+NOBODY = 99_999
+"""An entity that never was."""
+
+SMALL = {
+    (segments, "SMALLEST"): 4 * 1024,
+    (segments, "LARGEST"): 32 * 1024,
+    (segments, "_READ_GAP"): 64,
+    (segments, "_READ_BYTES"): 1024,
+    (segments, "_OPEN_FILES"): 3,
+    (log, "_RESERVE"): 1024,
+    (log, "_MOST_PARTS"): 20,
+    (sqlite, "_JOINED_ROWS"): 50,
+    (sqlite, "_REPLAYED_RECORDS"): 7,
+    (sqlite_index, "_MANY_ROWS"): 60,
+    (sqlite_index, "_TOO_MANY_ROWS"): 200,
+    (sqlite_tidying, "_MOVED_ROWS"): 5,
+    (sqlite_tidying, "_MOVED_BYTES"): 3000,
+}
+"""Sizes at which all that seldom happens happens often. What is compiled keeps its own, and all holds all the same."""
+
+CALLS = ("pwritev", "pwrite", "fdatasync", "fsync", "posix_fallocate", "truncate", "rename", "unlink")
+"""By which the disk is changed."""
+
+SESSIONS = ("", "a", "b\0", "\N{SNOWMAN}")
+
+
+class Story:
+    """Every change is one that a store must take, unless it says otherwise."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.told = 0
+        self.entities: list[int] = []
+        self.messages: dict[int, dict[int, StoredMessage]] = {}
+        """By entity and number."""
+        self.forgotten: dict[int, int] = {}
+        """By entity: from when on it must know what it has seen."""
+        self._last: dict[int, int] = {}
+        self._skipped: dict[int, list[int]] = {}
+        self._gone: list[int] = []
+        self._ids = CLOCK
+        self._bodies = 0
+        self._now = 1000
+
+    def next(self) -> tuple[Changes, bool]:
+        """Changes, and whether they must be refused; those change nothing."""
+        if self.told and self.random.random() < 0.05:
+            return self._refused(), True
+        self.told += 1
+        self._now += self.random.randint(0, 3)
+        changes = Changes(advances={CLOCK: self.told})
+        if self.told == 1:
+            changes.entities[CLOCK] = entity(CLOCK)
+        if len(self.entities) < 3 or self.random.random() < 0.03:
+            self._create(changes)
+        if self.random.random() < 0.02:
+            id = self.random.choice([CLOCK, *self.entities])
+            changes.entities[id] = entity(id, path=f"renamed-{self.told}", definition={"of": self.told})
+        self._append(changes)
+        for _ in range(self._few()):
+            self._update(changes)
+        for _ in range(self._few()):
+            self._rewrite(changes)
+        self._remove(changes)
+        self._tell_others(changes)
+        if len(self.entities) > 3 and self.random.random() < 0.05:
+            self._drop(changes)
+        return changes, False
+
+    def _few(self) -> int:
+        return self.random.choice([0, 0, 0, 1, 1, 2, 5])
+
+    def _create(self, changes: Changes) -> None:
+        self._ids += 1
+        changes.entities[self._ids] = entity(self._ids)
+        self.entities.append(self._ids)
+        self.messages[self._ids] = {}
+        self._last[self._ids] = 0
+        self._skipped[self._ids] = []
+
+    def _drop(self, changes: Changes) -> None:
+        id = self.random.choice(self.entities)
+        changes.dropped_entities.append(id)
+        self.entities.remove(id)
+        self._gone.append(id)
+
+    def _append(self, changes: Changes) -> None:
+        body = None
+        if self.random.random() < 0.3:
+            body = self._body()
+        for _ in range(self.random.choice([0, 1, 1, 2, 3, 12])):
+            id = self.random.choice(self.entities)
+            message = self._message(self._number(id), body)
+            changes.appends.append((id, message))
+            self.messages[id][message.sequence_number] = _copy(message)
+
+    def _body(self) -> Body:
+        there = [each.body for id in self.entities for each in self.messages[id].values() if each.body is not None]
+        if there and self.random.random() < 0.3:
+            again = self.random.choice(there)
+            return Body(again.key, again.data)
+        self._bodies += 1
+        return Body(self._bodies, self._bytes())
+
+    def _number(self, id: int) -> int:
+        if self._skipped[id] and self.random.random() < 0.1:
+            return self._skipped[id].pop(self.random.randrange(len(self._skipped[id])))
+        number = self._last[id] + 1
+        if self.random.random() < 0.1:
+            number += self.random.randint(1, 4)
+            self._skipped[id] += range(self._last[id] + 1, number)
+        self._last[id] = number
+        return number
+
+    def _message(self, number: int, body: Body | None) -> StoredMessage:
+        message = StoredMessage(number, self._bytes(), self._now, body=body)
+        if self.random.random() < 0.4:
+            message.session_id = self.random.choice(SESSIONS)
+        if self.random.random() < 0.2:
+            message.annex = self.random.choice([b"", b"annex", self._bytes()])
+        self._change(message)
+        return message
+
+    def _change(self, message: StoredMessage) -> None:
+        message.state = self.random.choice([ACTIVE, ACTIVE, DEFERRED, SCHEDULED])
+        message.delivery_count = self.random.choice([0, 0, 1, 7])
+        message.enqueued_at = self._now
+        message.expires_at = self.random.choice([None, self._now + self.random.randint(0, 50)])
+        message.due_at = self.random.choice([None, self._now + self.random.randint(0, 50)])
+
+    def _bytes(self) -> bytes:
+        return self.random.randbytes(
+            self.random.choice([0, 10, 100, 100, 500, 500, 3000] + [40_000] * (self.told % 9 == 0))
+        )
+
+    def _choose(self) -> tuple[int, StoredMessage] | None:
+        id = self.random.choice(self.entities)
+        messages = self.messages[id]
+        if not messages:
+            return None
+        # Mostly an old one, as for messages that are settled, and else any.
+        numbers = sorted(messages)
+        return id, messages[numbers[0] if self.random.random() < 0.7 else self.random.choice(numbers)]
+
+    def _update(self, changes: Changes) -> None:
+        if chosen := self._choose():
+            id, message = chosen
+            before = message.state
+            self._change(message)
+            changes.updates.append((id, _copy(message), before))
+
+    def _rewrite(self, changes: Changes) -> None:
+        if chosen := self._choose():
+            id, message = chosen
+            before, size_before = message.state, message.size
+            self._change(message)
+            message.payload = self._bytes()
+            message.annex = self.random.choice([None, b"", b"new annex"])
+            changes.rewrites.append((id, _copy(message), before, size_before))
+
+    def _remove(self, changes: Changes) -> None:
+        there = sum(len(self.messages[id]) for id in self.entities)
+        for _ in range(self.random.choice([0, 1, 2, 4]) if there < 150 else 30):
+            if chosen := self._choose():
+                id, message = chosen
+                changes.removals.append((id, self.messages[id].pop(message.sequence_number)))
+        if self._gone and self.random.random() < 0.1:
+            id = self.random.choice(self._gone)
+            changes.removals += [(id, each) for each in self.messages[id].values()]
+            self.messages[id] = {}
+
+    def _tell_others(self, changes: Changes) -> None:
+        choices = [*self.entities, *self._gone[-1:], NOBODY]
+        for _ in range(self._few()):
+            state = self.random.choice([None, b"", b"state", self._bytes()])
+            changes.session_states.append((self.random.choice(choices), self.random.choice(SESSIONS), state, self._now))
+        for _ in range(self._few()):
+            at = self._now - self.random.randint(0, 5)
+            changes.seen.append((self.random.choice(choices), self.random.randbytes(16), at))
+        if self.random.random() < 0.1:
+            id, before = self.random.choice(choices), self._now - self.random.randint(0, 20)
+            changes.forgotten.append((id, before))
+            self.forgotten[id] = max(before, self.forgotten.get(id, 0))
+
+    def _refused(self) -> Changes:
+        """With a message that cannot be, among others that could."""
+        id = self.random.choice(self.entities)
+        fine = self._message(self._last[id] + 1, None)
+        taken = [*self.messages[id], fine.sequence_number]
+        owner, number = self.random.choice(
+            [(NOBODY, 1), (id, self.random.choice(taken)), (self.random.choice(self._gone or [NOBODY]), 2**40)]
+        )
+        changes = Changes(appends=[(id, fine), (owner, self._message(number, None))])
+        self.random.shuffle(changes.appends)
+        if chosen := self._choose():
+            changes.removals.append((chosen[0], _copy(chosen[1])))
+        changes.session_states.append((id, "a", b"refused", self._now))
+        changes.seen.append((id, bytes(16), self._now))
+        return changes
+
+
+def everything(driver: Driver, story: Story) -> dict[Any, Any]:
+    """All that can be read of what the story told."""
+    found: dict[Any, Any] = {}
+    now = story._now
+    for id in [CLOCK, *story.entities, *story._gone, NOBODY]:
+        messages = driver.read(id, state=None, limit=100_000)
+        found[id, "messages"] = [as_dict(each) for each in messages]
+        for state in ACTIVE, DEFERRED, SCHEDULED:
+            found[id, state] = [as_dict(each) for each in driver.read(id, state=state, limit=100_000)]
+        found[id, "some"] = driver.numbers(id, state=None, max_bytes=2500)
+        found[id, "numbered"] = driver.numbered(id, *range(1, 5000, 3))
+        found[id, "expired"] = driver.expired(id, now, 10), driver.expired(id, now + 100)
+        found[id, "due"] = driver.due(id, now, 10), driver.due(id, now + 100)
+        found[id, "counts"] = driver.session_counts(id)
+        found[id, "sessions"] = driver.sessions(id), driver.sessions(id, updated_after=now - 50)
+        for session in SESSIONS:
+            found[id, session] = driver.state(id, session)
+            found[id, session, "messages"] = driver.numbers(id, session_id=session, state=None)
+        found[id, "seen"] = driver.seen(id, story.forgotten.get(id, 0))
+    return found
+
+
+def live(folder: str, seed: int, calls: int, synchronous: Synchronous) -> None:
+    """Go on with the story where the store ends and tell each change that is done; die at this call to the disk."""
+    for (module, name), value in SMALL.items():
+        setattr(module, name, value)
+    _die_at(calls, random.Random(calls))
+    driver = Driver(lambda call: SqliteStore(Path(folder), call, synchronous=synchronous))
+    story = Story(seed)
+    told = driver.entities[0].counters.last_sequence_number if driver.entities else 0
+    while story.told < told:
+        story.next()
+    answers: list[int] = []
+
+    def done(told: int, is_refused: bool, error: StoreError | None) -> None:
+        assert (error is not None) is is_refused, error
+        answers.append(told)
+        os.write(1, b"%d\n" % told)
+
+    for asked in range(1_000_000):
+        changes, is_refused = story.next()
+        driver.store.commit(changes, partial(done, story.told, is_refused))
+        driver.wait(answers, asked - 8)
+
+
+def fail(folder: str, seed: int, begin: int, end: int) -> None:
+    """Commit this part of the story on a disk that fails now and then, tell what came of it, and be gone as if killed."""
+    for (module, name), value in SMALL.items():
+        setattr(module, name, value)
+    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    randomness = random.Random(begin)
+    chances = _fail_sometimes(randomness)
+    story = Story(seed)
+    tale = [story.next()[0] for _ in range(end)][begin:]
+    while tale:
+        chances[0] = randomness.choice([0.0, 0.02, 0.2])
+        count = randomness.randint(1, 12)
+        group, tale = tale[:count], tale[count:]
+        answers: list[StoreError | None] = []
+        for changes in group:
+            driver.store.commit(changes, answers.append)
+        driver.wait(answers, len(group))
+        for error in answers:
+            print("failed" if error else "done")
+    sys.stdout.flush()
+    os._exit(9)
+
+
+def _fail_sometimes(randomness: random.Random) -> list[float]:
+    """How likely a call to the disk is to fail, before it did anything or after; to be changed as one likes."""
+    chances = [0.0]
+
+    def failing(function: Callable[..., Any], *arguments: Any) -> Any:
+        if randomness.random() < chances[0]:
+            if randomness.random() < 0.5:
+                function(*arguments)
+            raise OSError(randomness.choice([errno.EIO, errno.ENOSPC]), "told to fail")
+        return function(*arguments)
+
+    for name in set(CALLS) - {
+        "pwrite"
+    }:  # by which a failed commit is undone: where that fails too, a start may find it
+        setattr(os, name, partial(failing, getattr(os, name)))
+    return chances
+
+
+def _die_at(calls: int, randomness: random.Random) -> None:
+    """Before that call, after it, or, where it writes, halfway."""
+    left = [calls]
+
+    def mortal(function: Callable[..., Any], *arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            how = randomness.choice(["before", "after", "halfway"])
+            if how == "after":
+                function(*arguments)
+            elif how == "halfway" and function is write:
+                descriptor, parts, offset = arguments
+                whole = b"".join(parts)
+                plain_write(descriptor, whole[: randomness.randrange(len(whole) + 1)], offset)
+            os._exit(9)
+        return function(*arguments)
+
+    write, plain_write = os.pwritev, os.pwrite
+    for name in CALLS:
+        setattr(os, name, partial(mortal, getattr(os, name)))
+
+
+def _copy(of: StoredMessage) -> StoredMessage:
+    return StoredMessage(**{name: getattr(of, name) for name in FIELDS})

@@ -1,0 +1,87 @@
+"""A SQLite store and one in memory are told the same story, and all that can be read of them stays the same.
+
+The first is closed and opened, and killed at any call to the disk, as the story goes on; its segments are small.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from store_children import start
+from store_harness import Driver
+from store_story import CLOCK, SMALL, Story, everything
+
+from peeklock.store.base import StoredEntity, StoreError
+from peeklock.store.memory import MemoryStore
+from peeklock.store.sqlite import SqliteStore
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for (module, name), value in SMALL.items():
+        monkeypatch.setattr(module, name, value)
+
+
+def remembering() -> Driver:
+    memory = MemoryStore()
+    return Driver(lambda call: memory)
+
+
+def by_id(entities: list[StoredEntity]) -> list[StoredEntity]:
+    return sorted(entities, key=lambda each: each.id)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Path, seed: int) -> None:
+    sqlite = Driver(lambda call: SqliteStore(tmp_path, call, synchronous="off"))
+    memory = remembering()
+    story = Story(seed)
+    answers: list[StoreError | None] = []
+    wanted: list[bool] = []
+    for step in range(1, 401):
+        changes, is_refused = story.next()
+        sqlite.store.commit(changes, answers.append)
+        assert (memory.try_commit(changes) is not None) is is_refused
+        wanted.append(is_refused)
+        if step % 23 == 0 or step % 100 == 0:
+            sqlite.wait(answers, step)
+            assert [error is not None for error in answers] == wanted
+        if step % 100 == 0:
+            assert everything(sqlite, story) == everything(memory, story)
+            assert by_id(sqlite.reopen()) == by_id(memory.reopen())
+            assert everything(sqlite, story) == everything(memory, story)
+    sqlite.store.close()
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("seed", "synchronous"), [(100, "full"), (101, "normal"), (102, "off")])
+def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(
+    tmp_path: Path, seed: int, synchronous: str
+) -> None:
+    folder = tmp_path / "data"
+    told = 0
+    calls = Story(seed).random
+    for life in range(6):
+        child = start(f"live({str(folder)!r}, {seed}, {calls.randint(1, 300)}, {synchronous!r})", "store_story")
+        said, _ = child.communicate(timeout=60)
+        assert child.returncode == 9
+        told = max([told, *map(int, said.split())])
+
+        copy = tmp_path / f"copy-{life}"  # so that the next life begins with what this one left
+        shutil.copytree(folder, copy)
+        sqlite = Driver(lambda call, copy=copy: SqliteStore(copy, call, synchronous="off"))
+        there = sqlite.entities[0].counters.last_sequence_number if sqlite.entities else 0
+        assert there >= told
+        memory = remembering()
+        story = Story(seed)
+        while story.told < there:
+            changes, _ = story.next()
+            memory.try_commit(changes)
+        assert by_id(sqlite.entities) == by_id(memory.reopen())
+        assert everything(sqlite, story) == everything(memory, story)
+        sqlite.store.close()
+        told = there
+    assert told > CLOCK

@@ -1,0 +1,218 @@
+"""The files of the log: how they are made, read, cut and used again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from peeklock.store import segments as segments_module
+from peeklock.store.base import StoreError
+from peeklock.store.segments import HEADER, Segment, Segments
+from peeklock.store.sqlite_schema import LENGTH_BITS
+
+KIB = 1024
+NOISE = random.Random(3)
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Segments:
+    return Segments(tmp_path)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments_module, "SMALLEST", 4 * KIB)
+    monkeypatch.setattr(segments_module, "LARGEST", 16 * KIB)
+
+
+def make(segments: Segments, number: int, content: bytes = b"", needed: int = 0) -> int:
+    """How long it is."""
+    descriptor, size = segments.make(Segment(number, number, number - 1, 0), needed)
+    os.pwrite(descriptor, content, HEADER.size)
+    os.close(descriptor)
+    assert segments.path(number).stat().st_size == size == segments.size(number)
+    return size
+
+
+def place(offset: int, length: int) -> int:
+    return HEADER.size + offset << LENGTH_BITS | length
+
+
+def read(segments: Segments, number: int, *wanted: tuple[int, int]) -> list[bytes]:
+    return segments.read(number, [place(*each) for each in wanted])
+
+
+def test_what_is_at_places_is_read_in_the_order_in_which_it_is_asked_for(segments: Segments) -> None:
+    content = NOISE.randbytes(900_000)
+    make(segments, 1, content)
+    wanted = [(0, 10), (10, 0), (10, 5), (3000, 100), (3100, 1), (500_000, 20), (20, 30), (20, 30), (25, 400_000)]
+    assert read(segments, 1, *wanted) == [content[offset : offset + length] for offset, length in wanted]
+
+
+def test_any_places_are_read_however_they_lie(segments: Segments) -> None:
+    content = NOISE.randbytes(60_000)
+    make(segments, 1, content)
+    for _ in range(200):
+        wanted = []
+        for _ in range(NOISE.randint(1, 20)):
+            offset = NOISE.randrange(len(content))
+            wanted.append((offset, NOISE.randint(0, min(9000, len(content) - offset))))
+        if NOISE.random() < 0.7:
+            wanted.sort()
+        assert read(segments, 1, *wanted) == [content[offset : offset + length] for offset, length in wanted]
+
+
+def test_more_than_is_read_at_once_is_read(segments: Segments) -> None:
+    content = NOISE.randbytes(5_000_000)
+    make(segments, 1, content, needed=len(content) + HEADER.size)
+    wanted = [(0, 3_000_000), *((3_000_000 + 1000 * number, 990) for number in range(2000))]
+    assert read(segments, 1, *wanted) == [content[offset : offset + length] for offset, length in wanted]
+
+
+def test_a_segment_that_is_too_short_or_missing_is_named(segments: Segments, tmp_path: Path) -> None:
+    size = make(segments, 1)
+    with pytest.raises(StoreError, match=r"log-0000000001 is damaged: it ends before byte"):
+        read(segments, 1, (size - HEADER.size - 5, 6))
+    with pytest.raises(StoreError, match=r"log-0000000002 is missing, and messages need it\.$"):
+        read(segments, 2, (0, 1))
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("small")
+def test_segments_are_as_long_as_all_together_between_two_limits(segments: Segments) -> None:
+    sizes = [make(segments, number) for number in range(1, 6)]
+    assert [size // KIB for size in sizes] == [4, 4, 8, 16, 16]
+    assert make(segments, 6, needed=50_000) == 50_000
+    assert segments.total == sum(sizes) + 50_000
+    assert segments.last == 6
+    assert segments.before(4) == [1, 2, 3]
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("small")
+def test_a_segment_that_is_freed_is_the_next_one_when_it_is_long_enough(segments: Segments, tmp_path: Path) -> None:
+    for number in range(1, 6):
+        make(segments, number, b"old")
+    inodes = {number: segments.path(number).stat().st_ino for number in range(1, 6)}
+    segments.free(1)  # too short to be kept
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"log-000000000{number}" for number in range(2, 6)]
+    segments.free(4)
+    segments.free(5)  # one is kept, not two
+    assert len(list(tmp_path.iterdir())) == 3
+    assert make(segments, 6) == 16 * KIB
+    assert segments.path(6).stat().st_ino == inodes[4]
+    assert make(segments, 7) == 16 * KIB
+    assert sorted(segments.find(0)) == [2, 3, 6, 7]
+    assert segments.find(0)[6] == Segment(6, 6, 5, 0)
+    segments.free(6)
+    assert make(segments, 8, needed=40_000) == 40_000
+    assert segments.path(8).stat().st_ino == inodes[4]
+
+
+@pytest.mark.interpreted
+@pytest.mark.usefixtures("small")
+def test_closing_and_opening_leave_no_spare_one(segments: Segments, tmp_path: Path) -> None:
+    for number in range(1, 6):
+        make(segments, number)
+    segments.free(5)
+    assert len(list(tmp_path.iterdir())) == 5
+    segments.find(0)
+    assert len(list(tmp_path.iterdir())) == 4
+    segments.free(4)
+    segments.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"log-000000000{number}" for number in range(1, 4)]
+
+
+def test_a_freed_segment_is_not_read_again(segments: Segments) -> None:
+    make(segments, 1, b"content")
+    assert read(segments, 1, (0, 7)) == [b"content"]
+    segments.free(1)
+    with pytest.raises(StoreError, match="missing"):
+        read(segments, 1, (0, 7))
+    assert (segments.total, segments.last, segments.size(1)) == (0, 0, 0)
+
+
+def test_a_segment_is_cut_at_its_end_and_never_made_longer(segments: Segments) -> None:
+    make(segments, 1, b"content")
+    end = HEADER.size + 7
+    for _ in range(2):
+        segments.cut(1, end)
+        assert segments.path(1).stat().st_size == segments.size(1) == segments.total == end
+        assert read(segments, 1, (0, 7)) == [b"content"]
+    segments.cut(1, 1000)
+    assert segments.path(1).stat().st_size == end
+    segments.cut(9, 1000)  # which is not there
+
+
+@pytest.mark.parametrize("name", ["posix_fallocate", "pwrite", "fsync"])
+def test_a_segment_that_cannot_be_made_leaves_no_file(
+    segments: Segments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, name, fail)
+        with pytest.raises(OSError):
+            make(segments, 1)
+    assert list(tmp_path.iterdir()) == []
+    assert segments.find(0) == {}
+    assert segments.total == 0
+    make(segments, 1)
+    assert list(segments.find(0)) == [1]
+
+
+def test_what_is_in_the_folder_is_found_by_number(segments: Segments, tmp_path: Path) -> None:
+    for number in (1, 2, 12):
+        make(segments, number)
+    for other in ("log-", "log-x", "log-12.bak", "other"):
+        (tmp_path / other).write_bytes(b"not ours")
+    again = Segments(tmp_path)
+    assert again.find(0) == {number: Segment(number, number, number - 1, 0) for number in (1, 2, 12)}
+    assert again.total == segments.total
+    assert again.last == 12
+
+
+@pytest.mark.parametrize("at", range(HEADER.size))
+def test_a_header_with_any_byte_changed_is_refused_unless_all_before_is_applied(
+    segments: Segments, tmp_path: Path, at: int
+) -> None:
+    make(segments, 3)
+    make(segments, 4)
+    with segments.path(3).open("r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    for applied in (0, 2, 3):
+        with pytest.raises(StoreError, match="log-0000000003 is damaged, or was written by a newer Peeklock"):
+            Segments(tmp_path).find(applied)
+    again = Segments(tmp_path)
+    assert list(again.find(4)) == [4]
+    assert again.before(4) == [3]  # so that it can be freed
+
+
+def test_a_segment_under_another_name_is_refused(segments: Segments, tmp_path: Path) -> None:
+    make(segments, 3)
+    segments.path(3).rename(segments.path(5))
+    with pytest.raises(StoreError, match="log-0000000005 is damaged"):
+        Segments(tmp_path).find(0)
+
+
+@pytest.mark.interpreted
+def test_only_so_many_files_are_kept_open(segments: Segments, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments_module, "SMALLEST", 4 * KIB)
+    monkeypatch.setattr(segments_module, "_OPEN_FILES", 3)
+    for number in range(1, 11):
+        make(segments, number, b"%d" % number)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        for number in range(1, 11):
+            assert read(segments, number, (0, len(str(number)))) == [b"%d" % number]
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    segments.close()
+    assert len(os.listdir("/proc/self/fd")) == before
