@@ -271,7 +271,7 @@ def live(folder: str, seed: int, calls: int, synchronous: Synchronous) -> None:
 
 
 def fail(folder: str, seed: int, begin: int, end: int) -> None:
-    """Commit this part of the story on a disk that fails now and then, tell what came of it, and be gone as if killed."""
+    """Commit this part of the story on a disk that fails at times, tell what came of it, and be gone as if killed."""
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
     driver = Driver(lambda call: SqliteStore(Path(folder), call))

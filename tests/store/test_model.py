@@ -85,3 +85,32 @@ def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(
         sqlite.store.close()
         told = there
     assert told > CLOCK
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("seed", range(200, 203))
+def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_failed_is_not(
+    tmp_path: Path, seed: int
+) -> None:
+    folder = tmp_path / "data"
+    memory = remembering()
+    outcomes: list[str] = []
+    for life, length in enumerate((30, 80, 60)):
+        begin, end = len(outcomes), len(outcomes) + length
+        child = start(f"fail({str(folder)!r}, {seed}, {begin}, {end})", "store_story")
+        said, _ = child.communicate(timeout=60)
+        assert child.returncode == 9
+        outcomes += said.split()
+        story = Story(seed)
+        tale = [story.next()[0] for _ in range(end)]
+        for changes, outcome in zip(tale[begin:], outcomes[begin:], strict=True):
+            if outcome == "done":
+                memory.commit(changes)
+
+        copy = tmp_path / f"copy-{life}"
+        shutil.copytree(folder, copy)
+        sqlite = Driver(lambda call, copy=copy: SqliteStore(copy, call, synchronous="off"))
+        assert by_id(sqlite.entities) == by_id(memory.reopen())
+        assert everything(sqlite, story) == everything(memory, story)
+        sqlite.store.close()
+    assert set(outcomes) == {"done", "failed"}

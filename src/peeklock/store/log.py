@@ -19,9 +19,10 @@ from .base import StoreError
 from .segments import HEADER, Place, Segment, Segments
 
 RECORD: Final = Struct("<IIQQ")
-"""CRC of all that follows it in the record; how long the end and the payloads are; the number of the commit."""
+"""CRC of all that follows it in the record, begun with the number of the segment, so that no record of the file's life
+before counts; how long the end and the payloads are; the number of the commit."""
 
-_RESERVE: Final = 1024 * 1024
+_RESERVE: Final = 4 * 1024 * 1024
 """Room at the end of a segment, or a quarter of it, for what takes no room otherwise: to settle a message must be
 possible when there is no new segment to be had."""
 
@@ -73,7 +74,7 @@ class Log:
         segment, offset, commit = self._end
         payload = b"".join(payloads)
         head = RECORD.pack(0, len(end), len(payload), commit + 1)
-        check = crc32(end, crc32(payload, crc32(head[4:])))
+        check = crc32(end, crc32(payload, crc32(head[4:], segment)))
         self._parts += (check.to_bytes(4, "little") + head[4:], payload, end)
         self._starts.append(offset)
         self._end = Place(segment, offset + len(head) + len(payload) + len(end), commit + 1)
@@ -173,7 +174,7 @@ def _read_record(file: Path, place: Place) -> tuple[Place, bytes] | None:
         if commit != place.commit + 1 or place.offset + len(head) + length > os.fstat(opened.fileno()).st_size:
             return None
         rest = opened.read(length)
-    if check != crc32(rest, crc32(head[4:])):
+    if check != crc32(rest, crc32(head[4:], place.segment)):
         return None
     return Place(place.segment, place.offset + len(head) + length, commit), rest[payload_length:]
 

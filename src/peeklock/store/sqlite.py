@@ -96,11 +96,11 @@ class SqliteStore:
                 sync_folder(self._folder)
                 writer = Writer(connection, self._file, self._synchronous)
                 held.callback(writer.close)
+                held.callback(self._segments.close)
                 place = _replay(writer, self._segments)
                 entities = _load_entities(connection)
                 self._reader.open()
                 held.callback(self._reader.close)
-                held.callback(self._segments.close)
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, self._file) from error
             self._held = held.pop_all()

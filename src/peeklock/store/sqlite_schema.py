@@ -111,9 +111,16 @@ MIGRATIONS: list[list[str]] = [
         "ALTER TABLE body ADD COLUMN segment INTEGER",
         "ALTER TABLE body ADD COLUMN place INTEGER",
         "CREATE INDEX body_segment ON body (segment) WHERE segment IS NOT NULL",
-        # How far the log is applied.
-        'CREATE TABLE log (segment INTEGER NOT NULL, "offset" INTEGER NOT NULL, "commit" INTEGER NOT NULL) STRICT',
-        "INSERT INTO log VALUES (0, 0, 0)",
+        # How far the log is applied, and how often segments of it were freed.
+        """
+        CREATE TABLE log (
+            segment INTEGER NOT NULL,
+            "offset" INTEGER NOT NULL,
+            "commit" INTEGER NOT NULL,
+            frees INTEGER NOT NULL
+        ) STRICT
+        """,
+        "INSERT INTO log VALUES (0, 0, 0, 0)",
         # Between which keys a segment has payloads of an entity, so that what needs it is found without a look at
         # everything; an index would cost every message.
         """

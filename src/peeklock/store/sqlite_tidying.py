@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from .base import Changes, StoreError
+from .base import Changes
 from .segments import Place, Segments
 from .sqlite_batch import Batch
 from .sqlite_writer import Writer
@@ -77,7 +77,7 @@ class Tidying:
                     self._emptied = segment
             else:
                 self._move(self._emptied)
-        except StoreError as error:
+        except Exception as error:  # whatever it is: the thread of the index must go on
             log.warning("the log could not be tidied: %s", error)
             self._unexamined, self._emptied = [], None
 
@@ -103,11 +103,10 @@ class Tidying:
             unneeded = [segment for segment in candidates if not self._writer.is_needed(segment)]
             if unneeded:
                 self._writer.forget_segments(unneeded)
-        except StoreError as error:
+            for segment in unneeded:
+                self._segments.free(segment)
+        except Exception as error:  # as above
             log.warning("the log could not be tidied: %s", error)
-            return
-        for segment in unneeded:
-            self._segments.free(segment)
 
 
 def _next(segments: list[int], after: int) -> list[int]:

@@ -310,7 +310,7 @@ class Writer:
             connection = self._connected()
             connection.execute(f"PRAGMA synchronous = {'OFF' if self._synchronous == 'off' else 'FULL'}")
             connection.execute("DELETE FROM extent WHERE segment IN (SELECT value FROM json_each(?))", (str(segments),))
-            connection.execute('UPDATE log SET "commit" = "commit"')  # so that something is written, and synced
+            connection.execute("UPDATE log SET frees = frees + 1")  # only what writes something is synced
             connection.execute("PRAGMA synchronous = NORMAL")
         except Exception as error:
             raise self._failed(error) from error

@@ -1,0 +1,268 @@
+"""What is in the log and what the index does of it: as bytes, alone, and joined with others."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_harness import body, entity, message
+from store_story import Story
+
+from peeklock.store.base import Changes, Counters, StoreError
+from peeklock.store.segments import Place
+from peeklock.store.sqlite_batch import Batch
+from peeklock.store.sqlite_entry import Entry, parameters_of, runs_of
+from peeklock.store.sqlite_file import connect_writer
+from peeklock.store.sqlite_schema import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS, migrate
+from peeklock.store.sqlite_writer import Writer
+
+
+def made(changes: Changes, segment: int = 1, offset: int = 100) -> Entry:
+    entry, _ = Entry.of(Batch(changes), segment, offset)
+    return entry
+
+
+def key(id: int, number: int) -> int:
+    return id << NUMBER_BITS | number
+
+
+class Index:
+    """A real one, without a log."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        connection = connect_writer(file, "off")
+        migrate(connection)
+        self._writer = Writer(connection, file, "off")
+        self._commit = 0
+
+    def apply(self, *entries: Entry | dict[str, Any]) -> None:
+        self._commit += 1
+        parameters = [each.parameters() if isinstance(each, Entry) else each for each in entries]
+        self._writer.apply(parameters, Place(1, 1, self._commit))
+
+    def rows(self, statement: str) -> list[Any]:
+        with closing(sqlite3.connect(self._file)) as connection:
+            return connection.execute(statement).fetchall()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@contextmanager
+def indexes(folder: Path, *names: str) -> Iterator[list[Index]]:
+    opened = [Index(folder / name) for name in names]
+    yield opened
+    for each in opened:
+        each.close()
+
+
+def test_payloads_and_bodies_have_places_one_after_the_other() -> None:
+    changes = Changes(
+        appends=[(1, message(1, b"one")), (1, message(2, b"")), (1, message(3, b"three", body=body(7, b"seven")))],
+        rewrites=[(1, message(9, b"nine"), 0, 5)],
+    )
+    entry, payloads = Entry.of(Batch(changes), 4, 100)
+    whole = bytes(100) + b"".join(payloads)
+
+    def content(segment: int, place: int) -> bytes:
+        assert segment == 4
+        return whole[place >> LENGTH_BITS :][: place & LENGTH_MASK]
+
+    ((first, _, segment, places),) = entry.appends
+    assert first == key(1, 1)
+    assert [content(segment, place) for place in places] == [b"one", b""]
+    ((copied, segment, place, _, copied_body),) = entry.copies
+    assert (copied, copied_body, content(segment, place)) == (key(1, 3), 7, b"three")
+    assert content(*entry.bodies[7]) == b"seven"
+    assert content(*entry.rewrites[key(1, 9)][2:]) == b"nine"
+
+
+def test_neighbours_that_are_alike_are_one_run_whatever_order_they_came_in() -> None:
+    appends = [(id, message(number)) for number in range(1, 5) for id in (2, 1)]
+    appends.append((1, message(5, annex=b"unlike the others")))
+    entry = made(Changes(appends=appends))
+    assert [(first, len(places)) for first, _, _, places in entry.appends] == [
+        (key(1, 1), 4),
+        (key(1, 5), 1),
+        (key(2, 1), 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "runs"),
+    [
+        ([], []),
+        ([5], [(5, 5)]),
+        ([3, 1, 2], [(1, 3)]),
+        ([9, 1, 4, 2, 8, 2], [(1, 2), (4, 4), (8, 9)]),
+    ],
+)
+def test_keys_are_told_as_runs(keys: list[int], runs: list[tuple[int, int]]) -> None:
+    assert list(runs_of(keys)) == runs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_made_bytes_comes_back_as_it_was(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(100):
+        entry = made(story.next()[0])
+        assert parameters_of(entry.to_bytes()) == entry.parameters()
+
+
+def test_nothing_to_do_comes_back_as_nothing_to_do() -> None:
+    entry = made(Changes())
+    assert parameters_of(entry.to_bytes()) == entry.parameters()
+    assert {section for section, value in entry.parameters().items() if value is not None} == {"bytes"}
+
+
+def test_bytes_of_another_form_are_refused() -> None:
+    whole = made(Changes(appends=[(1, message(1))])).to_bytes()
+    for other in (whole + b"!", whole[:-1], whole[:20], b""):
+        with pytest.raises(StoreError, match="another form"):
+            parameters_of(other)
+
+
+TOO_MUCH = {
+    "a number that is removed": Changes(removals=[(1, message(2**70))]),
+    "a number that is changed": Changes(updates=[(1, message(2**70), 0)]),
+    "a number that is rewritten": Changes(rewrites=[(1, message(2**70), 0, 0)]),
+    "an enqueued time": Changes(updates=[(1, message(1, delivery_count=2**63), 0)]),
+    "an expiry": Changes(appends=[(1, message(1, expires_at=2**63))]),
+    "an expiry of a copy": Changes(appends=[(1, message(1, expires_at=-(2**63) - 1, body=body(1)))]),
+    "a body's key": Changes(appends=[(1, message(1, body=body(2**63)))]),
+    "a state's time": Changes(session_states=[(1, "s", b"state", 2**63)]),
+    "an advance": Changes(advances={1: 2**63}),
+    "an entity that saw": Changes(seen=[(2**20 - 1, bytes(16), 5)]),
+    "an entity's counter": Changes(entities={1: entity(1, counters=Counters(2**63))}),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_a_number_that_the_index_could_not_hold_never_gets_into_the_log(what: str) -> None:
+    with pytest.raises(StoreError):
+        made(TOO_MUCH[what]).to_bytes()
+
+
+def test_messages_that_came_and_went_are_left_out() -> None:
+    appends = made(Changes(appends=[(1, message(number)) for number in range(1, 11)]))
+    removals = made(Changes(removals=[(1, message(number)) for number in (1, 2, 5, 9, 10)]))
+    joined = Entry.join([appends, removals])
+    assert [(first, len(places)) for first, _, _, places in joined.appends] == [(key(1, 3), 2), (key(1, 6), 3)]
+    rest = made(Changes(removals=[(1, message(number)) for number in (3, 4, 6, 7, 8)]))
+    assert Entry.join([appends, removals, rest]).appends == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed: int) -> None:
+    """And so do those that were bytes in between, as after a crash."""
+    story = Story(seed)
+    randomness = random.Random(seed)
+    places: dict[int, set[tuple[int, int]]] = {}
+    with indexes(tmp_path, "alone", "joined", "replayed") as (alone, joined, replayed):
+        waiting: list[Entry] = []
+
+        def join() -> None:
+            if waiting:
+                joined.apply(Entry.join(waiting))
+                waiting.clear()
+
+        offset = 100
+        for step in range(1, 301):
+            changes, is_refused = story.next()
+            if is_refused:
+                continue
+            entry, payloads = Entry.of(Batch(changes), step // 20 + 1, offset)
+            offset += sum(map(len, payloads)) + 1000
+            for body_key, place in entry.bodies.items():
+                places.setdefault(body_key, set()).add(place)
+            alone.apply(entry)
+            replayed.apply(parameters_of(entry.to_bytes()))
+            if entry.stands_alone:
+                join()
+                joined.apply(entry)
+            else:
+                waiting.append(entry)
+            if randomness.random() < 0.1:
+                join()
+            if step % 100 == 0:
+                join()
+                wanted = _tables(alone, story)
+                assert _tables(replayed, story) == wanted
+                assert _tables(joined, story) == wanted
+                for body_key, *place in joined.rows("SELECT key, segment, place FROM body"):
+                    assert tuple(place) in places[body_key]
+                _assert_extents_have_all(joined)
+                _assert_extents_have_all(alone)
+
+
+def _tables(index: Index, story: Story) -> dict[str, list[Any]]:
+    # What dropped entities leave behind is no one's; it is deleted later.
+    history = index.rows(f"SELECT key, seen FROM history WHERE key >> {NUMBER_BITS} IN (SELECT id FROM entity)")
+    sessions = "SELECT entity, session_id, updated_at, state FROM session WHERE entity IN (SELECT id FROM entity)"
+    return {
+        "entity": index.rows("SELECT * FROM entity"),
+        "message": index.rows("SELECT * FROM message"),
+        # A body that went and came back is at one of its places or at the other.
+        "body": index.rows("SELECT key, data FROM body"),
+        "session": sorted(index.rows(sessions)),
+        "dropped": index.rows("SELECT * FROM dropped_entity"),
+        "history": [
+            row for row in history if row[0] & (1 << NUMBER_BITS) - 1 >= story.forgotten.get(row[0] >> NUMBER_BITS, 0)
+        ],
+    }
+
+
+def _assert_extents_have_all(index: Index) -> None:
+    outside = """
+        SELECT message.key FROM message WHERE segment IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM extent WHERE extent.segment = message.segment AND message.key BETWEEN first_key AND last_key
+        )
+    """
+    assert index.rows(outside) == []
+
+
+def test_what_is_changed_twice_is_as_the_last_change_said(tmp_path: Path) -> None:
+    entries = [
+        made(Changes(appends=[(1, message(number, session_id="s")) for number in range(1, 5)])),
+        made(Changes(updates=[(1, message(1, delivery_count=1), 0), (1, message(2, delivery_count=1), 0)])),
+        made(Changes(rewrites=[(1, message(2, b"new", state=1), 0, 9), (1, message(3, b"new", state=1), 0, 9)]), 2),
+        made(Changes(updates=[(1, message(3, delivery_count=5), 1)])),
+        made(Changes(rewrites=[(1, message(2, b"newer", state=2, annex=b"a"), 1, 3)]), 3),
+        made(Changes(removals=[(1, message(4))])),
+    ]
+    with indexes(tmp_path, "joined") as (index,):
+        index.apply(made(Changes(entities={1: entity(1)})))
+        index.apply(Entry.join(entries))
+        found = index.rows(
+            "SELECT key & 15, state, delivery_count, annex, segment, place & 255, session_id FROM message"
+        )
+        assert found == [
+            (1, 0, 1, None, 1, 9, "s"),
+            (2, 2, 0, b"a", 3, 5, "s"),
+            (3, 0, 5, None, 2, 3, "s"),
+        ]
+
+
+def test_a_message_that_was_rewritten_meanwhile_is_not_moved(tmp_path: Path) -> None:
+    moves = Batch(Changes())
+    moves.move(key(1, 1), b"moved", 1)
+    moves.move(key(1, 2), b"moved", 1)
+    moves.move(key(1, 3), b"moved", 1)
+    moves.move_body(7, b"moved", 1)
+    moved, _ = Entry.of(moves, 3, 500)
+    appends = [(1, message(1)), (1, message(2)), (1, message(3)), (1, message(4, body=body(7, b"seven")))]
+    rewritten = made(Changes(rewrites=[(1, message(2, b"rewritten"), 0, 9)], removals=[(1, message(3))]), 2)
+    for order in ([rewritten, moved], [moved, rewritten]):
+        for name, entries in (("alone", order), ("joined", [Entry.join(order)])):
+            with indexes(tmp_path, f"{name}-{order.index(moved)}") as (index,):
+                index.apply(made(Changes(entities={1: entity(1)}, appends=appends)))
+                index.apply(*entries)
+                assert index.rows("SELECT key & 15, segment FROM message") == [(1, 3), (2, 2), (4, 1)]
+                assert index.rows("SELECT segment, place & 255 FROM body") == [(3, 5)]
+                _assert_extents_have_all(index)

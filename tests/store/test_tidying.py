@@ -1,0 +1,232 @@
+"""Room in the log: it is given back, what is needed is never lost, and little that stays keeps little alive."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from store_children import start
+from store_harness import Driver, as_dict, body, message
+
+from peeklock.store import segments, sqlite_tidying
+from peeklock.store.base import Body, Changes, StoredMessage
+from peeklock.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.interpreted
+
+SMALL = {
+    (segments, "SMALLEST"): 16 * 1024,
+    (segments, "LARGEST"): 64 * 1024,
+    (sqlite_tidying, "_MOVED_ROWS"): 4,
+    (sqlite_tidying, "_MOVED_BYTES"): 8 * 1024,
+}
+LARGEST = SMALL[segments, "LARGEST"]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for (module, name), value in SMALL.items():
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Driver]:
+    driver = opened(tmp_path)
+    driver.create(1, 2)
+    yield driver
+    driver.store.close()
+
+
+def opened(folder: Path) -> Driver:
+    return Driver(lambda call: SqliteStore(folder, call, synchronous="off"))
+
+
+def logs(folder: Path) -> dict[str, int]:
+    """Segments and what they take, by name."""
+    return {file.name: file.stat().st_size for file in folder.iterdir() if file.name.startswith("log-")}
+
+
+def until(driver: Driver, condition: Callable[[], bool]) -> None:
+    """Be the loop, as an idle broker is: the store tidies by itself."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        driver.numbers(1)
+
+
+def filled(number: int, shared: Body | None = None) -> StoredMessage:
+    return message(number, b"%d " % number * 200, body=shared)
+
+
+def pass_through(driver: Driver, numbers: range, *, leave: int = 0) -> list[StoredMessage]:
+    """Messages that come and go, but for one of so many; those that stay."""
+    left = []
+    for first in range(numbers.start, numbers.stop, 20):
+        messages = [filled(number) for number in range(first, min(first + 20, numbers.stop))]
+        driver.append(1, *messages)
+        stays = [each for each in messages if leave and each.sequence_number % leave == 0]
+        left += stays
+        driver.numbers(1, limit=1)  # the index has them, before they go
+        driver.commit(Changes(removals=[(1, each) for each in messages if each not in stays]))
+    return left
+
+
+def assert_has(driver: Driver, id: int, wanted: list[StoredMessage]) -> None:
+    found = driver.read(id, limit=100_000, state=None)
+    assert [as_dict(each) for each in found] == [as_dict(each) for each in wanted]
+
+
+def test_segments_whose_messages_are_gone_are_freed(store: Driver, tmp_path: Path) -> None:
+    messages = [filled(number) for number in range(1, 1001)]
+    store.append(1, *messages[:500])
+    store.append(1, *messages[500:])
+    assert sum(logs(tmp_path).values()) > 700_000
+    store.commit(Changes(removals=[(1, each) for each in messages]))
+    pass_through(store, range(1001, 1201))
+    until(store, lambda: len(logs(tmp_path)) <= 2)
+    assert sum(logs(tmp_path).values()) <= 2 * LARGEST
+
+
+def test_a_store_that_is_closed_empty_leaves_no_segment(store: Driver, tmp_path: Path) -> None:
+    pass_through(store, range(1, 401))
+    store.store.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lock", "peeklock.db"]
+    assert store.reopen()[0].counters.last_sequence_number == 400
+    store.append(1, filled(401))
+    assert_has(store, 1, [filled(401)])
+
+
+def test_segments_that_dropped_entities_leave_behind_are_freed(store: Driver, tmp_path: Path) -> None:
+    store.append(2, *(filled(number, body(number, bytes(100))) for number in range(1, 501)))
+    store.commit(Changes(dropped_entities=[2]))
+    pass_through(store, range(1, 201))
+    until(store, lambda: len(logs(tmp_path)) <= 2)
+    assert store.numbers(2) == []
+
+
+def test_few_messages_that_stay_are_moved_so_that_their_segments_are_freed(store: Driver, tmp_path: Path) -> None:
+    left = pass_through(store, range(1, 2001), leave=100)
+    assert len(left) == 20
+    first = min(logs(tmp_path))
+    pass_through(store, range(2001, 4001))
+    until(store, lambda: first not in logs(tmp_path) and sum(logs(tmp_path).values()) <= 4 * LARGEST)
+    for _ in range(2):
+        assert_has(store, 1, left)
+        store.reopen()
+
+
+def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
+    left = []
+    for number in range(1, 401):
+        shared = body(number, b"body %d " % number * 100)
+        here, there = filled(number, shared), message(number, b"there", body=shared)
+        store.commit(Changes(appends=[(1, here), (2, there)]))
+        gone = [(1, here)]
+        if number % 50:
+            gone.append((2, there))
+        else:
+            left.append(there)
+        store.commit(Changes(removals=gone))
+    first = min(logs(tmp_path))
+    pass_through(store, range(401, 2001))
+    until(store, lambda: first not in logs(tmp_path) and sum(logs(tmp_path).values()) <= 4 * LARGEST)
+    for _ in range(2):
+        assert_has(store, 1, [])
+        assert_has(store, 2, left)
+        store.reopen()
+
+
+def test_a_segment_that_most_messages_still_need_stays(store: Driver, tmp_path: Path) -> None:
+    messages = [filled(number) for number in range(1, 301)]
+    store.append(1, *messages)
+    some = [each for each in messages if each.sequence_number % 4 == 0]
+    store.commit(Changes(removals=[(1, each) for each in some]))
+    full = max(logs(tmp_path), key=logs(tmp_path).__getitem__)
+    before = (tmp_path / full).stat().st_ino
+    pass_through(store, range(301, 1301))
+    assert (tmp_path / full).stat().st_ino == before
+    assert_has(store, 1, [each for each in messages if each not in some])
+
+
+def test_over_a_long_run_the_log_does_not_grow_with_what_passed_through(store: Driver, tmp_path: Path) -> None:
+    left: list[StoredMessage] = []
+    most = 0
+    for first in range(1, 12_001, 1000):
+        left += pass_through(store, range(first, first + 1000), leave=200)
+        while len(left) > 15:  # the oldest go in the end
+            store.commit(Changes(removals=[(1, left.pop(0))]))
+        most = max(most, sum(logs(tmp_path).values()))
+    # 9 MB went through it; what stays is 12 kB.
+    until(store, lambda: sum(logs(tmp_path).values()) <= 5 * LARGEST)
+    assert most <= 20 * LARGEST
+    assert_has(store, 1, left)
+    store.reopen()
+    assert_has(store, 1, left)
+
+
+def test_rewritten_messages_free_the_segment_they_were_in(store: Driver, tmp_path: Path) -> None:
+    messages = [filled(number) for number in range(1, 101)]
+    store.append(1, *messages)
+    first = min(logs(tmp_path))
+    for each in messages:
+        size = each.size
+        each.payload, each.state = b"deferred", 1
+        store.commit(Changes(rewrites=[(1, each, 0, size)]))
+    pass_through(store, range(101, 401))
+    until(store, lambda: first not in logs(tmp_path))
+    assert_has(store, 1, messages)
+
+
+def test_a_store_that_dies_while_messages_are_moved_has_them_all(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for deaths in (3, 10, 30):
+        child = start(f"move_and_die({str(folder)!r}, {deaths})", "test_tidying")
+        child.communicate(timeout=60)
+        assert child.returncode == 9
+        driver = opened(folder)
+        last = driver.entities[0].counters.last_sequence_number
+        stay = [filled(number, shared(number)) for number in range(1, last + 1) if number % STAYS == 0]
+        found = driver.read(1, limit=100_000)
+        assert [as_dict(each) for each in found if each.sequence_number % STAYS == 0] == [
+            as_dict(each) for each in stay
+        ]
+        assert len(found) - len(stay) < 20
+        driver.commit(Changes(removals=[(1, each) for each in found if each.sequence_number % STAYS]))
+        driver.store.close()
+
+
+STAYS = 60
+
+
+def shared(number: int) -> Body | None:
+    return body(number, b"body %d " % number * 30) if number % (2 * STAYS) == 0 else None
+
+
+def move_and_die(folder: str, deaths: int) -> None:
+    """In a process of its own: go on until so many segments are freed, and be gone as if killed."""
+    for (module, name), value in SMALL.items():
+        setattr(module, name, value)
+    unlink, rename, left = os.unlink, os.rename, [deaths]
+
+    def mortal(function: Callable[..., None], path: Path, *others: Path) -> None:
+        if path.name.startswith("log-"):
+            left[0] -= 1
+            if left[0] == 0:
+                os._exit(9)
+        function(path, *others)
+
+    os.unlink = lambda path: mortal(unlink, path)  # type: ignore[assignment]
+    os.rename = lambda path, other: mortal(rename, path, other)  # type: ignore[assignment]
+    driver = opened(Path(folder))
+    if not driver.entities:
+        driver.create(1)
+    first = driver.entities[0].counters.last_sequence_number + 1 if driver.entities else 1
+    while True:
+        messages = [filled(number, shared(number)) for number in range(first, first + 19)]
+        driver.append(1, *messages)
+        driver.numbers(1, limit=1)
+        driver.commit(Changes(removals=[(1, each) for each in messages if each.sequence_number % STAYS]))
+        first += 19
