@@ -313,11 +313,12 @@ def _fail_sometimes(randomness: random.Random) -> list[float]:
 
 def _die_at(calls: int, randomness: random.Random) -> None:
     """Before that call, after it, or, where it writes, halfway."""
-    left = [calls]
+    left = iter(range(calls - 1))
 
     def mortal(function: Callable[..., Any], *arguments: Any) -> Any:
-        left[0] -= 1
-        if left[0] == 0:
+        if next(left, None) is not None:
+            return function(*arguments)
+        try:
             how = randomness.choice(["before", "after", "halfway"])
             if how == "after":
                 function(*arguments)
@@ -325,8 +326,8 @@ def _die_at(calls: int, randomness: random.Random) -> None:
                 descriptor, parts, offset = arguments
                 whole = b"".join(parts)
                 plain_write(descriptor, whole[: randomness.randrange(len(whole) + 1)], offset)
+        finally:
             os._exit(9)
-        return function(*arguments)
 
     write, plain_write = os.pwritev, os.pwrite
     for name in CALLS:

@@ -96,6 +96,10 @@ class Segments:
         with self._lock:
             return sum(self._sizes.values())
 
+    def is_wasteful(self, kept: int) -> bool:
+        """They are much longer than what is kept in them."""
+        return self.total > 2 * kept + 2 * LARGEST
+
     @property
     def last(self) -> int:
         with self._lock:

@@ -287,6 +287,8 @@ def parameters_of(end: bytes) -> dict[str, Any]:
     """What `Entry.to_bytes` made, as parameters again."""
     parameters: dict[str, Any] = {}
     begin = _LENGTHS.size
+    if len(end) < begin:
+        raise StoreError("A record of the log has another form than this Peeklock knows.")
     for section, length in zip(SECTIONS, _LENGTHS.unpack_from(end), strict=True):
         value = end[begin : begin + length]
         begin += length

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from .base import Changes
+from .base import Changes, StoreError
 from .segments import Place, Segments
 from .sqlite_batch import Batch
 from .sqlite_writer import Writer
@@ -58,11 +58,19 @@ class Tidying:
             return
         if applied.segment != self._current:
             self._current = applied.segment
-            self._unexamined = _next(behind, self._examined)
-            self._examined = self._unexamined[-1]
+            self._examine(behind)
         checked = _next(behind, self._checked)
         self._checked = checked[-1]
         self._free({behind[0], *checked})
+
+    def _examine(self, behind: list[int]) -> None:
+        """To see how much of a segment is needed takes a look at every message in it: only where there is waste."""
+        try:
+            if self._segments.is_wasteful(self._writer.kept_bytes()):
+                self._unexamined = _next(behind, self._examined)
+                self._examined = self._unexamined[-1]
+        except StoreError as error:
+            log.warning("the log could not be tidied: %s", error)
 
     def free_all(self, applied: Place) -> None:
         """At the end, when nothing is written any more."""

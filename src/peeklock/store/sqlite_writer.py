@@ -292,6 +292,10 @@ class Writer:
     def needed_bytes(self, segment: int) -> int:
         return int(self._row(_NEEDED_BYTES, segment)[0])
 
+    def kept_bytes(self) -> int:
+        """Of all messages, as they are counted: a body with each of those that have it. StoreError."""
+        return int(self._row("SELECT coalesce(sum(size_in_bytes), 0) FROM entity", 0)[0])
+
     def needed(self, segment: int, rows: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """Keys and places of some messages, and of some bodies, that have their bytes there. StoreError."""
         wanted = {"segment": segment, "rows": rows}
