@@ -300,8 +300,14 @@ def test_a_record_that_is_longer_than_its_segment_has_room_is_written_all_the_sa
 
 @pytest.fixture
 def five_segments(tmp_path: Path) -> list[Place]:
-    writing = Writing(tmp_path)
-    return [writing.commit(b"%d" % number, payload=bytes(1_500_000 * number))[0] for number in range(1, 6)]
+    places = [START]
+    for number in range(1, 6):
+        writing = Writing(tmp_path)
+        writing.segments.find(0)
+        writing.log.go_on(places[-1])
+        places += writing.commit(b"%d" % number)
+        writing.log.close()
+    return places[1:]
 
 
 def test_records_are_replayed_across_segments(tmp_path: Path, five_segments: list[Place]) -> None:

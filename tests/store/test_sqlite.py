@@ -170,6 +170,28 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
     driver.store.close()
 
 
+def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(file: Path, synchronous: sqlite_file.Synchronous) -> sqlite3.Connection:
+        connection = sqlite_file.connect_writer(file, synchronous)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000_000)
+        return connection
+
+    monkeypatch.setattr("peeklock.store.sqlite.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.sqlite_writer.connect_writer", connect)
+    driver = open_store(tmp_path)
+    driver.create(1)
+    answers: list[StoreError | None] = []
+    for number in range(60):
+        state = bytes([number]) * 1_000_000
+        driver.store.commit(Changes(session_states=[(1, f"s{number}", state, 5)]), answers.append)
+    driver.wait(answers, 60)
+    assert answers == [None] * 60
+    assert [driver.state(1, f"s{number}") for number in (0, 30, 59)] == [bytes([n]) * 1_000_000 for n in (0, 30, 59)]
+    driver.store.close()
+
+
 def test_a_path_below_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"file/data cannot be made: Not a directory\.$"):

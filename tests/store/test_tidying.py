@@ -24,7 +24,7 @@ SMALL = {
     (sqlite_tidying, "_MOVED_BYTES"): 8 * 1024,
 }
 ROOM = 8 * SMALL[segments, "LARGEST"]
-"""What the log may take where little is in it: a few segments are being written, emptied, and looked at next."""
+"""What the log may take where little is in it: some waste is let be, and a few segments are written and emptied."""
 
 
 @pytest.fixture(autouse=True)
@@ -116,25 +116,24 @@ def test_segments_that_dropped_entities_leave_behind_are_freed(store: Driver, tm
 
 
 def test_few_messages_that_stay_are_moved_so_that_their_segments_are_freed(store: Driver, tmp_path: Path) -> None:
-    left = pass_through(store, range(1, 2001), leave=100)
-    assert len(left) == 20
-    first = min(logs(tmp_path))
-    until(store, lambda: first not in logs(tmp_path) and sum(logs(tmp_path).values()) <= ROOM)
+    left = pass_through(store, range(1, 3001), leave=100)
+    assert len(left) == 30
+    until(store, lambda: sum(logs(tmp_path).values()) <= ROOM)
     for _ in range(2):
         assert_has(store, 1, left)
         store.reopen()
 
 
 def test_a_backlog_that_most_of_goes_later_is_looked_at_again(store: Driver, tmp_path: Path) -> None:
-    backlog = [filled(number) for number in range(1, 401)]
-    for at in range(0, 400, 20):
+    backlog = [filled(number) for number in range(1, 1201)]
+    for at in range(0, 1200, 20):
         store.append(1, *backlog[at : at + 20])
     before = logs(tmp_path)
-    pass_through(store, range(401, 2001))
-    assert len(before.keys() & logs(tmp_path).keys()) > 4
+    pass_through(store, range(1201, 2001))
+    assert len(before.keys() & logs(tmp_path).keys()) > 10
     left, gone = backlog[::40], [each for each in backlog if each.sequence_number % 40 != 1]
     store.commit(Changes(removals=[(1, each) for each in gone]))
-    until(store, lambda: before.keys().isdisjoint(logs(tmp_path)))
+    until(store, lambda: sum(logs(tmp_path).values()) <= ROOM)
     assert_has(store, 1, left)
     store.reopen()
     assert_has(store, 1, left)
@@ -142,7 +141,7 @@ def test_a_backlog_that_most_of_goes_later_is_looked_at_again(store: Driver, tmp
 
 def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
     left = []
-    for number in range(1, 401):
+    for number in range(1, 801):
         shared = body(number, b"body %d " % number * 100)
         here, there = filled(number, shared), message(number, b"there", body=shared)
         store.commit(Changes(appends=[(1, here), (2, there)]))
@@ -152,8 +151,7 @@ def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
         else:
             left.append(there)
         store.commit(Changes(removals=gone))
-    first = min(logs(tmp_path))
-    until(store, lambda: first not in logs(tmp_path) and sum(logs(tmp_path).values()) <= ROOM)
+    until(store, lambda: sum(logs(tmp_path).values()) <= ROOM)
     for _ in range(2):
         assert_has(store, 1, [])
         assert_has(store, 2, left)

@@ -16,7 +16,7 @@ from typing import Final
 from zlib import crc32
 
 from .base import StoreError
-from .segments import HEADER, Place, Segment, Segments
+from .segments import HEADER, Place, Segment, Segments, sync
 
 RECORD: Final = Struct("<IIQQ")
 """CRC of all that follows it in the record, begun with the number of the segment, so that no record of the file's life
@@ -84,7 +84,7 @@ class Log:
         try:
             _write(self._descriptor, self._parts, self._place.offset)
             if self._sync:
-                os.fdatasync(self._descriptor)
+                sync(self._descriptor)
         except BaseException:
             self._undo()
             self.forget()
@@ -110,13 +110,13 @@ class Log:
             for start in self._starts:
                 if start < size:
                     os.pwrite(self._descriptor, _NOTHING, start)
-            os.fdatasync(self._descriptor)
+            sync(self._descriptor)
         except OSError:
             self._is_broken = True
 
     def _roll(self, needed: int) -> None:
         if self._descriptor >= 0 and not self._is_broken:
-            os.fdatasync(self._descriptor)  # also where commits are not synced: only the last segment may lack records
+            sync(self._descriptor)  # also where commits are not synced: only the last segment may lack records
         segment, offset, commit = self._place
         number = max(segment, self._segments.last) + 1
         following = Segment(number, commit + 1, segment, offset)
@@ -181,9 +181,9 @@ def _read_record(file: Path, place: Place) -> tuple[Place, bytes] | None:
 
 def _write(descriptor: int, parts: list[bytes], offset: int) -> None:
     """All of it, however little of it a call takes."""
-    if len(parts) > _MOST_PARTS:
+    if len(parts) > _MOST_PARTS or not hasattr(os, "pwritev"):
         parts = [b"".join(parts)]
-    written = os.pwritev(descriptor, parts, offset)
+    written = os.pwritev(descriptor, parts, offset) if len(parts) > 1 else os.pwrite(descriptor, parts[0], offset)
     if written < sum(map(len, parts)):
         rest = memoryview(b"".join(parts))[written:]
         while rest:

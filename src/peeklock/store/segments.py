@@ -7,6 +7,8 @@ fast as to be given new ones; what it held before is told from new records by th
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +39,7 @@ _READ_BYTES: Final = 1024 * 1024
 """Payloads that lie closer than the gap are read at once, up to so many bytes."""
 
 _OPEN_FILES: Final = 64
+_CANNOT_RESERVE: Final = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 
 
 class Place(NamedTuple):
@@ -123,7 +126,7 @@ class Segments:
         try:
             length = os.fstat(descriptor).st_size
             if length < size:
-                os.posix_fallocate(descriptor, length, size - length)
+                _reserve(descriptor, size)
             else:
                 size = length
             fields = HEADER.pack(_MAGIC, *segment, 0)[:-4]
@@ -196,7 +199,7 @@ class Segments:
         """StoreError."""
         descriptor = self._descriptor(number)
         try:
-            os.fdatasync(descriptor)
+            sync(descriptor)
         except OSError as error:
             raise store_error(error, self.path(number)) from error
 
@@ -219,6 +222,25 @@ class Segments:
                 os.close(self._readable.pop(next(iter(self._readable))))
         self._readable[number] = descriptor
         return descriptor
+
+
+def sync(descriptor: int) -> None:
+    """What was written to a file is durable, though perhaps not when it was changed."""
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:  # macOS, where fsync() leaves it in the disk's own cache
+        fcntl.fcntl(descriptor, getattr(fcntl, "F_FULLFSYNC"))  # noqa: B009
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Make the file so long, and have the room for it, where the system can promise that."""
+    length = os.fstat(descriptor).st_size
+    try:
+        os.posix_fallocate(descriptor, length, size - length)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in _CANNOT_RESERVE:
+            raise
+        os.ftruncate(descriptor, size)
 
 
 def _read_header(file: Path) -> Segment | None:

@@ -119,5 +119,5 @@ class Tidying:
 
 def _next(segments: list[int], after: int) -> list[int]:
     """A few of them, in turn."""
-    following = [segment for segment in segments if segment > after] or segments
-    return following[:_CHECKED]
+    following = [segment for segment in segments if segment > after]
+    return (following + segments[: len(segments) - len(following)])[:_CHECKED]

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .base import StoreError
+from .base import StoreError, StoreFull
 from .segments import Place
 from .sqlite_entry import SECTIONS
 from .sqlite_file import Synchronous, connect_writer, store_error
@@ -246,6 +246,25 @@ class Writer:
 
     def apply(self, entries: Iterable[dict[str, Any]], through: Place) -> None:
         """What the log says up to this place. StoreError if none of it was done, as far as we know."""
+        rows = list(entries)
+        try:
+            self._apply(rows, through)
+        except StoreFull:
+            if not self._start_log_again():
+                raise
+            self._apply(rows, through)
+
+    def _start_log_again(self) -> bool:
+        """Move SQLite's log into the file, over pages that are there already, so that it can be written from its start:
+        what mostly removes needs no more room than that, and reads wait for it."""
+        try:
+            busy, *_ = self._connected().execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+        except sqlite3.Error as error:
+            self._recover(error)
+            return False
+        return not busy
+
+    def _apply(self, entries: list[dict[str, Any]], through: Place) -> None:
         dropped: list[int] = []
         try:
             connection = self._connected()
