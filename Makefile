@@ -6,9 +6,9 @@ RUN_STAMP := $(VENV)/.run-installed
 SPARK_STAMP := $(VENV)/.spark-installed
 DEV_STAMP := $(VENV)/.dev-installed
 # Most tests wait for clients more than they compute.
-WORKERS ?= 4
+WORKERS ?= 5
 
-.PHONY: serve test test-compiled test-spark test-spark-versions check conformance hostile fuzz chaos bench bench-peers demo wheel compiled clean
+.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-versions check conformance hostile fuzz chaos bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -16,18 +16,26 @@ serve: $(RUN_STAMP)
 # Status 5: what ARGS chooses has no such tests.
 SPARK_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m spark $(ARGS) || [ $$? -eq 5 ]
 
-test: check
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
-	PEEKLOCK_FAULTS=4 $(SPARK_TESTS)
+# Without ARGS, and with a C compiler: the package is compiled meanwhile, since most tests wait.
 ifndef ARGS
-	@if command -v cc >/dev/null || [ "$$CI" = true ]; then \
-		$(MAKE) test-compiled COMPILED_TESTS="$(COMPILED_UNITS) $(addprefix tests/sdk/test_,python_sync.py proton.py)" && \
-		echo "Compiled, the package was tested with two clients; make test-compiled has more." >&2; \
-	else \
-		echo "Left out: the compiled package, for want of a C compiler." >&2; \
-	fi
+CAN_COMPILE = $(shell { command -v cc >/dev/null || [ "$$CI" = true ]; } && echo yes)
 endif
-	@echo "The fault test of Spark had 4 kills here; make test-spark has all 20." >&2
+
+test: check
+	$(MAKE) -j 2 test-python $(if $(CAN_COMPILE),compiled)
+	PEEKLOCK_FAULTS=3 $(SPARK_TESTS)
+ifndef ARGS
+ifneq ($(CAN_COMPILE),)
+	$(MAKE) run-compiled COMPILED_TESTS="$(COMPILED_UNITS) $(addprefix tests/sdk/test_,python_sync.py proton.py)"
+	@echo "Compiled, the package was tested with two clients; make test-compiled has more." >&2
+else
+	@echo "Left out: the compiled package, for want of a C compiler." >&2
+endif
+endif
+	@echo "The fault test of Spark had 3 kills here; make test-spark has all 20." >&2
+
+test-python:
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
 
 # What a message passes through, and real clients, on the package as a compiled wheel has it.
 COMPILED_UNITS = tests/test_compiled.py $(addprefix tests/,amqp engine store broker nodes)
@@ -35,7 +43,9 @@ COMPILED_TESTS = $(COMPILED_UNITS) tests/server tests/crash \
 	$(patsubst %,tests/sdk/test_%.py,python_aio python_forwarding python_operations python_sessions python_sync \
 	python_topics proton transactions_proton raw_amqp)
 
-test-compiled: compiled
+test-compiled: compiled run-compiled
+
+run-compiled:
 	cd build/checkout && PEEKLOCK_COMPILED=1 $(CURDIR)/$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		-m "not interpreted" -p no:cacheprovider $(or $(ARGS),$(COMPILED_TESTS))
 
