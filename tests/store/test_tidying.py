@@ -160,8 +160,9 @@ def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
 
 def test_a_segment_that_most_messages_still_need_stays(store: Driver, tmp_path: Path) -> None:
     messages = [filled(number) for number in range(1, 301)]
-    store.append(1, *messages)
-    some = [each for each in messages if each.sequence_number % 4 == 0]
+    for first in range(0, 300, 20):  # a commit that is longer than a segment would have one to itself, and half empty
+        store.append(1, *messages[first : first + 20])
+    some = [each for each in messages if each.sequence_number % 8 == 0]
     store.commit(Changes(removals=[(1, each) for each in some]))
     full = max(logs(tmp_path), key=logs(tmp_path).__getitem__)
     before = (tmp_path / full).stat().st_ino
