@@ -157,15 +157,29 @@ def test_a_record_with_any_byte_changed_is_not_taken_nor_what_follows_it(tmp_pat
         assert ends(tmp_path) == [b"one", b"two"], at
 
 
-@pytest.mark.parametrize("commit", [0, 1, 2, 4, 2**64 - 1])
+def put_record(segments: Segments, at: Place, commit: int, salt: int) -> None:
+    head = RECORD.pack(0, 3, 0, commit)
+    with segments.path(at.segment).open("r+b") as file:
+        file.seek(at.offset)
+        file.write(crc32(head[4:] + b"put", salt).to_bytes(4, "little") + head[4:] + b"put")
+
+
+@pytest.mark.parametrize("commit", [0, 1, 2, 3, 4, 2**64 - 1])
 def test_a_whole_record_with_another_number_than_the_next_is_not_taken(tmp_path: Path, commit: int) -> None:
     writing = Writing(tmp_path)
     (*_, last) = writing.commit(b"one", b"two")
-    head = RECORD.pack(0, 5, 0, commit)
-    with writing.segments.path(1).open("r+b") as file:
-        file.seek(last.offset)
-        file.write(crc32(head[4:] + b"stale").to_bytes(4, "little") + head[4:] + b"stale")
-    assert ends(tmp_path) == [b"one", b"two"]
+    put_record(writing.segments, last, commit, Segments(tmp_path).find(0)[1].salt)
+    assert ends(tmp_path) == [b"one", b"two", *([b"put"] if commit == 3 else [])]
+
+
+@pytest.mark.parametrize("salt", [0, 1])
+def test_a_record_that_who_does_not_know_the_salt_made_is_not_taken(tmp_path: Path, salt: int) -> None:
+    """As a sender could, who guesses number and segment: its bytes may be what a file was used for before."""
+    writing = Writing(tmp_path)
+    (last,) = writing.commit(b"one")
+    assert Segments(tmp_path).find(0)[1].salt not in (0, 1)  # of 2**32
+    put_record(writing.segments, last, 2, salt)
+    assert ends(tmp_path) == [b"one"]
 
 
 def test_a_length_that_cannot_be_is_not_read(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import randbits
 from struct import Struct
 from typing import Final
 from zlib import crc32
@@ -19,8 +20,8 @@ from .base import StoreError
 from .segments import HEADER, Place, Segment, Segments, sync
 
 RECORD: Final = Struct("<IIQQ")
-"""CRC of all that follows it in the record, begun with the number of the segment, so that no record of the file's life
-before counts; how long the end and the payloads are; the number of the commit."""
+"""CRC of all that follows it in the record, begun with the segment's salt; how long the end and the payloads are; the
+number of the commit."""
 
 _RESERVE: Final = 4 * 1024 * 1024
 """Room at the end of a segment, or a quarter of it, for what takes no room otherwise: to settle a message must be
@@ -38,6 +39,7 @@ class Log:
         self._segments = segments
         self._sync = sync
         self._descriptor = -1
+        self._salt = 0
         self._size = 0
         self._place = Place(0, 0, 0)
         """The end of the last record that is committed."""
@@ -74,7 +76,7 @@ class Log:
         segment, offset, commit = self._end
         payload = b"".join(payloads)
         head = RECORD.pack(0, len(end), len(payload), commit + 1)
-        check = crc32(end, crc32(payload, crc32(head[4:], segment)))
+        check = crc32(end, crc32(payload, crc32(head[4:], self._salt)))
         self._parts += (check.to_bytes(4, "little") + head[4:], payload, end)
         self._starts.append(offset)
         self._end = Place(segment, offset + len(head) + len(payload) + len(end), commit + 1)
@@ -119,7 +121,7 @@ class Log:
             sync(self._descriptor)  # also where commits are not synced: only the last segment may lack records
         segment, offset, commit = self._place
         number = max(segment, self._segments.last) + 1
-        following = Segment(number, commit + 1, segment, offset)
+        following = Segment(number, commit + 1, segment, offset, randbits(32))
         try:
             descriptor, size = self._segments.make(following, HEADER.size + needed + min(_RESERVE, needed))
         except BaseException:
@@ -129,6 +131,7 @@ class Log:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._size, self._is_broken = descriptor, size, False
+        self._salt = following.salt
         self._place = self._end = Place(following.number, HEADER.size, commit)
 
 
@@ -143,7 +146,7 @@ def replay(segments: Segments, after: Place) -> Iterator[tuple[Place, bytes]]:
         ends = None if following is None else following.previous_end if following.previous == place.segment else 0
         read = None
         if place.segment in found and (ends is None or place.offset < ends):
-            read = _read_record(segments.path(place.segment), place)
+            read = _read_record(segments.path(place.segment), place, found[place.segment].salt)
         if read is not None:
             place, end = read
             yield place, end
@@ -163,7 +166,7 @@ def _following(found: dict[int, Segment], place: Place) -> Segment | None:
     return None if number is None else found[number]
 
 
-def _read_record(file: Path, place: Place) -> tuple[Place, bytes] | None:
+def _read_record(file: Path, place: Place, salt: int) -> tuple[Place, bytes] | None:
     with file.open("rb") as opened:
         opened.seek(place.offset)
         head = opened.read(RECORD.size)
@@ -174,7 +177,7 @@ def _read_record(file: Path, place: Place) -> tuple[Place, bytes] | None:
         if commit != place.commit + 1 or place.offset + len(head) + length > os.fstat(opened.fileno()).st_size:
             return None
         rest = opened.read(length)
-    if check != crc32(rest, crc32(head[4:], place.segment)):
+    if check != crc32(rest, crc32(head[4:], salt)):
         return None
     return Place(place.segment, place.offset + len(head) + length, commit), rest[payload_length:]
 

@@ -21,8 +21,8 @@ from .base import StoreError
 from .sqlite_file import store_error, sync_folder
 from .sqlite_schema import LENGTH_BITS, LENGTH_MASK
 
-HEADER: Final = Struct("<16sQQQQI")
-"""Magic, number of the segment, number of the first commit, the segment before and where that ends, CRC."""
+HEADER: Final = Struct("<16sQQQQII")
+"""Magic, number of the segment, number of the first commit, the segment before and where that ends, salt, CRC."""
 
 _MAGIC: Final = b"Peeklock log 1\n\0"
 _PREFIX: Final = "log-"
@@ -56,6 +56,9 @@ class Segment(NamedTuple):
     first_commit: int
     previous: int
     previous_end: int
+    salt: int = 0
+    """What checksums begin with: nobody can send a message that a start would take for a record, should it find it at
+    the end of the log in a file that was used before."""
 
 
 class Segments:
