@@ -30,6 +30,7 @@ NOBODY = 99_999
 SMALL = {
     (segments, "SMALLEST"): 4 * 1024,
     (segments, "LARGEST"): 32 * 1024,
+    (segments, "_SPARES"): 2,
     (segments, "_READ_GAP"): 64,
     (segments, "_READ_BYTES"): 1024,
     (segments, "_OPEN_FILES"): 3,
@@ -38,7 +39,9 @@ SMALL = {
     (sqlite, "_JOINED_ROWS"): 50,
     (sqlite, "_REPLAYED_RECORDS"): 7,
     (sqlite_index, "_MANY_ROWS"): 60,
+    (sqlite_index, "_MANY_BYTES"): 30_000,
     (sqlite_index, "_TOO_MANY_ROWS"): 200,
+    (sqlite_index, "_PIECE_ROWS"): 9,
     (sqlite_tidying, "_MOVED_ROWS"): 5,
     (sqlite_tidying, "_MOVED_BYTES"): 3000,
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,7 +18,7 @@ from store_story import Story
 from peeklock.store.base import Changes, Counters, StoreError
 from peeklock.store.segments import Place
 from peeklock.store.sqlite_batch import Batch
-from peeklock.store.sqlite_entry import Entry, parameters_of, runs_of
+from peeklock.store.sqlite_entry import SECTIONS, Entry, parameters_of, runs_of
 from peeklock.store.sqlite_file import connect_writer
 from peeklock.store.sqlite_schema import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS, migrate
 from peeklock.store.sqlite_writer import Writer
@@ -121,6 +123,30 @@ def test_nothing_to_do_comes_back_as_nothing_to_do() -> None:
     assert {section for section, value in entry.parameters().items() if value is not None} == {"bytes"}
 
 
+def test_many_appends_are_taken_apart_and_the_rest_comes_with_the_last() -> None:
+    appends = [(id, message(number)) for id, count in ((1, 7), (2, 1), (3, 4)) for number in range(1, count + 1)]
+    entry = made(Changes(appends=appends, removals=[(4, message(9))]))
+    for most, sizes in ((12, [12]), (100, [12]), (4, [4, 4, 4]), (5, [5, 5, 2])):
+        pieces = list(entry.pieces(most))
+        runs = [json.loads(piece["appends"]) for piece in pieces]
+        assert [sum(len(run[-1]) for run in of_piece) for of_piece in runs] == sizes
+        found = [(run[0] + at, place) for of_piece in runs for run in of_piece for at, place in enumerate(run[-1])]
+        assert found == [(first + at, place) for first, *_, places in entry.appends for at, place in enumerate(places)]
+        assert [piece["first_key"] for piece in pieces] == [None] * (len(pieces) - 1) + [key(4, 9)]
+    assert list(made(Changes()).pieces(10)) == [made(Changes()).parameters()]
+
+
+def test_places_may_be_where_the_first_logs_had_them() -> None:
+    entry = made(Changes(appends=[(1, message(number, b"x" * number)) for number in range(1, 4)]))
+    wanted = entry.parameters()
+    parts = [
+        b"" if wanted[name] is None else wanted[name] if name == "bytes" else str(wanted[name]).encode()
+        for name in SECTIONS
+    ]
+    lengths = struct.pack(f"<{len(parts)}Q", *map(len, parts))
+    assert parameters_of(lengths + b"".join(parts)) == wanted
+
+
 def test_bytes_of_another_form_are_refused() -> None:
     whole = made(Changes(appends=[(1, message(1))])).to_bytes()
     for other in (whole + b"!", whole[:-1], whole[:20], b""):
@@ -158,6 +184,22 @@ def test_messages_that_came_and_went_are_left_out() -> None:
     assert Entry.join([appends, removals, rest]).appends == []
 
 
+def test_copies_that_came_and_went_are_left_out_and_their_body_goes(tmp_path: Path) -> None:
+    copies = [(id, message(1, body=body(7, b"seven"))) for id in (1, 2)]
+    entries = [made(Changes(appends=copies)), made(Changes(removals=copies[:1]))]
+    with indexes(tmp_path, "index") as (index,):
+        index.apply(made(Changes(entities={id: entity(id) for id in (1, 2)})))
+        joined = Entry.join(entries)
+        assert [copied for copied, *_ in joined.copies] == [key(2, 1)]
+        index.apply(joined)
+        assert index.rows("SELECT key FROM body") == [(7,)]
+        index.apply(made(Changes(removals=copies[1:])))
+        assert index.rows("SELECT key FROM body") == []
+        entries.append(made(Changes(removals=copies[1:])))
+        index.apply(Entry.join(entries))
+        assert index.rows("SELECT key FROM message") == index.rows("SELECT key FROM body") == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed: int) -> None:
     """And so do those that were bytes in between, as after a crash."""
@@ -169,7 +211,7 @@ def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed
 
         def join() -> None:
             if waiting:
-                joined.apply(Entry.join(waiting))
+                joined.apply(*Entry.join(waiting).pieces(randomness.randrange(1, 30)))
                 waiting.clear()
 
         offset = 100

@@ -27,6 +27,7 @@ def segments(tmp_path: Path) -> Segments:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "SMALLEST", 4 * KIB)
     monkeypatch.setattr(segments_module, "LARGEST", 16 * KIB)
+    monkeypatch.setattr(segments_module, "_SPARES", 1)
 
 
 def make(segments: Segments, number: int, content: bytes = b"", needed: int = 0) -> int:

@@ -2,7 +2,7 @@
 
 A file is given its length when it is made, so that a record that fits is not refused halfway for want of room. One that
 no message needs any more is kept for the next to be made from, since to write over blocks that are there is twice as
-fast as to be given new ones; what it held before is told from new records by their numbers.
+fast as to be given new ones; what it held before is told from new records by their checksums.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ HEADER: Final = Struct("<16sQQQQII")
 
 _MAGIC: Final = b"Peeklock log 1\n\0"
 _PREFIX: Final = "log-"
-_SPARE: Final = "spare-log"
+_SPARE: Final = "spare-log-"
 _MADE: Final = "new-log"
 """One that is being made; only who makes it touches it."""
 
 SMALLEST: Final = 1024 * 1024
 LARGEST: Final = 64 * 1024 * 1024
 """Segments are as long as all that are there together, between these."""
+_SPARES: Final = 4
+"""So many of the largest are kept for their room."""
 
 _READ_GAP: Final = 4096
 _READ_BYTES: Final = 1024 * 1024
@@ -70,14 +72,16 @@ class Segments:
         """One was made that may be there or not after a crash."""
         self._lock = Lock()
         self._sizes: dict[int, int] = {}
+        self._spares: list[Path] = []
         self._readable: dict[int, int] = {}
         """Descriptors of those that were read lately, by number; only for the thread that reads."""
 
     def find(self, applied: int) -> dict[int, Segment]:
         """Those from the one on that is applied last, by number. StoreError when one of them is damaged."""
         found = {}
-        for name in (_SPARE, _MADE):
-            (self._folder / name).unlink(missing_ok=True)
+        for left in (self._folder / _MADE, *self._folder.glob(f"{_SPARE}*")):
+            left.unlink(missing_ok=True)
+        self._spares.clear()
         for file in self._folder.glob(f"{_PREFIX}*"):
             digits = file.name.removeprefix(_PREFIX)
             if not digits.isdigit():
@@ -124,7 +128,8 @@ class Segments:
         size = max(min(max(self.total, SMALLEST), LARGEST), needed)
         made = self._folder / _MADE
         with self._lock, suppress(FileNotFoundError):
-            (self._folder / _SPARE).rename(made)
+            if self._spares:
+                self._spares.pop().rename(made)
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             length = os.fstat(descriptor).st_size
@@ -161,12 +166,13 @@ class Segments:
         descriptor = self._readable.pop(number, None)
         if descriptor is not None:
             os.close(descriptor)
-        file, spare = self.path(number), self._folder / _SPARE
+        file, spare = self.path(number), self._folder / f"{_SPARE}{number}"
         with self._lock:
             size = self._sizes.pop(number, 0)
             with suppress(OSError):
-                if size == LARGEST and not spare.exists():
+                if size == LARGEST and len(self._spares) < _SPARES:
                     file.rename(spare)
+                    self._spares.append(spare)
                 else:
                     file.unlink(missing_ok=True)
 
@@ -207,8 +213,10 @@ class Segments:
             raise store_error(error, self.path(number)) from error
 
     def close(self) -> None:
-        with suppress(OSError):
-            (self._folder / _SPARE).unlink(missing_ok=True)
+        for spare in self._spares:
+            with suppress(OSError):
+                spare.unlink(missing_ok=True)
+        self._spares.clear()
         while self._readable:
             os.close(self._readable.popitem()[1])
 

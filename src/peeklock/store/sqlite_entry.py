@@ -9,7 +9,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from struct import Struct
+from struct import Struct, pack, unpack_from
 from typing import Any, Final
 
 from .base import Counters, StoreError
@@ -74,6 +74,8 @@ class Entry:
         self.deltas: dict[int, Counters] = {}
         self.dropped: list[int] = []
         self.rows = 0
+        self.payload_bytes = 0
+        """In the log."""
         self.size = 0
         """Of its bytes."""
         self.stands_alone = False
@@ -87,14 +89,15 @@ class Entry:
         entry.session_states, entry.seen, entry.forgotten = batch.session_states, batch.seen, batch.forgotten
         entry.deltas = batch.deltas
         entry.rows, entry.stands_alone = batch.rows, batch.stands_alone
-        payloads = entry._place_appends(batch, segment, offset)
-        entry._place_others(batch, segment, offset + sum(map(len, payloads)), payloads)
+        payloads: list[bytes] = []
+        end = entry._place_appends(batch, segment, offset, payloads)
+        end = entry._place_others(batch, segment, end, payloads)
+        entry.payload_bytes = end - offset
         return entry, payloads
 
-    def _place_appends(self, batch: Batch, segment: int, offset: int) -> list[bytes]:
+    def _place_appends(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
         if len(batch.owners) > 1:
             batch.appends.sort(key=_key)  # those of one entity together: they are neighbours
-        payloads: list[bytes] = []
         runs = self.appends
         places: list[int] = []
         next_key = -1
@@ -109,9 +112,9 @@ class Entry:
             places.append(offset << LENGTH_BITS | length)
             payloads.append(payload)
             offset += length
-        return payloads
+        return offset
 
-    def _place_others(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> None:
+    def _place_others(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
         def place(payload: bytes) -> int:
             nonlocal offset
             placed = offset << LENGTH_BITS | len(payload)
@@ -132,6 +135,7 @@ class Entry:
             self.moves.append((key, before, segment, place(payload)))
         for key, data, before in batch.body_moves:
             self.body_moves.append((key, before, segment, place(data)))
+        return offset
 
     @classmethod
     def join(cls, entries: Iterable[Entry]) -> Entry:
@@ -167,11 +171,16 @@ class Entry:
                 joined.deltas[id] = _sum(joined.deltas[id], delta) if id in joined.deltas else delta
         if joined.removals and joined.appends:
             joined.appends = list(_without(joined.appends, list(runs_of(joined.removals))))
+        if joined.removals and joined.copies:
+            removed = set(joined.removals)
+            joined.copies = [copy for copy in joined.copies if copy[0] not in removed]
         return joined
 
     def to_bytes(self) -> bytes:
+        """As parameters, but that the places of appends are behind `bytes`: many numbers are shorter and quicker so."""
         parts = []
-        parameters = self.parameters()
+        parameters = self._parameters([(*run[:-1], len(run[-1])) for run in self.appends])
+        parameters["bytes"] += b"".join([pack(f"<{len(run[-1])}Q", *run[-1]) for run in self.appends])
         for section in SECTIONS:
             value = parameters[section]
             if value is None:
@@ -195,13 +204,23 @@ class Entry:
         `first_key` and `last_key` are the longest run of removals; each of the others is a JSON array, mostly of
         arrays, or None. What is bytes is told by at which byte of `bytes`, from 1, it begins, and how long it is.
         """
+        return self._parameters(self.appends)
+
+    def pieces(self, most: int) -> Iterator[dict[str, Any]]:
+        """Parameters of statements that do one after the other what this does, each with so many appends at most."""
+        pieces = list(_pieces(self.appends, most))
+        for appends in pieces[:-1]:
+            yield Entry()._parameters(appends)
+        yield self._parameters(pieces[-1])
+
+    def _parameters(self, appends: Iterable[tuple[int, Kind, int, Any]]) -> dict[str, Any]:
         row = _Row()
         row.put("entities", self.entities)
         row.put(
             "appends",
             [
                 (key, *kind[:5], *row.place(kind[5]), *row.place(kind[6]), segment, places)
-                for key, kind, segment, places in self.appends
+                for key, kind, segment, places in appends
             ],
         )
         row.put("bodies", [(key, *place) for key, place in self.bodies.items()])
@@ -300,7 +319,24 @@ def parameters_of(end: bytes) -> dict[str, Any]:
             parameters[section] = int(value) if section in _NUMBERS else value.decode()
     if begin != len(end):
         raise StoreError("A record of the log has another form than this Peeklock knows.")
+    if parameters["appends"] is not None:
+        _put_places(parameters)
     return parameters
+
+
+def _put_places(parameters: dict[str, Any]) -> None:
+    """Take the places from behind `bytes` to where they belong."""
+    runs = json.loads(parameters["appends"])
+    if isinstance(runs[0][-1], list):
+        return  # the first logs had them there
+    places = parameters["bytes"]
+    at = len(places) - 8 * sum(run[-1] for run in runs)
+    parameters["bytes"] = places[:at]
+    for run in runs:
+        count = run[-1]
+        run[-1] = unpack_from(f"<{count}Q", places, at)
+        at += 8 * count
+    parameters["appends"] = _encode(runs)
 
 
 def runs_of(keys: list[int]) -> Iterator[tuple[int, int]]:
@@ -365,6 +401,22 @@ def _without(appends: list[_Run], removed: list[tuple[int, int]]) -> Iterator[_R
             at += 1
         if begin <= last:
             yield begin, kind, segment, places[begin - first :]
+
+
+def _pieces(appends: list[_Run], most: int) -> Iterator[list[_Run]]:
+    """The same runs in several lists, none with more messages than so many; one at least."""
+    piece: list[_Run] = []
+    room = most
+    for first, kind, segment, places in appends:
+        at = 0
+        while len(places) - at > room:
+            piece.append((first + at, kind, segment, places[at : at + room]))
+            yield piece
+            at += room
+            piece, room = [], most
+        piece.append((first + at, kind, segment, places[at:] if at else places))
+        room -= len(places) - at
+    yield piece
 
 
 def _sum(one: Counters, other: Counters) -> Counters:

@@ -1,7 +1,8 @@
 """The index of the log: what was committed, in a SQLite file that answers questions.
 
-Entries are applied many at a time: when there are many, when they have waited a little, and before any question is
-answered. A message that was sent and settled by then never gets there.
+Entries are applied many at a time: when there are many, when they have waited for a while, and before any question is
+answered. A message that was sent and settled by then never gets there, and so costs the index nothing. What waits is
+memory, and time at the next start, which reads it from the log.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from .sqlite_entry import Entry
 from .sqlite_file import Synchronous, store_error
 from .sqlite_writer import Writer
 
-_MANY_ROWS: Final = 10_000
-_TOO_MANY_ROWS: Final = 20 * _MANY_ROWS
-"""So many keep the log waiting: they are memory."""
+_MANY_ROWS: Final = 100_000
+_MANY_BYTES: Final = 128 * 1024 * 1024
+"""Of payloads."""
+_TOO_MANY_ROWS: Final = 3 * _MANY_ROWS
+"""So many keep the log waiting."""
 _JOINED_BYTES: Final = 16 * 1024 * 1024
-_DELAY: Final = 0.2
+_PIECE_ROWS: Final = 10_000
+"""Messages that a statement takes: to write them down as its parameter keeps the interpreter from the event loop."""
+_DELAY: Final = 1.0
 """Seconds that entries wait at most."""
 _RETRY: Final = 1.0
 """Seconds after which what failed is tried again."""
@@ -44,6 +49,7 @@ class Index:
         self._synchronous: Synchronous = synchronous
         self._given: deque[tuple[Entry, Place]] = deque()
         self._given_rows = 0
+        self._given_bytes = 0
         self._waiting: list[tuple[Entry, Place]] = []
         """Taken from those given, and not applied yet."""
         self._since: float | None = None
@@ -51,15 +57,20 @@ class Index:
 
     def take(self, entry: Entry, place: Place) -> bool:
         """An entry of the log, which ends there; by the thread that writes it. Whether to wake the other."""
-        before = self._given_rows
-        self._given_rows = before + entry.rows + 1
+        had_many = self._are_many
+        self._given_rows += entry.rows + 1
+        self._given_bytes += entry.payload_bytes
         self._given.append((entry, place))
         if self._given_rows >= _TOO_MANY_ROWS and self.failure is None:
             self.room.clear()
         if self._since is None:
             self._since = monotonic()
             return True
-        return before < _MANY_ROWS <= self._given_rows
+        return self._are_many and not had_many
+
+    @property
+    def _are_many(self) -> bool:
+        return self._given_rows >= _MANY_ROWS or self._given_bytes >= _MANY_BYTES
 
     @property
     def patience(self) -> float | None:
@@ -72,14 +83,14 @@ class Index:
     def is_due(self) -> bool:
         if self._since is None or self.failure is not None:
             return False
-        return self._given_rows >= _MANY_ROWS or monotonic() >= self._since + _DELAY
+        return self._are_many or monotonic() >= self._since + _DELAY
 
     def catch_up(self) -> None:
         """Apply all that was given. StoreError when that failed; it stays."""
         if self._since is None:
             return
         # Before the entries are taken: what is given meanwhile sets them again.
-        self._since, self._given_rows = None, 0
+        self._since, self._given_rows, self._given_bytes = None, 0, 0
         while self._given:
             self._waiting.append(self._given.popleft())
         try:
@@ -102,10 +113,10 @@ class Index:
         through = self._waiting[-1][1]
         if self._synchronous == "normal":
             self._segments.sync(through.segment)
-        groups = _groups(entry for entry, _ in self._waiting)
-        self._writer.apply(
-            (Entry.join(each).parameters() if len(each) > 1 else each[0].parameters() for each in groups), through
+        entries = (
+            Entry.join(group) if len(group) > 1 else group[0] for group in _groups(entry for entry, _ in self._waiting)
         )
+        self._writer.apply((parameters for entry in entries for parameters in entry.pieces(_PIECE_ROWS)), through)
         self.applied = through
 
 
