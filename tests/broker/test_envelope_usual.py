@@ -44,11 +44,15 @@ MESSAGES = st.builds(
 )
 
 
-def by_scan(payload: bytes) -> Incoming | None:
+def fields(read: Incoming) -> list[Any]:
+    return [getattr(read, name) for name in Incoming.__slots__]
+
+
+def by_scan(payload: bytes) -> list[Any] | None:
     original = envelope._read_usual
     envelope._read_usual = lambda payload: None
     try:
-        return read_incoming(payload, False)
+        return fields(read_incoming(payload, False))
     except InvalidMessage:
         return None
     finally:
@@ -60,7 +64,7 @@ def test_a_message_that_is_read_the_short_way_reads_as_by_the_scan(message: Mess
     payload = message.encode()
     usual = envelope._read_usual(payload)
     if usual is not None:
-        assert usual == by_scan(payload)
+        assert fields(usual) == by_scan(payload)
 
 
 @given(MESSAGES, st.data())
@@ -70,7 +74,7 @@ def test_damaged_bytes_are_never_read_the_short_way_when_the_scan_refuses_them(m
     damaged = bytes(payload[: data.draw(st.integers(0, len(payload)))])
     usual = envelope._read_usual(damaged)
     if usual is not None:
-        assert usual == by_scan(damaged)
+        assert fields(usual) == by_scan(damaged)
 
 
 @pytest.mark.parametrize("size", [10, 1000])

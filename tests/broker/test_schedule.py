@@ -155,7 +155,8 @@ def test_a_time_to_live_beyond_all_times_lasts_until_the_end_of_time(after: int)
     world = World()
     forever = Properties(message_id="m", creation_time=0, absolute_expiry_time=(1 << 63) - 1)
     message = read_incoming(encoded("a", header=Header(ttl=0xFFFFFFFF), properties=forever), False)
-    world.queue().send([message._replace(scheduled_at=world.clock() + after)], ignore)
+    message.scheduled_at = world.clock() + after
+    world.queue().send([message], ignore)
     world.run()
     world.advance(after)
     assert Receiver(world, world.queue()).bodies == ["a"]

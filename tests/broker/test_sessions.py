@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
+from peeklock.broker.envelope import Incoming
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -722,7 +723,8 @@ def test_the_next_of_a_hundred_thousand_sessions_is_accepted_without_looking_at_
     store = FlakyStore()
     world = a_world(store)
     outcomes: list[BrokerError | None] = []
-    messages = [incoming("x", session_id="s")._replace(session_id=f"{number:06}") for number in range(many)]
+    bare = incoming("x", session_id="s").bare
+    messages = [Incoming(bare, None, None, f"{number:06}", None) for number in range(many)]
     for at in range(0, many, 1000):
         world.sessions().send(messages[at : at + 1000], outcomes.append)
     world.run()

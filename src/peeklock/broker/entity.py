@@ -282,7 +282,17 @@ class Entity:
             self.check_sending()
         self._check_room()
         self.accessed_at = now = self._agenda.now()
-        return [self._admit(message, now) for message in messages]
+        needs_session, default_ttl = self.definition.requires_session, self.definition.default_message_ttl_ms
+        admitted: list[StoredMessage] = []
+        for message in messages:
+            session_id = message.session_id
+            if session_id is None and needs_session:
+                raise SessionIdMissing(f"The entity '{self.path}' requires sessions: a message needs a session id.")
+            if message.scheduled_at is not None or message.ttl_ms is not None or default_ttl is not None:
+                admitted.append(self._admit_timed(message, now))
+            else:
+                admitted.append(StoredMessage(0, message.bare, now, None, 0, ACTIVE, session_id, None, message.annex))
+        return admitted
 
     def _check_room(self) -> None:
         if self.size_in_bytes + self._staged_bytes >= self._max_bytes:
@@ -314,15 +324,13 @@ class Entity:
             message.sequence_number = self._last_number
         return [message.sequence_number for message in messages]
 
-    def _admit(self, incoming: Incoming, now: int) -> StoredMessage:
-        bare, annex, ttl, session_id, scheduled_at = incoming
-        if session_id is None and self.definition.requires_session:
-            raise SessionIdMissing(f"The entity '{self.path}' requires sessions: a message needs a session id.")
+    def _admit_timed(self, incoming: Incoming, now: int) -> StoredMessage:
+        annex, ttl, scheduled_at = incoming.annex, incoming.ttl_ms, incoming.scheduled_at
         if scheduled_at is not None and scheduled_at > now:
             if ttl is not None:
                 annex = Annex.decode(annex)._replace(ttl_ms=ttl).encode()
-            return StoredMessage(0, bare, now, None, 0, SCHEDULED, session_id, scheduled_at, annex)
-        return self._active(bare, annex, ttl, session_id, now)
+            return StoredMessage(0, incoming.bare, now, None, 0, SCHEDULED, incoming.session_id, scheduled_at, annex)
+        return self._active(incoming.bare, annex, ttl, incoming.session_id, now)
 
     def _active(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int

@@ -8,7 +8,6 @@ them cannot be built again for a delivery, which is `heads`' business, is the me
 from __future__ import annotations
 
 import random
-import struct
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -66,7 +65,6 @@ _HEADER_START: Final = bytes((0x00, 0x53, HEADER, 0xC0))
 _PROPERTIES_START: Final = bytes((0x00, 0x53, PROPERTIES, 0xC0))
 _DATA_START: Final = bytes((0x00, 0x53, DATA, 0xA0))
 _LONG_DATA_START: Final = bytes((0x00, 0x53, DATA, 0xB0))
-_uint_at: Final = struct.Struct(">I").unpack_from
 
 
 class Annex(NamedTuple):
@@ -98,14 +96,19 @@ class Annex(NamedTuple):
 _EMPTY_ANNEX: Final = Annex()
 
 
-class Incoming(NamedTuple):
+class Incoming:
     """A message as a sender gave it."""
 
-    bare: bytes
-    annex: bytes | None
-    ttl_ms: int | None
-    session_id: str | None
-    scheduled_at: int | None
+    __slots__ = ("annex", "bare", "scheduled_at", "session_id", "ttl_ms")
+
+    def __init__(
+        self, bare: bytes, annex: bytes | None, ttl_ms: int | None, session_id: str | None, scheduled_at: int | None
+    ) -> None:
+        self.bare = bare
+        self.annex = annex
+        self.ttl_ms = ttl_ms
+        self.session_id = session_id
+        self.scheduled_at = scheduled_at
 
 
 def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
@@ -147,19 +150,20 @@ def _read_usual(payload: bytes) -> Incoming | None:
     try:
         at = 0
         ttl_ms = None
-        if payload[:4] == _HEADER_START:
+        if payload[2] == HEADER and payload[:4] == _HEADER_START:
             at = 5 + payload[4]
             priority, ttl_ms = _read_header(payload[3:at])
             if priority is not None or ttl_ms == UINT_MAX:
                 return None
         # A size, a count that is not 0, and a first field that is not null: there is an id.
-        if payload[at : at + 4] != _PROPERTIES_START or not payload[at + 5] or payload[at + 6] == 0x40:
+        id_code = payload[at + 6]
+        if payload[at : at + 4] != _PROPERTIES_START or not payload[at + 5] or id_code == 0x40:
             return None
         # A string that may be too long for an id is for the scan to measure.
-        if payload[at + 6] == 0xB1 or (payload[at + 6] == 0xA1 and payload[at + 7] > MAX_ID_LENGTH):
+        if id_code == 0xB1 or (id_code == 0xA1 and payload[at + 7] > MAX_ID_LENGTH):
             return None
         end = _data_end(payload, at + 5 + payload[at + 4])
-    except (IndexError, struct.error, DecodeError):
+    except (IndexError, DecodeError):
         return None  # the scan says what is wrong with it
     if end != len(payload):
         return None
@@ -170,8 +174,7 @@ def _data_end(data: bytes, at: int) -> int:
     """Where the data section at this place ends; -1 when there is none."""
     start = data[at : at + 4]
     if start == _LONG_DATA_START and len(data) >= at + 8:
-        end: int = at + 8 + _uint_at(data, at + 4)[0]
-        return end
+        return at + 8 + (data[at + 4] << 24 | data[at + 5] << 16 | data[at + 6] << 8 | data[at + 7])
     if start == _DATA_START and len(data) > at + 4:
         return at + 5 + data[at + 4]
     return -1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from peeklock.amqp.errors import Condition
-from peeklock.amqp.fast import TransferEncoder, TransferFields
+from peeklock.amqp.fast import TransferEncoder, TransferForm
 from peeklock.amqp.performatives import Attach, Detach, Error, Flow, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.errors import DetachLink
@@ -249,8 +249,8 @@ class Receiver(Link):
         self.delivery_count = 0
         self.drain = False
         self.max_message_size = 0
-        self.partial: TransferFields | None = None
-        """The first frame of a delivery that is not whole yet."""
+        self.partial: tuple[int, bytes, TransferForm] | None = None
+        """Id, tag and what followed them in the first frame of a delivery that is not whole yet."""
         self._parts: list[bytes] = []
         self._size = 0
         self._held = 0
@@ -280,44 +280,44 @@ class Receiver(Link):
             if self.credit <= 0:
                 self.drain = False
 
-    def on_transfer(self, fields: TransferFields, data: bytes, end: int) -> IncomingDelivery | None:
+    def on_transfer(
+        self, delivery_id: int | None, tag: bytes | None, form: TransferForm, part: bytes
+    ) -> IncomingDelivery | None:
         """Take one frame of a delivery in several; returns the delivery when it is whole."""
         first = self.partial
         if first is None:
-            if fields.delivery_id is None or fields.delivery_tag is None:
+            if delivery_id is None or tag is None:
                 raise DetachLink(
                     Condition.INVALID_FIELD, "the first transfer of a delivery needs delivery-id and delivery-tag"
                 )
             self.credit -= 1
             self.delivery_count = (self.delivery_count + 1) & SERIAL_MASK
-            first = self.partial = fields
-        elif fields.delivery_id is not None and fields.delivery_id != first.delivery_id:
+            first = self.partial = (delivery_id, tag, form)
+        elif delivery_id is not None and delivery_id != first[0]:
             raise DetachLink(
-                Condition.INVALID_FIELD,
-                f"delivery {fields.delivery_id} started before delivery {first.delivery_id} was whole",
+                Condition.INVALID_FIELD, f"delivery {delivery_id} started before delivery {first[0]} was whole"
             )
-        if fields.aborted:
+        if form.aborted:
             self.forget_partial()
             return None
-        self._size += end - fields.payload_at
+        self._size += len(part)
         oversize = 0 < self.max_message_size < self._size
         if oversize:
             self._let_go()  # too large already: count on, keep nothing
-        elif fields.payload_at < end:
-            self._keep(data[fields.payload_at : end])
-        if fields.more:
+        elif part:
+            self._keep(part)
+        if form.more:
             return None
         payload = b"".join(self._parts)
         self.forget_partial()
-        assert first.delivery_id is not None
-        assert first.delivery_tag is not None
+        first_id, first_tag, first_form = first
         return IncomingDelivery(
             self,
-            first.delivery_id,
-            first.delivery_tag,
-            first.message_format or 0,
-            bool(first.settled or fields.settled),
-            first.state if fields.state is None else fields.state,
+            first_id,
+            first_tag,
+            first_form.message_format or 0,
+            bool(first_form.settled or form.settled),
+            first_form.state if form.state is None else form.state,
             payload,
             oversize,
         )

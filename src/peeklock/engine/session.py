@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.fast import (
-    TransferFields,
+    TransferForm,
     declared_disposition,
     declared_transfer,
     decode_disposition,
@@ -311,17 +311,18 @@ class Session:
 
     def on_transfer(self, data: bytes, at: int, end: int) -> None:
         """Take the transfer at `at` in a frame that ends at `end`."""
-        fields = decode_transfer(data, at, end) or declared_transfer(data, at, end)
+        handle, delivery_id, tag, form, payload_at = decode_transfer(data, at, end)
+        if form is None:
+            handle, delivery_id, tag, form, payload_at = declared_transfer(data, at, end)
         self.next_incoming_id = (self.next_incoming_id + 1) & SERIAL_MASK
         if self.next_incoming_id == self._renew_at:
             self.send_flow()
-        handle, delivery_id, tag, message_format, settled, more, state, aborted, payload_at = fields
         link = self._receiving.get(handle)
         if link is None:
             self._on_errant_transfer(handle)
             return
-        if more or aborted or link.partial is not None or delivery_id is None or tag is None:
-            self._on_partial_transfer(link, fields, data, end)
+        if form.more or form.aborted or link.partial is not None or delivery_id is None or tag is None:
+            self._on_partial_transfer(link, delivery_id, tag, form, data[payload_at:end])
             return
         link.credit -= 1
         link.delivery_count = (link.delivery_count + 1) & SERIAL_MASK
@@ -330,13 +331,13 @@ class Session:
             link,
             delivery_id,
             tag,
-            message_format or 0,
-            settled or False,
-            state,
+            form.message_format or 0,
+            form.settled or False,
+            form.state,
             b"" if oversize else data[payload_at:end],
             oversize,
         )
-        if not settled:
+        if not form.settled:
             self._hold(delivery)
         self.connection.events.append(delivery)
 
@@ -381,9 +382,11 @@ class Session:
             )
         unsettled[delivery.delivery_id] = delivery
 
-    def _on_partial_transfer(self, link: Receiver, fields: TransferFields, data: bytes, end: int) -> None:
+    def _on_partial_transfer(
+        self, link: Receiver, delivery_id: int | None, tag: bytes | None, form: TransferForm, part: bytes
+    ) -> None:
         try:
-            delivery = link.on_transfer(fields, data, end)
+            delivery = link.on_transfer(delivery_id, tag, form, part)
         except DetachLink as failure:
             self._detach(link, failure)
             return

@@ -195,7 +195,7 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
     incoming = read_incoming(encoded, call.entity.reads_session_ids)
     if incoming.session_id is None and values["session-id"] is not None and call.entity.reads_session_ids:
         bare = with_session_id(incoming.bare, values["session-id"])
-        incoming = incoming._replace(bare=bare, session_id=values["session-id"])
+        incoming.bare, incoming.session_id = bare, values["session-id"]
     return incoming
 
 
