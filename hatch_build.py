@@ -19,7 +19,7 @@ class Compile(BuildHookInterface[Any]):
         return self.target_name == "wheel" and os.environ.get("PEEKLOCK_COMPILE") == "1"
 
     def dependencies(self) -> list[str]:
-        return ["mypy[mypyc]>=1.19,<3", "setuptools>=77"] if self._wanted else []
+        return ["mypy[mypyc]>=2.4,<3", "setuptools>=77"] if self._wanted else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if not self._wanted or version == "editable":

@@ -206,6 +206,14 @@ def test_a_transfer_is_written_alike_on_both_paths(
     assert encoder.overhead == len(frame) - len(payload)
 
 
+@pytest.mark.parametrize("delivery_id", [0, 1, 255])
+def test_a_low_delivery_id_may_be_written_with_four_octets(delivery_id: int) -> None:
+    frame = TransferEncoder(3, 7).encode(delivery_id, bytes(16), False, 5) + b"hello"
+    assert int.from_bytes(frame[:4]) == len(frame)
+    transfer = Transfer(handle=7, delivery_id=delivery_id, delivery_tag=bytes(16), message_format=0, settled=False)
+    assert declared(frame, 8, len(frame)) == expected_transfer(transfer, len(frame) - 5)
+
+
 # --- disposition ---
 
 

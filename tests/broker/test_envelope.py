@@ -380,9 +380,10 @@ UNREADABLE = b"\x00\x53\x73\xc0\x05\x01\xa1\x10ab"
 """Properties with one field, which says that it is longer than they are."""
 
 
-def test_properties_that_nobody_can_read_are_no_obstacle() -> None:
+def test_properties_that_nobody_can_read_are_refused_and_no_obstacle_in_what_is_kept() -> None:
     bare = UNREADABLE + BODY
-    assert read_incoming(bare, False).bare == bare
+    with pytest.raises(InvalidMessage):
+        read_incoming(bare, False)
     assert stamp_expiry(bare, 0, 1000) == bare
     assert session_id_of(bare) is None
     assert session_of(bare) == b""

@@ -44,7 +44,7 @@ MESSAGES = st.builds(
 )
 
 
-def fields(read: Incoming) -> list[Any]:
+def fields_of(read: Incoming) -> list[Any]:
     return [getattr(read, name) for name in Incoming.__slots__]
 
 
@@ -52,7 +52,7 @@ def by_scan(payload: bytes) -> list[Any] | None:
     original = envelope._read_usual
     envelope._read_usual = lambda payload: None
     try:
-        return fields(read_incoming(payload, False))
+        return fields_of(read_incoming(payload, False))
     except InvalidMessage:
         return None
     finally:
@@ -64,7 +64,7 @@ def test_a_message_that_is_read_the_short_way_reads_as_by_the_scan(message: Mess
     payload = message.encode()
     usual = envelope._read_usual(payload)
     if usual is not None:
-        assert fields(usual) == by_scan(payload)
+        assert fields_of(usual) == by_scan(payload)
 
 
 @given(MESSAGES, st.data())
@@ -74,7 +74,37 @@ def test_damaged_bytes_are_never_read_the_short_way_when_the_scan_refuses_them(m
     damaged = bytes(payload[: data.draw(st.integers(0, len(payload)))])
     usual = envelope._read_usual(damaged)
     if usual is not None:
-        assert fields(usual) == by_scan(damaged)
+        assert fields_of(usual) == by_scan(damaged)
+
+
+@pytest.mark.parametrize(
+    ("count", "fields"),
+    [
+        (1, b"\xa1\x02\xff\xfe"),
+        (1, b"\xa1\x20ab"),
+        (3, b"\xa1\x02ab"),
+        (2, b"\xa1\x02ab\xa1\x05x"),
+        (2, b"\xa1\x02ab\x01"),
+        (1, b"\x00\x14\x01"),
+        (1, b"\x01"),
+        (1, b"\x98" + bytes(5)),
+        (1, b"\x81" + bytes(7)),
+    ],
+)
+def test_broken_properties_are_left_to_the_scan_which_refuses_them(count: int, fields: bytes) -> None:
+    payload = b"\x00\x53\x73\xc0" + bytes((len(fields) + 1, count)) + fields + b"\x00\x53\x75\xa0\x01x"
+    assert envelope._read_usual(payload) is None
+    assert by_scan(payload) is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("code", range(256))
+def test_a_field_of_any_kind_reads_as_by_the_scan(code: int, count: int) -> None:
+    fields = b"\xa1\x01a" * (count - 1) + bytes((code, 4)) + bytes(30)
+    payload = b"\x00\x53\x73\xc0" + bytes((len(fields) + 1, count)) + fields + b"\x00\x53\x75\xa0\x01x"
+    usual = envelope._read_usual(payload)
+    if usual is not None:
+        assert fields_of(usual) == by_scan(payload)
 
 
 @pytest.mark.parametrize("size", [10, 1000])

@@ -291,7 +291,7 @@ class TransferEncoder:
         """How much larger a frame is than its payload."""
 
     def encode(self, delivery_id: int, tag: bytes, settled: bool, payload_size: int) -> bytes:
-        """The frame up to its payload, for a tag of 16 bytes and a delivery-id above 255."""
+        """The frame up to its payload, for a tag of 16 bytes. A delivery-id has four octets here, however low it is."""
         return self._pack(
             self.overhead + payload_size, self._prefix, delivery_id, b"\xa0\x10", tag, _AFTER_TAG[settled]
         )

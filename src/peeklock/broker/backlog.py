@@ -12,21 +12,24 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from operator import attrgetter
+from typing import Final
 
 from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
 FIRST_PAGE_MESSAGES = 128
-"""Pages grow from here: most that accept a session take a few messages of it and leave."""
+"""Pages grow from here: most that accept a session take a few messages of it and leave. Where many are in memory the
+next page is as long."""
 PAGE_MESSAGES = 2048
 PAGE_BYTES = 4 * 1024 * 1024
-LOW_MESSAGES = 4096
-"""Below this many in memory the next page is read, so that it is there when the window runs out. Pages that are still
-growing are half used by then."""
+LOW_MESSAGES = 16_384
+"""Below this many in memory the next page is read, so that it is there when the window runs out: the store may have to
+see to what was committed lately first. Pages that are still growing are half used by then."""
 LOW_BYTES = 8 * 1024 * 1024
+"""Also below this, or half of what is left of the memory that all windows share, if that is more."""
 WINDOW_MESSAGES = 50_000
-OBJECT_BYTES = 300
+OBJECT_BYTES: Final = 300
 """What a message costs in memory beside its payload, about."""
 
 
@@ -183,10 +186,10 @@ class Backlog:
         """Read the next page, unless there is none or the window is full enough."""
         if self._loading or self.held or self._through == self._tail:
             return
-        if self._ready and self._bytes > LOW_BYTES:
+        if self._ready and self._bytes > max(LOW_BYTES, (self._budget.limit - self._budget.used) // 2):
             return
         self._loading = True
-        through, limit = self._tail, self._limit
+        through, limit = self._tail, min(max(self._limit, len(self._ready)), PAGE_MESSAGES)
         wanted = Range(
             entity=self._entity,
             after=self._through,

@@ -45,7 +45,7 @@ Done = Callable[[BrokerError | None], None]
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
 
-_pack_tag: Final = struct.Struct(">IQ").pack
+_pack_tag: Final = struct.Struct(">4sIQ").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Entity:
         self._watch_numbers = count()
         # Tags of one boot never meet those of another, so a token from before a restart is not valid by chance.
         self._tag_prefix = os.urandom(4)
-        self._tag_numbers = count(int.from_bytes(os.urandom(3)))
+        self._tag_number = int.from_bytes(os.urandom(3))
 
     @property
     def is_dead_letter_queue(self) -> bool:
@@ -398,7 +398,8 @@ class Entity:
 
     def _make_lock(self, message: StoredMessage, expires_at: int, session: Any = None) -> Lock:
         number = message.sequence_number
-        tag = self._tag_prefix + _pack_tag(next(self._tag_numbers) & 0xFFFFFFFF, number)
+        self._tag_number = self._tag_number + 1 & 0xFFFFFFFF
+        tag = _pack_tag(self._tag_prefix, self._tag_number, number)
         lock = self._locks[number] = Lock(message, tag, expires_at, session)
         return lock
 

@@ -64,6 +64,18 @@ _OURS = {
 _HEADER_START: Final = bytes((0x00, 0x53, HEADER, 0xC0))
 _PROPERTIES_START: Final = bytes((0x00, 0x53, PROPERTIES, 0xC0))
 _DATA_START: Final = bytes((0x00, 0x53, DATA, 0xA0))
+_SIZED: Final = 255
+_USUAL: Final = (
+    (1, (0x40, 0x41, 0x42, 0x43, 0x44, 0x45)),
+    (2, (0x50, 0x51, 0x52, 0x53, 0x54, 0x55)),
+    (3, (0x60, 0x61)),
+    (5, (0x70, 0x71, 0x72)),
+    (9, (0x80, 0x81, 0x82, 0x83)),
+    (17, (0x98,)),
+    (_SIZED, (0xA0, 0xA1, 0xA3)),
+)
+_WIDTHS: Final = bytes(sum(width for width, codes in _USUAL if code in codes) for code in range(256))
+"""Octets of a value with this constructor; `_SIZED`: the next one says how many follow; 0: it is none of the usual."""
 _LONG_DATA_START: Final = bytes((0x00, 0x53, DATA, 0xB0))
 
 
@@ -159,10 +171,21 @@ def _read_usual(payload: bytes) -> Incoming | None:
         id_code = payload[at + 6]
         if payload[at : at + 4] != _PROPERTIES_START or not payload[at + 5] or id_code == 0x40:
             return None
-        # A string that may be too long for an id is for the scan to measure.
-        if id_code == 0xB1 or (id_code == 0xA1 and payload[at + 7] > MAX_ID_LENGTH):
+        if id_code > 0xA0:
+            id_end = at + 8 + payload[at + 7]
+            # A text that may be too long for an id is for the scan to measure, and to read.
+            if id_end > at + 8 + MAX_ID_LENGTH or not payload[at + 8 : id_end].isascii():
+                return None
+        behind = at + 5 + payload[at + 4]
+        field_at = at + 6
+        for _ in range(payload[at + 5]):
+            width = _WIDTHS[payload[field_at]]
+            if not width:
+                return None
+            field_at += 2 + payload[field_at + 1] if width == _SIZED else width
+        if field_at > behind:
             return None
-        end = _data_end(payload, at + 5 + payload[at + 4])
+        end = _data_end(payload, behind)
     except (IndexError, DecodeError):
         return None  # the scan says what is wrong with it
     if end != len(payload):

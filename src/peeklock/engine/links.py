@@ -6,8 +6,7 @@ are for is the owner's business: it hangs on `link.node`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.fast import TransferEncoder, TransferForm
@@ -21,7 +20,9 @@ from peeklock.engine.states import LINK, LinkInput, LinkState, step
 if TYPE_CHECKING:
     from peeklock.engine.session import Session
 
-MAX_UNSETTLED = 65536
+_ATTACHED: Final = LinkState.ATTACHED
+
+MAX_UNSETTLED: Final = 65536
 """Deliveries one link may have in the air; beyond them nothing is sent, whatever the credit says."""
 MAX_PARTIAL_BYTES = 128 * 1024 * 1024
 """Of messages that are not whole yet, on all links of a connection: whoever begins more of them loses the link."""
@@ -142,16 +143,13 @@ class Sender(Link):
     def ready(self) -> bool:
         """Whether a message may go out now and will not wait in our own buffers."""
         return (
-            self.credit > 0
-            and self.state is LinkState.ATTACHED
-            and self.unsettled < MAX_UNSETTLED
-            and self.session.can_send()
+            self.credit > 0 and self.state is _ATTACHED and self.unsettled < MAX_UNSETTLED and self.session.can_send()
         )
 
     def send(
         self,
         tag: bytes,
-        parts: Sequence[bytes],
+        parts: tuple[bytes, ...],
         *,
         settled: bool = False,
         context: Any = None,
@@ -169,8 +167,7 @@ class Sender(Link):
             size += len(part)
         encoder = self._encoder
         if (
-            delivery_id > 255
-            and len(tag) == 16
+            len(tag) == 16
             and not message_format
             and state is None
             and size + encoder.overhead <= session.max_frame_size

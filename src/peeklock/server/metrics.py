@@ -11,7 +11,7 @@ import resource
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
@@ -26,7 +26,7 @@ from peeklock.broker.definitions import QueueDefinition, TopicDefinition
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.server.loopback import is_loopback
-from peeklock.store.base import Changes, Committed, Store, StoredMessage, StoreError
+from peeklock.store.base import Changes, Committed, Store, StoreError
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -63,9 +63,9 @@ class Metrics:
             self.failed_commits += 1
             return
         self.stored += len(changes.appends)
-        self.stored_bytes += _size(changes.appends)
+        self.stored_bytes += changes.appended_bytes
         self.removed += len(changes.removals)
-        self.removed_bytes += _size(changes.removals)
+        self.removed_bytes += changes.removed_bytes
 
     def lines(self) -> Iterator[str]:
         yield from _head("peeklock_build_info", "gauge", "The version that runs.")
@@ -162,10 +162,6 @@ def resident_memory() -> int:
     except (OSError, ValueError, IndexError):
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _size(messages: Iterable[tuple[int, StoredMessage]]) -> int:
-    return sum([len(message.payload) if message.body is None else message.size for _, message in messages])
 
 
 async def _entities(namespace: Namespace) -> list[str]:

@@ -14,18 +14,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from .bodies import Body as Body
+from .compiler import mypyc_attr
 
-ACTIVE, DEFERRED, SCHEDULED = 0, 1, 2
+ACTIVE: Final = 0
+DEFERRED: Final = 1
+SCHEDULED: Final = 2
 """The state of a stored message, with the numbers of `x-opt-message-state`."""
 
+SEEN_KEY_BYTES: Final = 16
 
-SEEN_KEY_BYTES = 16
-
-
-MAX_ENTITY = (1 << 19) - 1
+MAX_ENTITY: Final = (1 << 19) - 1
 """The highest number an entity may have."""
 
 
@@ -41,6 +42,7 @@ class StoreHeld(StoreError):
     """Another running broker holds this store."""
 
 
+@mypyc_attr(acyclic=True)  # there are many, and it is of no use to look for cycles among them
 class StoredMessage:
     """One message of one entity. Times are Unix milliseconds."""
 
@@ -170,6 +172,14 @@ class Changes:
             or self.dropped_entities
         )
 
+    @property
+    def appended_bytes(self) -> int:
+        return _size(self.appends)
+
+    @property
+    def removed_bytes(self) -> int:
+        return _size(self.removals)
+
     def check_seen(self) -> None:
         """StoreError for a key that is of another length, or a time that is not of 44 bits."""
         for _, key, at in self.seen:
@@ -292,3 +302,10 @@ class Store(Protocol):
     def close(self) -> None:
         """Finish the commits handed over, run their callbacks, and let go. Blocks; may be called twice."""
         ...
+
+
+def _size(messages: list[tuple[int, StoredMessage]]) -> int:
+    size = 0
+    for _, message in messages:
+        size += len(message.payload) if message.body is None else message.size
+    return size

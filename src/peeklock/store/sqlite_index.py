@@ -27,7 +27,7 @@ _TOO_MANY_ROWS: Final = 3 * _MANY_ROWS
 _JOINED_BYTES: Final = 16 * 1024 * 1024
 _PIECE_ROWS: Final = 10_000
 """Messages that a statement takes: to write them down as its parameter keeps the interpreter from the event loop."""
-_DELAY: Final = 1.0
+_DELAY: Final = 5.0
 """Seconds that entries wait at most."""
 _RETRY: Final = 1.0
 """Seconds after which what failed is tried again."""
