@@ -28,7 +28,7 @@ LOW_MESSAGES = 16_384
 see to what was committed lately first. Pages that are still growing are half used by then."""
 LOW_BYTES = 8 * 1024 * 1024
 """Also below this, or half of what is left of the memory that all windows share, if that is more."""
-WINDOW_MESSAGES = 50_000
+WINDOW_MESSAGES = 100_000
 OBJECT_BYTES: Final = 300
 """What a message costs in memory beside its payload, about."""
 
@@ -46,7 +46,7 @@ class Budget:
 
     __slots__ = ("limit", "used")
 
-    def __init__(self, limit: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, limit: int = 128 * 1024 * 1024) -> None:
         self.limit = limit
         self.used = 0
 
