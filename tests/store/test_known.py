@@ -69,9 +69,10 @@ def test_a_number_twice_in_one_commit_is_refused(numbers: list[int], shared: lis
 def test_numbers_that_do_not_rise_but_are_new_are_taken_once_the_index_was_asked() -> None:
     asked = Asked(3, 10)
     asked.append(4, 5)
-    asked.append(15, 13, 12)
+    asked.append(15, 13, 12)  # all beyond what was known
+    asked.append(14, 11)
     asked.append(20, shared=[18])
-    assert [sorted(question) for question in asked.questions] == [[4, 5], [12, 13], [18]]
+    assert [sorted(question) for question in asked.questions] == [[4, 5], [11, 14], [18]]
     with pytest.raises(StoreError):
         asked.append(2, 3)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from .base import MAX_ENTITY, Changes, Counters, StoredEntity, StoredMessage, StoreError
+from .base import ACTIVE, MAX_ENTITY, Changes, Counters, StoredEntity, StoredMessage, StoreError
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
 
 Changed = tuple[int, int, int, int | None, int | None]
@@ -24,8 +24,8 @@ class Batch:
         self.entities = [_entity_row(entity) for entity in changes.entities.values()]
         self.owners = {id for id, _ in changes.appends}
         """Entities that are appended to, which must exist."""
-        self.appends: list[tuple[int, bytes, Kind]] = []
-        """Those without a body."""
+        self.appends: list[tuple[int, Kind, list[bytes]]] = []
+        """Those without a body, as runs of neighbours that are alike: the first key, columns, payloads."""
         self.copies: list[tuple[int, bytes, Kind, int]] = []
         """Those with one: its key comes last."""
         self.bodies: dict[int, bytes] = {}
@@ -71,33 +71,44 @@ class Batch:
 
     def _append(self, appends: list[tuple[int, StoredMessage]]) -> None:
         size = 0
+        runs: dict[int, _Run] = {}
+        """By entity: the last one."""
+        run = _Run()
+        owner = 0
         for id, message in appends:
             number = message.sequence_number
             if not 0 < number <= MAX_NUMBER:
                 raise StoreError(f"The sequence number {number} is not between 1 and {MAX_NUMBER}.")
-            key = id << NUMBER_BITS | number
-            payload, annex, body = message.payload, message.annex, message.body
+            if id != owner:
+                owner = id
+                last = runs.get(id)
+                if last is None:
+                    last = runs[id] = _Run()
+                run = last
+            payload = message.payload
             size += len(payload)
+            if number == run.next_number and message.enqueued_at == run.plain_at and _is_plain(message):
+                run.payloads.append(payload)
+                run.next_number = number + 1
+                continue
+            key = id << NUMBER_BITS | number
+            annex, body = message.annex, message.body
             # As bytes: in SQLite's JSON a string ends at its first NUL.
             session_id = None if message.session_id is None else message.session_id.encode()
-            if annex is not None or session_id is not None:
-                size += len(session_id or b"") + len(annex or b"")
-            kind = (
-                message.state,
-                message.delivery_count,
-                message.enqueued_at,
-                message.expires_at,
-                message.due_at,
-                session_id,
-                annex,
-            )
-            if body is None:
-                self.appends.append((key, payload, kind))
-            else:
+            size += len(session_id or b"") + len(annex or b"")
+            kind = (*_changed(message), session_id, annex)
+            if body is not None:
                 self.copies.append((key, payload, kind, body.key))
                 if body.key not in self.bodies:
                     self.bodies[body.key] = body.data
                     size += len(body.data)
+                continue
+            if number != run.next_number or kind != run.kind:
+                run.kind, run.payloads = kind, []
+                run.plain_at = message.enqueued_at if _is_plain(message) else -1
+                self.appends.append((key, kind, run.payloads))
+            run.payloads.append(payload)
+            run.next_number = number + 1
         self.size += size
 
     def _update(self, key: int, changed: Changed) -> None:
@@ -120,8 +131,10 @@ class Batch:
 
     @property
     def rows(self) -> int:
-        appends = len(self.appends) + len(self.copies) + len(self.bodies)
-        messages = appends + len(self.updates) + len(self.rewrites) + len(self.removals)
+        appended = sum([len(payloads) for _, _, payloads in self.appends])
+        messages = (
+            appended + len(self.copies) + len(self.bodies) + len(self.updates) + len(self.rewrites) + len(self.removals)
+        )
         return messages + len(self.moves) + len(self.body_moves) + len(self.session_states) + len(self.seen)
 
     @property
@@ -134,6 +147,30 @@ class Batch:
     def stands_alone(self) -> bool:
         """Entities come and go seldom; alone, nothing that a later commit does can come before it."""
         return bool(self.entities or self.dropped)
+
+
+class _Run:
+    """Messages of one entity in the making of a run."""
+
+    def __init__(self) -> None:
+        self.next_number = 0
+        self.kind: Kind | None = None
+        self.plain_at = -1
+        """When they were enqueued, if they are plain."""
+        self.payloads: list[bytes] = []
+
+
+def _is_plain(message: StoredMessage) -> bool:
+    """As nearly all are: two of them differ by when they were enqueued and by their payload, and nothing else."""
+    return (
+        message.state == ACTIVE
+        and not message.delivery_count
+        and message.expires_at is None
+        and message.due_at is None
+        and message.session_id is None
+        and message.annex is None
+        and message.body is None
+    )
 
 
 def counter_row(of: Counters) -> tuple[int, int, int, int, int]:

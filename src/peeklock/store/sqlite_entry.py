@@ -96,22 +96,14 @@ class Entry:
         return entry, payloads
 
     def _place_appends(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
-        if len(batch.owners) > 1:
-            batch.appends.sort(key=_key)  # those of one entity together: they are neighbours
-        runs = self.appends
-        places: list[int] = []
-        next_key = -1
-        kind_of_run: Kind | None = None
-        for key, payload, kind in batch.appends:
-            if key != next_key or kind != kind_of_run:
-                kind_of_run = kind
-                places = []
-                runs.append((key, kind, segment, places))
-            next_key = key + 1
-            length = len(payload)
-            places.append(offset << LENGTH_BITS | length)
-            payloads.append(payload)
-            offset += length
+        for key, kind, of_run in sorted(batch.appends, key=_first_key):
+            places: list[int] = []
+            for payload in of_run:
+                length = len(payload)
+                places.append(offset << LENGTH_BITS | length)
+                offset += length
+            payloads += of_run
+            self.appends.append((key, kind, segment, places))
         return offset
 
     def _place_others(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
@@ -379,8 +371,8 @@ class _Row:
         return self.sections
 
 
-def _key(append: tuple[int, bytes, Kind]) -> int:
-    return append[0]
+def _first_key(run: tuple[int, Kind, list[bytes]]) -> int:
+    return run[0]
 
 
 def _without(appends: list[_Run], removed: list[tuple[int, int]]) -> Iterator[_Run]:

@@ -56,7 +56,9 @@ class Known:
     def _check_doubtful(self, batch: Batch, doubtful: list[int], is_alone: bool) -> None:
         """Numbers mostly rise; those that do not may be new all the same. Of what is written together with this the
         index does not know yet."""
-        keys = [key for key, *_ in batch.appends] + [key for key, *_ in batch.copies]
+        keys = [key for key, *_ in batch.copies]
+        for first, _, payloads in batch.appends:
+            keys += range(first, first + len(payloads))
         if len(set(keys)) < len(keys) or not is_alone or self._are_taken(doubtful):
             numbers = ", ".join(str(key & MAX_NUMBER) for key in doubtful[:3])
             raise StoreError(f"A message was appended with a number that another has: among {numbers}.")
