@@ -199,6 +199,23 @@ def test_a_receiver_that_does_not_read_gets_no_more_and_the_others_go_on(start_b
     assert body_of(deaf.receive(1)[0]) == b"one more"
 
 
+def test_a_receiver_that_does_not_read_is_not_given_all_it_may_have_in_one_turn(start_broker: StartBroker) -> None:
+    broker = start_broker(data=None, limits=SMALL)
+    port = broker.broker.port
+    sender = RawClient.opened(port)
+    link = sender.sender()
+    for _ in range(100):
+        sender.send(link, *(bytes(10_000) for _ in range(40)))
+    deaf = RawClient.opened(port)
+    deaf.receiver(credit=4000)
+    shell = shell_of(broker, ReceivingNode)
+    eventually(lambda: broker.call(lambda: shell.connection.congested))
+    taken = broker.call(lambda: delivered_to(shell))
+    assert taken < 4000
+    assert len(deaf.receive(4000)) == 4000
+    assert broker.call(lambda: delivered_to(shell)) == 4000
+
+
 def test_a_client_that_asks_and_never_reads_the_answers_is_not_read(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     stream = dial(broker.broker.port, receive_buffer=4096)

@@ -42,7 +42,7 @@ LONGEST_WAIT: Final = 10.0
 SWITCH_INTERVAL: Final = 0.0001
 """The writer thread must not wait long for the interpreter while the loop is busy (docs/benchmarks.md)."""
 
-COLLECTION_THRESHOLDS: Final = (50_000, 20, 100)
+COLLECTION_THRESHOLDS: Final = (200_000, 20, 100)
 """Messages come and go by the thousand and hold no cycles; looking at every 700 costs a quarter of the time."""
 
 

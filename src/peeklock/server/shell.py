@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 MAX_FRAME_SIZE: Final = 262144
 FAILED: Final = Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log.")
+MUCH: Final = 600
+"""Pieces to be written: about 200 messages."""
 
 
 class ByteTransport(Protocol):
@@ -90,10 +92,13 @@ class Shell:
             self._tick_later()
 
     def wake(self) -> None:
-        """Write what there is to write at the end of this turn."""
+        """Write what there is to write at the end of this turn; what is much, now: it is in the processor's cache, and
+        the client need not wait for the rest."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._guarded, self._flush)
+        elif len(self.connection.out) >= MUCH:
+            self._guarded(self._write)
 
     def pause_writing(self) -> None:
         self.connection.congested = True
@@ -166,6 +171,16 @@ class Shell:
         self._flushing = False
         if self._gone:
             return
+        self._write()
+        if self.connection.ended:
+            self.lost()
+            self._transport.close()
+            # It closes when all is written; a client that does not read could put that off for ever.
+            self._loop.call_later(self._limits.closing_seconds, self._transport.abort)
+            return
+        self._steer_reading()
+
+    def _write(self) -> None:
         out = self.connection.take_output()
         if out:
             data = b"".join(out)
@@ -174,13 +189,6 @@ class Shell:
             if self.connection.congested:
                 self._unread_answers += len(data)
             self._transport.write(data)
-        if self.connection.ended:
-            self.lost()
-            self._transport.close()
-            # It closes when all is written; a client that does not read could put that off for ever.
-            self._loop.call_later(self._limits.closing_seconds, self._transport.abort)
-            return
-        self._steer_reading()
 
     def _steer_reading(self) -> None:
         """Read on or not: who sends faster than the disk writes, or does not read the answers, has to wait."""
