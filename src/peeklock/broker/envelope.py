@@ -123,12 +123,16 @@ class Incoming:
         self.scheduled_at = scheduled_at
 
 
-def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
-    """Look at an encoded message: refuse what is none, and take what the broker needs from it."""
+def read_incoming(data: bytes, wants_session: bool, begin: int = 0, end: int = -1) -> Incoming:
+    """Look at an encoded message, which may be a part of `data`: refuse what is none, and take what the broker needs
+    from it."""
+    if end < 0:
+        end = len(data)
     if not wants_session:
-        usual = _read_usual(payload)
+        usual = _read_usual(data, begin, end)
         if usual is not None:
             return usual
+    payload = data[begin:end]
     try:
         found = scan(payload)
         bare = found.bare
@@ -154,43 +158,41 @@ def read_incoming(payload: bytes, wants_session: bool) -> Incoming:
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
 
 
-def _read_usual(payload: bytes) -> Incoming | None:
+def _read_usual(data: bytes, begin: int, end: int) -> Incoming | None:
     """What most messages are: perhaps a header, properties with an id, one data section. None for all others.
 
-    Beside the scan because it takes a third of its time; a test holds them to the same answers.
+    Beside the scan because it takes a third of its time; a test holds them to the same answers. What it reads behind
+    the end does no harm, since the data section then does not end there.
     """
     try:
-        at = 0
+        at = begin
         ttl_ms = None
-        if payload[2] == HEADER and payload[:4] == _HEADER_START:
-            at = 5 + payload[4]
-            priority, ttl_ms = _read_header(payload[3:at])
+        if data[at + 2] == HEADER and data[at : at + 4] == _HEADER_START:
+            at += 5 + data[at + 4]
+            priority, ttl_ms = _read_header(data[begin + 3 : at])
             if priority is not None or ttl_ms == UINT_MAX:
                 return None
         # A size, a count that is not 0, and a first field that is not null: there is an id.
-        id_code = payload[at + 6]
-        if payload[at : at + 4] != _PROPERTIES_START or not payload[at + 5] or id_code == 0x40:
+        id_code = data[at + 6]
+        if data[at : at + 4] != _PROPERTIES_START or not data[at + 5] or id_code == 0x40:
             return None
         if id_code > 0xA0:
-            id_end = at + 8 + payload[at + 7]
+            id_end = at + 8 + data[at + 7]
             # A text that may be too long for an id is for the scan to measure, and to read.
-            if id_end > at + 8 + MAX_ID_LENGTH or not payload[at + 8 : id_end].isascii():
+            if id_end > at + 8 + MAX_ID_LENGTH or not data[at + 8 : id_end].isascii():
                 return None
-        behind = at + 5 + payload[at + 4]
+        behind = at + 5 + data[at + 4]
         field_at = at + 6
-        for _ in range(payload[at + 5]):
-            width = _WIDTHS[payload[field_at]]
+        for _ in range(data[at + 5]):
+            width = _WIDTHS[data[field_at]]
             if not width:
                 return None
-            field_at += 2 + payload[field_at + 1] if width == _SIZED else width
-        if field_at > behind:
+            field_at += 2 + data[field_at + 1] if width == _SIZED else width
+        if field_at > behind or _data_end(data, behind) != end:
             return None
-        end = _data_end(payload, behind)
     except (IndexError, DecodeError):
         return None  # the scan says what is wrong with it
-    if end != len(payload):
-        return None
-    return Incoming(payload[at:] if at else payload, None, ttl_ms, None, None)
+    return Incoming(data[at:end], None, ttl_ms, None, None)
 
 
 def _data_end(data: bytes, at: int) -> int:

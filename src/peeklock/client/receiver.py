@@ -46,24 +46,22 @@ _RELEASED = Released().encode()
 class ReceivedMessage:
     """A message that came; it is decoded when it is first looked into."""
 
-    __slots__ = ("_message", "delivery")
+    __slots__ = ("_message", "delivery", "payload")
 
     def __init__(self, delivery: IncomingDelivery) -> None:
         self.delivery = delivery
+        self.payload = delivery.payload
+        """The encoded message."""
+        delivery.let_go()
         self._message: Message | None = None
 
     def __repr__(self) -> str:
         return f"ReceivedMessage(tag={self.tag.hex()}, {len(self.payload)} bytes)"
 
     @property
-    def payload(self) -> bytes:
-        """The encoded message."""
-        return self.delivery.payload
-
-    @property
     def message(self) -> Message:
         if self._message is None:
-            self._message = Message.decode(self.delivery.payload)
+            self._message = Message.decode(self.payload)
         return self._message
 
     @property

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class IncomingDelivery:
     """A whole message that arrived on a link; also the event that says so."""
 
-    __slots__ = ("delivery_id", "link", "message_format", "oversize", "payload", "settled", "state", "tag")
+    __slots__ = ("at", "data", "delivery_id", "end", "link", "message_format", "oversize", "settled", "state", "tag")
 
     def __init__(
         self,
@@ -24,7 +24,9 @@ class IncomingDelivery:
         message_format: int,
         settled: bool,
         state: Any,
-        payload: bytes,
+        data: bytes,
+        at: int,
+        end: int,
         oversize: bool = False,
     ) -> None:
         self.link = link
@@ -33,9 +35,20 @@ class IncomingDelivery:
         self.message_format = message_format
         self.settled = settled
         self.state = state
-        self.payload = payload
+        self.data = data
+        """What the message was read from, and more; it is there from `at` to `end`."""
+        self.at = at
+        self.end = end
         self.oversize = oversize
         """The message was larger than the link allows; its bytes were not kept."""
+
+    @property
+    def payload(self) -> bytes:
+        return self.data[self.at : self.end]
+
+    def let_go(self) -> None:
+        """Its bytes were taken, and much that was read together with them need not be kept for its sake."""
+        self.data = b""
 
     def dispose(self, state: bytes, settled: bool = True) -> None:
         """Tell the sender the state of this delivery (encoded), and by default settle it."""

@@ -316,6 +316,8 @@ class Receiver(Link):
             bool(first_form.settled or form.settled),
             first_form.state if form.state is None else form.state,
             payload,
+            0,
+            len(payload),
             oversize,
         )
 

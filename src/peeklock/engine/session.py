@@ -48,6 +48,17 @@ _WIDEST_RANGE: Final = 0x80000000
 _MAPPED: Final = SessionState.MAPPED
 
 
+class _Run:
+    """Neighbouring deliveries of which one thing is to be said."""
+
+    __slots__ = ("first", "last", "settled", "state")
+
+    def __init__(self, delivery_id: int, settled: bool, state: bytes) -> None:
+        self.first = self.last = delivery_id
+        self.settled = settled
+        self.state = state
+
+
 class Session:
     """One session of a connection, from either side."""
 
@@ -78,7 +89,7 @@ class Session:
         self._free_handles: list[int] = []
         self._held_frames: deque[tuple[Sender, bytes]] = deque()
         """Transfers that wait for the peer's window; they keep their order."""
-        self._runs: list[tuple[int, int, bool, bytes] | None] = [None, None]
+        self._runs: list[_Run | None] = [None, None]
         """The open range of dispositions as sender and as receiver: first, last, settled, state."""
 
     # --- our side ---
@@ -175,12 +186,12 @@ class Session:
         if self.state is not _MAPPED:
             return
         run = self._runs[role]
-        if run is not None and run[1] + 1 == delivery_id and run[2] is settled and run[3] == state:
-            self._runs[role] = (run[0], delivery_id, settled, state)
-            return
         if run is not None:
+            if run.last + 1 == delivery_id and run.settled is settled and run.state == state:
+                run.last = delivery_id
+                return
             self._write_run(role, run)
-        self._runs[role] = (delivery_id, delivery_id, settled, state)
+        self._runs[role] = _Run(delivery_id, settled, state)
         self.connection.touched.add(self)
 
     def flush_dispositions(self) -> None:
@@ -334,7 +345,9 @@ class Session:
             form.message_format or 0,
             form.settled or False,
             form.state,
-            b"" if oversize else data[payload_at:end],
+            b"" if oversize else data,
+            payload_at,
+            end,
             oversize,
         )
         if not form.settled:
@@ -370,9 +383,9 @@ class Session:
         self.remote_incoming_window -= 1
         self.out.append(frame)
 
-    def _write_run(self, role: bool, run: tuple[int, int, bool, bytes]) -> None:
-        first, last, settled, state = run
-        self.out.append(encode_frame(self.channel, encode_disposition(role, first, last, settled, state)))
+    def _write_run(self, role: bool, run: _Run) -> None:
+        body = encode_disposition(role, run.first, run.last, run.settled, run.state)
+        self.out.append(encode_frame(self.channel, body))
 
     def _hold(self, delivery: IncomingDelivery) -> None:
         unsettled = self.incoming_unsettled

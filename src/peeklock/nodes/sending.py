@@ -106,12 +106,14 @@ class SendingNode(Node):
             if delivery.oversize or delivery.message_format:
                 messages += self._read_unusual(delivery)
             else:
-                messages.append(read_incoming(delivery.payload, wants_session))
-            cost += len(delivery.payload)
+                messages.append(read_incoming(delivery.data, wants_session, delivery.at, delivery.end))
+            cost += delivery.end - delivery.at
         if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
             raise ServerBusy("The broker waits for its store and takes no more messages for now.")
         cost += MESSAGE_BYTES * len(messages) * self._container.copies
         self._container.send(messages, partial(self._sent, deliveries, cost))
+        for delivery in deliveries:
+            delivery.let_go()
         self._in_flight += len(deliveries)
         self.peer.unsaved_bytes += cost
         self._journal.unsaved_bytes += cost
