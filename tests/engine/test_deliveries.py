@@ -8,7 +8,7 @@ import pytest
 
 from engine.pair import TAG, Pair, Peer, only
 from peeklock.amqp.errors import Condition
-from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER
+from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, HEARTBEAT
 from peeklock.amqp.performatives import (
     Accepted,
     Detach,
@@ -24,7 +24,7 @@ from peeklock.amqp.performatives import (
 from peeklock.engine import links
 from peeklock.engine.connection import Settings
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
-from peeklock.engine.events import IncomingDisposed, LinkDetached, OutgoingDisposed, SessionEnded
+from peeklock.engine.events import ConnectionClosed, IncomingDisposed, LinkDetached, OutgoingDisposed, SessionEnded
 from peeklock.engine.links import Receiver, Sender
 from peeklock.engine.session import MAX_INCOMING_UNSETTLED
 
@@ -64,7 +64,7 @@ def transfer(delivery_id: int | None, **fields: Any) -> Transfer:
 
 
 def send_one(sender: Sender, tag: bytes = TAG, **options: Any) -> OutgoingDelivery:
-    delivery = sender.send(tag, [b"message"], **options)
+    delivery = sender.send(tag, (b"message",), **options)
     assert delivery is not None
     return delivery
 
@@ -77,7 +77,7 @@ def send_one(sender: Sender, tag: bytes = TAG, **options: Any) -> OutgoingDelive
 def test_a_message_arrives_with_its_tag_and_bytes(tag: bytes, settled: bool) -> None:
     pair = Pair.opened()
     sender, receiver = pair.sending()
-    delivery = sender.send(tag, [b"he", b"", b"llo"], settled=settled)
+    delivery = sender.send(tag, (b"he", b"", b"llo"), settled=settled)
     pair.pump()
     (received,) = pair.received()
     assert (received.tag, received.payload, received.settled) == (tag, b"hello", settled)
@@ -89,7 +89,7 @@ def test_message_format_and_state_travel_with_the_message() -> None:
     pair = Pair.opened()
     sender, _ = pair.sending()
     state = TransactionalState(txn_id=b"txn")
-    sender.send(TAG, [b"x"], message_format=0x80013700, state=state)
+    sender.send(TAG, (b"x",), message_format=0x80013700, state=state)
     pair.pump()
     (received,) = pair.received()
     assert received.message_format == 0x80013700
@@ -100,17 +100,46 @@ def test_a_batch_of_messages_arrives_from_one_read_in_order() -> None:
     pair = Pair.opened()
     sender, _ = pair.sending(credit=1000)
     for number in range(600):
-        sender.send(number.to_bytes(16, "big"), [b"%d" % number])
+        sender.send(number.to_bytes(16, "big"), (b"%d" % number,))
     pair.pump()
     assert [delivery.payload for delivery in pair.received()] == [b"%d" % number for number in range(600)]
     assert [delivery.delivery_id for delivery in pair.received()] == list(range(600))
+
+
+@pytest.mark.parametrize("piece", [1, 2, 3, 7, 8, 9, 50, 99, 100, 101, 1000])
+def test_it_makes_no_difference_where_what_arrives_is_cut(piece: int) -> None:
+    pair = Pair.opened()
+    sender, _ = pair.sending(credit=1000)
+    bodies = [b"%d" % number * (number * 7 % 40) for number in range(60)]
+    for number, body in enumerate(bodies):
+        sender.send(number.to_bytes(16, "big"), (body,))
+        if number % 5 == 0:
+            sender.session.connection.out.append(HEARTBEAT)
+    written = b"".join(pair.client.take_output())
+    for at in range(0, len(written), piece):
+        pair.server_events += pair.server.receive(written[at : at + piece])
+    assert [delivery.payload for delivery in pair.received()] == bodies
+    assert [delivery.delivery_id for delivery in pair.received()] == list(range(60))
+
+
+def test_what_follows_a_frame_that_was_cut_is_refused_for_what_it_is() -> None:
+    for cut in (4, 8, 20):
+        pair = Pair.opened()
+        sender, _ = pair.sending(credit=1000)
+        sender.send(TAG, (b"first",))
+        written = b"".join(pair.client.take_output()) + b"\x00\x00\x00\x07\x02\x00\x00\x00"
+        pair.server_events += pair.server.receive(written[:cut])
+        pair.server_events += pair.server.receive(written[cut:] + b"never looked at")
+        assert [delivery.payload for delivery in pair.received()] == [b"first"]
+        (closed,) = only(ConnectionClosed, pair.server_events)
+        assert closed.error.condition == Condition.FRAMING_ERROR
 
 
 def test_the_server_sends_in_the_same_way() -> None:
     pair = Pair.opened()
     _, sender = pair.receiving(credit=1000)
     for number in range(600):
-        sender.send(number.to_bytes(16, "big"), [b"%d" % number])
+        sender.send(number.to_bytes(16, "big"), (b"%d" % number,))
     pair.pump()
     received = only(IncomingDelivery, pair.client_events)
     assert [delivery.payload for delivery in received] == [b"%d" % number for number in range(600)]
@@ -122,7 +151,7 @@ def test_delivery_ids_are_consecutive_over_all_links_of_a_session() -> None:
     first, _ = pair.sending(session, name="a")
     second, _ = pair.sending(session, name="b")
     for link in (first, second, second, first):
-        link.send(TAG, [b"x"])
+        link.send(TAG, (b"x",))
     pair.pump()
     assert [delivery.delivery_id for delivery in pair.received()] == [0, 1, 2, 3]
 
@@ -130,7 +159,7 @@ def test_delivery_ids_are_consecutive_over_all_links_of_a_session() -> None:
 def test_every_first_frame_has_id_tag_and_format() -> None:
     peer, sender = receiving_peer()
     for _ in range(300):
-        sender.send(TAG, [b"x"])
+        sender.send(TAG, (b"x",))
     for number, (_, performative, payload) in enumerate(peer.frames()):
         assert (performative.delivery_id, performative.delivery_tag) == (number, TAG)
         assert (performative.message_format, performative.settled, payload) == (0, False, b"x")
@@ -149,8 +178,8 @@ def test_a_message_of_any_size_crosses_small_frames_in_both_directions(size: int
         link.session.next_delivery_id = 1000 if many_before else 0
     payload = bytes(range(256)) * (size // 256 + 1)
     payload = payload[:size]
-    sender.send(TAG, [payload[:100], payload[100:]])
-    back.send(TAG, [payload])
+    sender.send(TAG, (payload[:100], payload[100:]))
+    back.send(TAG, (payload,))
     pair.pump()
     for events in (pair.server_events, pair.client_events):
         assert [delivery.payload for delivery in only(IncomingDelivery, events)] == [payload]
@@ -168,7 +197,7 @@ def test_no_frame_is_larger_than_the_peer_takes() -> None:
     for first_id in (0, 1000):
         sender.session.next_delivery_id = first_id
         for size in range(480, 660):
-            sender.send(TAG, [bytes(size)], settled=True)
+            sender.send(TAG, (bytes(size),), settled=True)
             data = b"".join(peer.engine.take_output())
             at = data.index(b"\x00\x53\x14") - 8
             while at < len(data):
@@ -186,7 +215,7 @@ def test_only_the_first_frame_names_the_delivery() -> None:
     assert isinstance(sender, Sender)
     peer.flow(handle=0, delivery_count=0, link_credit=1)
     peer.answers()
-    sender.send(TAG, [bytes(1200)], settled=True)
+    sender.send(TAG, (bytes(1200),), settled=True)
     first, *middle, last = peer.answers()
     assert (first.delivery_id, first.delivery_tag, first.more, first.settled) == (0, TAG, True, True)
     assert [(frame.delivery_id, frame.delivery_tag, frame.more) for frame in middle] == [(None, None, True)]
@@ -357,7 +386,7 @@ def test_second_mode_the_sender_settles_after_the_receivers_state() -> None:
 def test_a_pre_settled_delivery_leaves_nothing_behind_and_gets_no_answer() -> None:
     pair = Pair.opened()
     sender, receiver = pair.sending()
-    assert sender.send(TAG, [b"x"], settled=True) is None
+    assert sender.send(TAG, (b"x",), settled=True) is None
     pair.pump()
     (received,) = pair.received()
     received.dispose(ACCEPTED)

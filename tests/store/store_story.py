@@ -35,6 +35,7 @@ SMALL = {
     (segments, "_READ_BYTES"): 1024,
     (segments, "_OPEN_FILES"): 3,
     (log, "_RESERVE"): 1024,
+    (log, "_LONG"): 300,
     (log, "_MOST_PARTS"): 20,
     (sqlite, "_JOINED_ROWS"): 50,
     (sqlite, "_REPLAYED_RECORDS"): 7,

@@ -119,14 +119,14 @@ class Connection:
     def receive(self, data: bytes) -> list[Any]:
         """Take what the transport read; returns what happened."""
         self._idleness.heard = True
-        if self._buffer:
-            data = self._buffer + data
-        try:
-            at = self._receive_frames(data)
-        except AmqpError as failure:
-            at = len(data)
-            self._fail(failure)
-        self._buffer = data[at:] if at < len(data) else b""
+        if not self._buffer:
+            self._take_in(data, 0)
+        elif 0 < (missing := self._missing()) < len(data):
+            # The frame that has begun is completed alone: what follows it need not be copied.
+            self._take_in(self._buffer + data[:missing], 0)
+            self._take_in(data, missing)
+        else:
+            self._take_in(self._buffer + data, 0)
         return self._take_events()
 
     def begin(self) -> Session:
@@ -225,12 +225,27 @@ class Connection:
 
     # --- frames ---
 
-    def _receive_frames(self, data: bytes) -> int:
-        """Handle what is whole in `data`; returns where the rest starts."""
+    def _take_in(self, data: bytes, at: int) -> None:
+        try:
+            at = self._receive_frames(data, at)
+        except AmqpError as failure:
+            at = len(data)
+            self._fail(failure)
+        self._buffer = data[at:] if at < len(data) else b""
+
+    def _missing(self) -> int:
+        """How much of the frame in the buffer has not come; 0 where that is not known."""
+        buffer = self._buffer
+        if len(buffer) < FRAME_HEADER.size or not self._handshake.done:
+            return 0
+        return int.from_bytes(buffer[:4]) - len(buffer)
+
+    def _receive_frames(self, data: bytes, at: int) -> int:
+        """Handle what is whole in `data` from there on; returns where the rest starts."""
         if self.state is _ENDED:
             return len(data)
         if self._handshake.done:
-            return self._receive_amqp_frames(data, 0)
+            return self._receive_amqp_frames(data, at)
         at = self._handshake.receive(data)
         if self._handshake.done:
             self.state = step(CONNECTION, self.state, ConnectionInput.RECEIVE_HEADER)

@@ -6,6 +6,7 @@ are for is the owner's business: it hangs on `link.node`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
@@ -149,7 +150,7 @@ class Sender(Link):
     def send(
         self,
         tag: bytes,
-        parts: tuple[bytes, ...],
+        parts: Sequence[bytes],
         *,
         settled: bool = False,
         context: Any = None,
