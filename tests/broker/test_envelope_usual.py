@@ -45,7 +45,7 @@ MESSAGES = st.builds(
 
 
 def fields_of(read: Incoming) -> list[Any]:
-    return [getattr(read, name) for name in Incoming.__slots__]
+    return [read.bare, read.annex, read.ttl_ms, read.session_id, read.scheduled_at]
 
 
 def short(payload: bytes) -> Incoming | None:
@@ -59,14 +59,12 @@ def short(payload: bytes) -> Incoming | None:
 
 
 def by_scan(payload: bytes) -> list[Any] | None:
-    original = envelope._read_usual
-    envelope._read_usual = lambda data, begin, end: None
+    """An empty section in front of the properties, which is not kept, is nothing for the short way."""
+    at = 5 + payload[4] if payload[:4] == b"\x00\x53\x70\xc0" and len(payload) > 4 else 0
     try:
-        return fields_of(read_incoming(payload, False))
+        return fields_of(read_incoming(payload[:at] + b"\x00\x53\x71\xc1\x01\x00" + payload[at:], False))
     except InvalidMessage:
         return None
-    finally:
-        envelope._read_usual = original
 
 
 @given(MESSAGES)
