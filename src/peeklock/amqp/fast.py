@@ -56,10 +56,11 @@ class _AfterLast(NamedTuple):
     fields: int
 
 
-# What stands behind the numbers takes a handful of forms; each is decoded once. The bounds keep a peer from filling
-# these tables: a form that is longer (a transaction's) or comes too late is decoded every time.
 _ALL_FIELDS: Final = 8
 """Of a transfer, from message-format on."""
+
+# What stands behind the numbers takes a handful of forms; each is decoded once. The bounds keep a peer from filling
+# these tables: a form that is longer (a transaction's) or comes too late is decoded every time.
 _MEMO_LENGTH: Final = 32
 _MEMO_ENTRIES: Final = 512
 _transfer_forms: Final[dict[bytes, TransferForm]] = {}

@@ -26,7 +26,7 @@ HEADER: Final = Struct("<16sQQQQII")
 
 _MAGIC: Final = b"Peeklock log 1\n\0"
 _PREFIX: Final = "log-"
-_SPARE: Final = "spare-log-"
+_SPARE: Final = "spare-log"
 _MADE: Final = "new-log"
 """One that is being made; only who makes it touches it."""
 
@@ -166,7 +166,7 @@ class Segments:
         descriptor = self._readable.pop(number, None)
         if descriptor is not None:
             os.close(descriptor)
-        file, spare = self.path(number), self._folder / f"{_SPARE}{number}"
+        file, spare = self.path(number), self._folder / f"{_SPARE}-{number}"
         with self._lock:
             size = self._sizes.pop(number, 0)
             with suppress(OSError):

@@ -87,7 +87,7 @@ class Batch:
                 run = last
             payload = message.payload
             size += len(payload)
-            if number == run.next_number and message.enqueued_at == run.plain_at and _is_plain(message):
+            if number == run.next_number and run.is_plain and message.enqueued_at == run.at and _is_plain(message):
                 run.payloads.append(payload)
                 run.next_number = number + 1
                 continue
@@ -105,7 +105,7 @@ class Batch:
                 continue
             if number != run.next_number or kind != run.kind:
                 run.kind, run.payloads = kind, []
-                run.plain_at = message.enqueued_at if _is_plain(message) else -1
+                run.is_plain, run.at = _is_plain(message), message.enqueued_at
                 self.appends.append((key, kind, run.payloads))
             run.payloads.append(payload)
             run.next_number = number + 1
@@ -155,8 +155,9 @@ class _Run:
     def __init__(self) -> None:
         self.next_number = 0
         self.kind: Kind | None = None
-        self.plain_at = -1
-        """When they were enqueued, if they are plain."""
+        self.is_plain = False
+        self.at = 0
+        """When they were enqueued."""
         self.payloads: list[bytes] = []
 
 

@@ -21,7 +21,7 @@ from .sqlite_writer import Writer
 
 _MANY_ROWS: Final = 100_000
 _MANY_BYTES: Final = 128 * 1024 * 1024
-"""Of payloads."""
+"""Of the log."""
 _TOO_MANY_ROWS: Final = 3 * _MANY_ROWS
 """So many keep the log waiting."""
 _JOINED_BYTES: Final = 16 * 1024 * 1024
@@ -59,7 +59,7 @@ class Index:
         """An entry of the log, which ends there; by the thread that writes it. Whether to wake the other."""
         had_many = self._are_many
         self._given_rows += entry.rows + 1
-        self._given_bytes += entry.payload_bytes
+        self._given_bytes += entry.payload_bytes + entry.size
         self._given.append((entry, place))
         if self._given_rows >= _TOO_MANY_ROWS and self.failure is None:
             self.room.clear()
