@@ -14,8 +14,10 @@ SOURCE = Path(__file__).parents[1] / "src"
 LADDER: dict[str, set[str]] = {
     "amqp": set(),
     "engine": {"amqp"},
-    "store.base": {"store.bodies"},
+    "store.base": {"store.bodies", "store.compiler"},
     "store.bodies": set(),
+    "store.compiler": set(),
+    "store.turns": set(),
     "store.memory": {"store.base", "store.sorted_numbers"},
     "store.sorted_numbers": set(),
     "store.log": {"store.base", "store.segments"},
@@ -35,7 +37,7 @@ LADDER: dict[str, set[str]] = {
         "store.sqlite_writer",
     },
     "store.sqlite_batch": {"store.base", "store.sqlite_schema"},
-    "store.sqlite_entry": {"store.base", "store.sqlite_batch", "store.sqlite_schema"},
+    "store.sqlite_entry": {"store.base", "store.sqlite_batch", "store.sqlite_schema", "store.turns"},
     "store.sqlite_file": {"store.base", "store.sqlite_schema"},
     "store.sqlite_index": {
         "store.base",
@@ -43,6 +45,7 @@ LADDER: dict[str, set[str]] = {
         "store.sqlite_entry",
         "store.sqlite_file",
         "store.sqlite_writer",
+        "store.turns",
     },
     "store.sqlite_known": {"store.base", "store.sqlite_batch", "store.sqlite_entry", "store.sqlite_schema"},
     "store.sqlite_queries": {"store.base", "store.sqlite_schema"},

@@ -41,6 +41,7 @@ SMALL = {
     (sqlite, "_REPLAYED_RECORDS"): 7,
     (sqlite_index, "_MANY_ROWS"): 60,
     (sqlite_index, "_MANY_BYTES"): 30_000,
+    (sqlite_index, "_ENTRY_ROWS"): 1,
     (sqlite_index, "_TOO_MANY_ROWS"): 200,
     (sqlite_index, "_PIECE_ROWS"): 9,
     (sqlite_tidying, "_MOVED_ROWS"): 5,

@@ -18,6 +18,7 @@ from .segments import Place, Segments
 from .sqlite_entry import Entry
 from .sqlite_file import Synchronous, store_error
 from .sqlite_writer import Writer
+from .turns import clear
 
 _MANY_ROWS: Final = 100_000
 _MANY_BYTES: Final = 128 * 1024 * 1024
@@ -25,6 +26,10 @@ _MANY_BYTES: Final = 128 * 1024 * 1024
 _TOO_MANY_ROWS: Final = 3 * _MANY_ROWS
 """So many keep the log waiting."""
 _JOINED_BYTES: Final = 16 * 1024 * 1024
+_ENTRY_ROWS: Final = 20
+"""An entry takes as much memory as so many rows in it."""
+_CLEARED: Final = 32
+"""Entries that are freed at a time."""
 _PIECE_ROWS: Final = 10_000
 """Messages that a statement takes: to write them down as its parameter keeps the interpreter from the event loop."""
 _DELAY: Final = 5.0
@@ -58,7 +63,7 @@ class Index:
     def take(self, entry: Entry, place: Place) -> bool:
         """An entry of the log, which ends there; by the thread that writes it. Whether to wake the other."""
         had_many = self._are_many
-        self._given_rows += entry.rows + 1
+        self._given_rows += entry.rows + _ENTRY_ROWS
         self._given_bytes += entry.payload_bytes + entry.size
         self._given.append((entry, place))
         if self._given_rows >= _TOO_MANY_ROWS and self.failure is None:
@@ -106,7 +111,7 @@ class Index:
             self.room.set()
             raise self.failure from error
         self.failure = None
-        self._waiting = []
+        clear(self._waiting, _CLEARED)
         self.room.set()
 
     def _apply(self) -> None:
