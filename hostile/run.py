@@ -34,8 +34,8 @@ from hostile.witness import Witness
 
 MIB: Final = 1024 * 1024
 MAX_LEFT: Final = 192 * MIB
-"""Memory that may stay above what it was before the first attack. Queues may keep 128 MiB of messages, and what they let
-go of is not all given back to the system."""
+"""Memory that may stay above what it was before the first attack. Queues may keep 128 MiB of messages, and not all
+that they let go of is given back to the system."""
 MAX_PEAK: Final = 768 * MIB
 """Memory that an attack may take, above what it was before the first one."""
 WARM_MESSAGES: Final = 6000
