@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from hostile.attack import attack, require
@@ -19,17 +20,19 @@ LINES: Final = 5
 
 def _are_hung_up_on(lines: list[Line], drips: bytes = b"") -> None:
     """The broker lets go of each, in its time, whether it says nothing or a byte a second."""
-    for at in range(int(LONGEST / PAUSE)):
-        for line in lines:
-            if not line.hung_up:
-                line.send(drips[at : at + 1])
-        lines[0].rest(PAUSE)
-        for line in lines:
+    deadline = time.monotonic() + LONGEST
+    at = 0
+    while left := [line for line in lines if not line.hung_up]:
+        require(
+            time.monotonic() < deadline,
+            f"{len(left)} of {len(lines)} connections are still there after {LONGEST:g} seconds",
+        )
+        for line in left:
+            line.send(drips[at : at + 1])
+        at += 1
+        left[0].rest(PAUSE)
+        for line in left[1:]:
             line.rest(0.001)
-        if all(line.hung_up for line in lines):
-            return
-    left = sum(not line.hung_up for line in lines)
-    require(False, f"{left} of {len(lines)} connections are still there after {LONGEST:g} seconds")
 
 
 def _dialled(victim: Victim, said: bytes = b"") -> list[Line]:

@@ -37,9 +37,9 @@ def test_a_sound_broker_keeps_its_promises(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [], "the folder of a run where all is well is removed"
 
 
-FOUND = {
+FOUND: dict[str, tuple[int, *tuple[str, ...]]] = {
     "acknowledge-early": (10, "lost"),
-    "forget-syncs": (24, "lost"),
+    "forget-syncs": (24, "lost", "returned"),
     "free-early": (16, "broker"),
     "forget-removals": (3, "returned"),
     "lend-twice": (3, "message locks"),
@@ -48,21 +48,25 @@ FOUND = {
     "halve-transactions": (3, "transactions"),
     "forget-counts": (3, "counts"),
 }
-"""How many faults it takes, and which promise is seen broken."""
+"""How many faults it takes, and which promise is seen broken; where there are two, chance decides which one.
+
+What was not synced may be a message or its completion, and a message that was completed as well is not missed.
+"""
 
 
 @pytest.mark.parametrize("broken", FOUND)
 def test_a_broken_broker_is_found_out(tmp_path: Path, broken: str) -> None:
-    faults, promise = FOUND[broken]
+    faults, *promises = FOUND[broken]
     # The broken ones go wrong whatever the seed; this one keeps the run the same.
     code, output = run(tmp_path, "--broken", broken, "--faults", str(faults), "--seed", "7")
     assert code == 1
-    assert f"\n  {promise}: " in output
+    seen = {promise for promise in promises if f"\n  {promise}: " in output}
+    assert seen
     (kept,) = tmp_path.iterdir()
     assert f"history, log and data are in {kept}" in output
     code, again = run(tmp_path, "--check", str(kept / "history.jsonl"))
     assert code == 1
-    assert f"\n  {promise}: " in again
+    assert seen == {promise for promise in promises if f"\n  {promise}: " in again}
 
 
 def test_every_broken_broker_is_tried() -> None:
