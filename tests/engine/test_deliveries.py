@@ -471,6 +471,31 @@ def test_a_range_is_broken_by_another_state_a_gap_and_another_settled() -> None:
     ]
 
 
+def test_what_came_in_turn_and_is_answered_link_by_link_shares_one_disposition() -> None:
+    peer, _ = sending_peer()
+    for number in range(9):
+        peer.send(0, transfer(number), b"x" * 20)
+    deliveries = only(IncomingDelivery, peer.events)
+    for link in range(3):
+        for delivery in deliveries[link::3]:
+            delivery.dispose(ACCEPTED if delivery is not deliveries[7] else RELEASED)
+    ranges = [(answer.first, answer.last, type(answer.state)) for answer in peer.answers()]
+    assert ranges == [(0, 6, Accepted), (7, 7, Released), (8, 8, Accepted)]
+
+
+def test_what_is_said_of_one_delivery_keeps_its_order() -> None:
+    peer, _ = sending_peer()
+    for number in range(3):
+        peer.send(0, transfer(number), b"x" * 20)
+    last, middle, first = reversed(only(IncomingDelivery, peer.events))
+    last.dispose(ACCEPTED)
+    middle.dispose(RELEASED, settled=False)
+    middle.dispose(ACCEPTED)
+    first.dispose(ACCEPTED)
+    ranges = [(answer.first, answer.last, answer.settled, type(answer.state)) for answer in peer.answers()]
+    assert ranges == [(0, 0, True, Accepted), (1, 1, False, Released), (1, 2, True, Accepted)]
+
+
 def test_confirmations_of_a_sender_are_gathered_too() -> None:
     peer, sender = receiving_peer()
     sent = [send_one(sender) for _ in range(300)]

@@ -144,8 +144,9 @@ def entity(id: int, **fields: Any) -> StoredEntity:
     return StoredEntity(id, **(defaults | fields))
 
 
-def message(number: int, payload: bytes | None = None, **fields: Any) -> StoredMessage:
-    return StoredMessage(number, payload if payload is not None else b"payload %d" % number, 1000, **fields)
+def message(number: int, payload: bytes | None = None, *, enqueued_at: int = 1000, **fields: Any) -> StoredMessage:
+    content = payload if payload is not None else b"payload %d" % number
+    return StoredMessage(number, content, enqueued_at, **fields)
 
 
 def body(number: int, data: bytes | None = None) -> Body:

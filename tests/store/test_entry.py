@@ -184,6 +184,38 @@ def test_messages_that_came_and_went_are_left_out() -> None:
     assert Entry.join([appends, removals, rest]).appends == []
 
 
+def test_messages_that_come_in_turn_to_many_entities_are_one_run_for_each(tmp_path: Path) -> None:
+    """Each commit has one message for each; time goes on, and once it goes back."""
+    times = (1000, 1000, 1007, 900, 2**41)
+    entries = [
+        made(Changes(appends=[(id, message(number, enqueued_at=at)) for id in (1, 2)]), offset=1000 * number)
+        for number, at in enumerate(times, 1)
+    ]
+    entries.append(made(Changes(appends=[(1, message(6)), (2, message(6, expires_at=5))]), segment=2))
+    removal = made(Changes(removals=[(1, message(1)), (2, message(3))]))
+    joined = Entry.join(entries)
+    assert [(first, len(places)) for first, _, _, places in joined.appends] == [
+        (key(1, 1), 5),
+        (key(2, 1), 5),
+        (key(1, 6), 1),
+        (key(2, 6), 1),
+    ]
+    assert [entry.appends[0][3] for entry in entries[:5]] == [
+        [1000 * number << LENGTH_BITS | 9] for number in range(1, 6)
+    ]
+    with indexes(tmp_path, "alone", "joined", "without") as (alone, at_once, without):
+        for index in (alone, at_once, without):
+            index.apply(made(Changes(entities={id: entity(id) for id in (1, 2)})))
+        alone.apply(*entries)
+        at_once.apply(joined)
+        found = at_once.rows("SELECT * FROM message")
+        assert found == alone.rows("SELECT * FROM message")
+        assert tuple(at for (at,) in at_once.rows("SELECT enqueued_at FROM message LIMIT 5")) == times
+        alone.apply(removal)
+        without.apply(*Entry.join([*entries, removal]).pieces(2))
+        assert without.rows("SELECT * FROM message") == alone.rows("SELECT * FROM message") != found
+
+
 def test_copies_that_came_and_went_are_left_out_and_their_body_goes(tmp_path: Path) -> None:
     copies = [(id, message(1, body=body(7, b"seven"))) for id in (1, 2)]
     entries = [made(Changes(appends=copies)), made(Changes(removals=copies[:1]))]

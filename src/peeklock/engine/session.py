@@ -1,4 +1,4 @@
-"""Sessions: channels, transfer windows, handles, and dispositions gathered into ranges (2.5)."""
+"""Sessions: channels, transfer windows, and handles (2.5)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from peeklock.amqp.fast import (
 from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery, between, by_link
+from peeklock.engine.dispositions import Dispositions
 from peeklock.engine.errors import DetachLink, EndSession
 from peeklock.engine.events import (
     IncomingDisposed,
@@ -46,17 +47,6 @@ HANDLE_MAX: Final = 4095
 _RENEW_AFTER: Final = INCOMING_WINDOW // 2
 _WIDEST_RANGE: Final = 0x80000000
 _MAPPED: Final = SessionState.MAPPED
-
-
-class _Run:
-    """Neighbouring deliveries of which one thing is to be said."""
-
-    __slots__ = ("first", "last", "settled", "state")
-
-    def __init__(self, delivery_id: int, settled: bool, state: bytes) -> None:
-        self.first = self.last = delivery_id
-        self.settled = settled
-        self.state = state
 
 
 class Session:
@@ -89,8 +79,8 @@ class Session:
         self._free_handles: list[int] = []
         self._held_frames: deque[tuple[Sender, bytes]] = deque()
         """Transfers that wait for the peer's window; they keep their order."""
-        self._runs: list[_Run | None] = [None, None]
-        """The open range of dispositions as sender and as receiver: first, last, settled, state."""
+        self._dispositions = (Dispositions(), Dispositions())
+        """To be said, as sender and as receiver."""
 
     # --- our side ---
 
@@ -182,24 +172,17 @@ class Session:
         self.send(flow)
 
     def dispose(self, role: bool, delivery_id: int, settled: bool, state: bytes) -> None:
-        """Say a delivery's state; neighbours with the same one share a frame."""
-        if self.state is not _MAPPED:
-            return
-        run = self._runs[role]
-        if run is not None:
-            if run.last + 1 == delivery_id and run.settled is settled and run.state == state:
-                run.last = delivery_id
-                return
-            self._write_run(role, run)
-        self._runs[role] = _Run(delivery_id, settled, state)
-        self.connection.touched.add(self)
+        """Say a delivery's state, some time in this turn."""
+        if self.state is _MAPPED:
+            self._dispositions[role].say(delivery_id, settled, state)
+            self.connection.touched.add(self)
 
     def flush_dispositions(self) -> None:
         for role in (False, True):
-            run = self._runs[role]
-            if run is not None:
-                self._runs[role] = None
-                self._write_run(role, run)
+            if self._dispositions[role]:
+                for said in self._dispositions[role].take():
+                    body = encode_disposition(role, said.first, said.last, said.settled, said.state)
+                    self.out.append(encode_frame(self.channel, body))
 
     def unmap(self, link: Link) -> None:
         """The link is gone on both sides: its handles are free again."""
@@ -383,10 +366,6 @@ class Session:
         self.remote_incoming_window -= 1
         self.out.append(frame)
 
-    def _write_run(self, role: bool, run: _Run) -> None:
-        body = encode_disposition(role, run.first, run.last, run.settled, run.state)
-        self.out.append(encode_frame(self.channel, body))
-
     def _hold(self, delivery: IncomingDelivery) -> None:
         unsettled = self.incoming_unsettled
         if len(unsettled) >= MAX_INCOMING_UNSETTLED:
@@ -434,7 +413,7 @@ class Session:
         self.outgoing_unsettled.clear()
         self.incoming_unsettled.clear()
         self._held_frames.clear()
-        self._runs = [None, None]
+        self._dispositions = (Dispositions(), Dispositions())
 
     def _linked(self, remote_handle: int) -> Link:
         link = self._by_remote_handle.get(remote_handle)

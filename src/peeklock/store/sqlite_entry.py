@@ -43,14 +43,20 @@ _ENTRIES_A_TURN: Final = 32
 _RUNS_A_TURN: Final = 256
 """What takes some tenths of a millisecond."""
 
+_FEW: Final = 8
+"""Messages of a run that is not worth a row of its own, if it can be put to the run before it."""
+
 _LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes
 
 _LONG_NUMBERS: Final = re.compile("[0-9]{19,}")
 _NUMBERS: Final = ("first_key", "last_key")
 _LENGTHS: Final = Struct(f"<{len(SECTIONS)}Q")
 
-_Run = tuple[int, Kind, int, list[int]]
-"""Neighbours that are alike but for their payloads: first key, columns, segment, and the place of each."""
+_Run = tuple[int, Kind, int, list[Any]]
+"""Neighbours that are alike but for their payloads: first key, columns, segment, and the place of each.
+
+One that was enqueued at another time than the first has a text: its place, a space, how many milliseconds later.
+"""
 
 _encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -141,8 +147,11 @@ class Entry:
         Messages that came and went meanwhile are left out.
         """
         joined = cls()
+        ends: dict[int, _Run] = {}
+        """Short runs, by the key that would be next."""
         for entry in in_turns(entries, _ENTRIES_A_TURN):
-            joined.appends += entry.appends
+            for run in entry.appends:
+                joined._join_run(run, ends)
             joined.copies += entry.copies
             for key, place in entry.bodies.items():
                 joined.bodies.setdefault(key, place)
@@ -172,6 +181,22 @@ class Entry:
             removed = set(joined.removals)
             joined.copies = [copy for copy in joined.copies if copy[0] not in removed]
         return joined
+
+    def _join_run(self, run: _Run, ends: dict[int, _Run]) -> None:
+        """When every message goes to another queue than the one before, all runs are short; their neighbours came with
+        other commits, a little earlier."""
+        key, kind, segment, places = run
+        if len(places) >= _FEW:
+            self.appends.append(run)
+            return
+        before = ends.pop(key, None)
+        if before is None or before[2] != segment or not _differ_by_time(before[1], kind):
+            before = (key, kind, segment, places[:])
+            self.appends.append(before)
+        else:
+            later = kind[2] - before[1][2]
+            before[3].extend([f"{place} {later}" for place in places] if later else places)
+        ends[key + len(places)] = before
 
     def to_bytes(self) -> bytes:
         """As parameters, but that the places of appends are behind `bytes`: many numbers are shorter and quicker so."""
@@ -374,6 +399,11 @@ class _Row:
         # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
         self.sections["bytes"] = b"".join([*self._parts, b"\0"])
         return self.sections
+
+
+def _differ_by_time(one: Kind, other: Kind) -> bool:
+    """Or by nothing."""
+    return one[0] == other[0] and one[1] == other[1] and one[3:] == other[3:]
 
 
 def _first_key(run: tuple[int, Kind, list[bytes]]) -> int:

@@ -42,6 +42,11 @@ _ADD_COUNTERS = ", ".join(f"{name} = entity.{name} + row.{name}" for name in _CO
 _ANNEX = "substr(NEW.bytes, annex_at, annex_length)"
 _SESSION_ID = "CAST(substr(NEW.bytes, session_at, session_length) AS TEXT)"
 _OF_RUN = f"{', '.join(_CHANGED)}, {_SESSION_ID} AS session_id, {_ANNEX} AS annex"
+_LATER = "CAST(substr(each.value, instr(each.value, ' ')) AS INTEGER)"
+_CHANGED_LATER = ", ".join(
+    f"CASE each.type WHEN 'text' THEN {name} + {_LATER} ELSE {name} END" if name == "enqueued_at" else name
+    for name in _CHANGED
+)
 _FREE_BODIES = """
     DELETE FROM body WHERE key IN (SELECT value FROM json_each({freed}))
     AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.key)
@@ -61,7 +66,7 @@ _STEPS = {
     """,
     "appends": f"""
         INSERT INTO message (key, payload, segment, place, {", ".join(_CHANGED)}, session_id, annex)
-        SELECT first_key + each.key, x'', segment, each.value, {", ".join(_CHANGED)}, session_id, annex
+        SELECT first_key + each.key, x'', segment, CAST(each.value AS INTEGER), {_CHANGED_LATER}, session_id, annex
         FROM (SELECT first_key, segment, {_OF_RUN}, places
               FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.appends))
