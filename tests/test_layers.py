@@ -32,6 +32,7 @@ LADDER: dict[str, set[str]] = {
         "store.sqlite_index",
         "store.sqlite_known",
         "store.sqlite_reader",
+        "store.sqlite_record",
         "store.sqlite_schema",
         "store.sqlite_tidying",
         "store.sqlite_writer",
@@ -56,6 +57,7 @@ LADDER: dict[str, set[str]] = {
         "store.sqlite_queries",
         "store.sqlite_schema",
     },
+    "store.sqlite_record": {"store.base", "store.sqlite_entry"},
     "store.sqlite_schema": {"store.base"},
     "store.sqlite_tidying": {
         "store.base",

@@ -18,8 +18,9 @@ from store_story import Story
 from peeklock.store.base import Changes, Counters, StoreError
 from peeklock.store.segments import Place
 from peeklock.store.sqlite_batch import Batch
-from peeklock.store.sqlite_entry import SECTIONS, Entry, parameters_of, runs_of
+from peeklock.store.sqlite_entry import SECTIONS, Entry, runs_of
 from peeklock.store.sqlite_file import connect_writer
+from peeklock.store.sqlite_record import parameters_of, to_bytes
 from peeklock.store.sqlite_schema import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS, migrate
 from peeklock.store.sqlite_writer import Writer
 
@@ -114,12 +115,12 @@ def test_what_was_made_bytes_comes_back_as_it_was(seed: int) -> None:
     story = Story(seed)
     for _ in range(100):
         entry = made(story.next()[0])
-        assert parameters_of(entry.to_bytes()) == entry.parameters()
+        assert parameters_of(to_bytes(entry)) == entry.parameters()
 
 
 def test_nothing_to_do_comes_back_as_nothing_to_do() -> None:
     entry = made(Changes())
-    assert parameters_of(entry.to_bytes()) == entry.parameters()
+    assert parameters_of(to_bytes(entry)) == entry.parameters()
     assert {section for section, value in entry.parameters().items() if value is not None} == {"bytes"}
 
 
@@ -136,19 +137,37 @@ def test_many_appends_are_taken_apart_and_the_rest_comes_with_the_last() -> None
     assert list(made(Changes()).pieces(10)) == [made(Changes()).parameters()]
 
 
-def test_places_may_be_where_the_first_logs_had_them() -> None:
-    entry = made(Changes(appends=[(1, message(number, b"x" * number)) for number in range(1, 4)]))
-    wanted = entry.parameters()
+def as_json(sections: dict[str, Any]) -> bytes:
+    """As logs had them before."""
     parts = [
-        b"" if wanted[name] is None else wanted[name] if name == "bytes" else str(wanted[name]).encode()
+        b"" if sections[name] is None else sections[name] if name == "bytes" else str(sections[name]).encode()
         for name in SECTIONS
     ]
-    lengths = struct.pack(f"<{len(parts)}Q", *map(len, parts))
-    assert parameters_of(lengths + b"".join(parts)) == wanted
+    return struct.pack(f"<{len(parts)}Q", *map(len, parts)) + b"".join(parts)
+
+
+def test_older_logs_are_read() -> None:
+    """The first had the places among all else, the next behind `bytes`; both had only JSON."""
+    appends = [(id, message(number, b"x" * number)) for id in (1, 2) for number in range(1, 4)]
+    entry = made(Changes(appends=appends, removals=[(1, message(number)) for number in (7, 9)]))
+    wanted = entry.parameters()
+    assert parameters_of(as_json(wanted)) == wanted
+    runs = json.loads(wanted["appends"])
+    places = [place for run in runs for place in run[-1]]
+    counted = json.dumps([[*run[:-1], len(run[-1])] for run in runs])
+    behind = wanted["bytes"] + struct.pack(f"<{len(places)}Q", *places)
+    assert parameters_of(as_json(wanted | {"appends": counted, "bytes": behind})) == wanted
+
+
+def test_numbers_of_another_form_are_refused() -> None:
+    wanted = made(Changes(removals=[(1, message(1)), (1, message(5))])).parameters()
+    for section, packed in (("runs", "\0" + "x" * 15), ("updates", "\0" + "x" * 16)):
+        with pytest.raises(StoreError, match="another form"):
+            parameters_of(as_json(wanted | {section: packed}))
 
 
 def test_bytes_of_another_form_are_refused() -> None:
-    whole = made(Changes(appends=[(1, message(1))])).to_bytes()
+    whole = to_bytes(made(Changes(appends=[(1, message(1))])))
     for other in (whole + b"!", whole[:-1], whole[:20], b""):
         with pytest.raises(StoreError, match="another form"):
             parameters_of(other)
@@ -172,7 +191,7 @@ TOO_MUCH = {
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_a_number_that_the_index_could_not_hold_never_gets_into_the_log(what: str) -> None:
     with pytest.raises(StoreError):
-        made(TOO_MUCH[what]).to_bytes()
+        to_bytes(made(TOO_MUCH[what]))
 
 
 def test_messages_that_came_and_went_are_left_out() -> None:
@@ -256,7 +275,7 @@ def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed
             for body_key, place in entry.bodies.items():
                 places.setdefault(body_key, set()).add(place)
             alone.apply(entry)
-            replayed.apply(parameters_of(entry.to_bytes()))
+            replayed.apply(parameters_of(to_bytes(entry)))
             if entry.stands_alone:
                 join()
                 joined.apply(entry)

@@ -3,9 +3,9 @@
 One thread writes the log, so that the event loop goes on while the disk syncs; commits that arrive while one is being
 written wait, and are then written together. Another applies the log to the index, a SQLite file, and answers
 questions from it. This module knows the threads, the order of answers, opening and closing; `log` and `segments` know
-the log, `sqlite_batch` and `sqlite_entry` what is in it, `sqlite_known` what may be; `sqlite_index` knows when it is
-applied, `sqlite_writer` how, `sqlite_tidying` what of it is no longer needed; `sqlite_reader` how messages are read,
-`sqlite_file` and `sqlite_schema` the index's file.
+the log, `sqlite_batch`, `sqlite_entry` and `sqlite_record` what is in it, `sqlite_known` what may be; `sqlite_index`
+knows when it is applied, `sqlite_writer` how, `sqlite_tidying` what of it is no longer needed; `sqlite_reader` how
+messages are read, `sqlite_file` and `sqlite_schema` the index's file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from .base import (
 from .log import Log, replay
 from .segments import Place, Segments
 from .sqlite_batch import Batch
-from .sqlite_entry import Entry, parameters_of
+from .sqlite_entry import Entry
 from .sqlite_file import FolderLock, Synchronous, connect_writer, make_folder, store_error, sync_folder
 from .sqlite_index import Index
 from .sqlite_known import Known
 from .sqlite_reader import Reader
+from .sqlite_record import parameters_of, to_bytes
 from .sqlite_schema import migrate
 from .sqlite_tidying import Tidying
 from .sqlite_writer import Writer
@@ -287,7 +288,9 @@ class SqliteStore:
             for batch in batches:
                 entry, payloads = Entry.of(batch, *log.payloads_at())
                 known.check(batch, entry, is_alone=len(batches) == 1)
-                log.add(payloads, entry.to_bytes())
+                end = to_bytes(entry)
+                entry.size = len(end)
+                log.add(payloads, end)
                 entries.append((entry, log.place))
             log.commit()
         except Exception as error:

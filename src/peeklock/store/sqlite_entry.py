@@ -1,18 +1,16 @@
 """What the index applies: a batch whose payloads have their place in the log, alone or with those that follow it.
 
-An entry is what the record of a commit ends with, as bytes, and what a SQLite statement takes, as parameters.
+An entry is what a SQLite statement takes, as parameters.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from struct import Struct, pack, unpack_from
 from typing import Any, Final
 
-from .base import Counters, StoreError
+from .base import Counters
 from .sqlite_batch import Batch, Changed, Kind, counter_row
 from .sqlite_schema import LENGTH_BITS, NUMBER_BITS
 from .turns import in_turns
@@ -46,19 +44,13 @@ _RUNS_A_TURN: Final = 256
 _FEW: Final = 8
 """Messages of a run that is not worth a row of its own, if it can be put to the run before it."""
 
-_LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes
-
-_LONG_NUMBERS: Final = re.compile("[0-9]{19,}")
-_NUMBERS: Final = ("first_key", "last_key")
-_LENGTHS: Final = Struct(f"<{len(SECTIONS)}Q")
-
-_Run = tuple[int, Kind, int, list[Any]]
+Run = tuple[int, Kind, int, list[Any]]
 """Neighbours that are alike but for their payloads: first key, columns, segment, and the place of each.
 
 One that was enqueued at another time than the first has a text: its place, a space, how many milliseconds later.
 """
 
-_encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Entry:
@@ -66,7 +58,7 @@ class Entry:
 
     def __init__(self) -> None:
         self.entities: list[Any] = []
-        self.appends: list[_Run] = []
+        self.appends: list[Run] = []
         self.copies: list[tuple[int, int, int, Kind, int]] = []
         """Key, segment, place, columns, key of the body."""
         self.bodies: dict[int, tuple[int, int]] = {}
@@ -88,7 +80,7 @@ class Entry:
         self.payload_bytes = 0
         """In the log."""
         self.size = 0
-        """Of its bytes."""
+        """Of its bytes in the log."""
         self.stands_alone = False
 
     @classmethod
@@ -147,7 +139,7 @@ class Entry:
         Messages that came and went meanwhile are left out.
         """
         joined = cls()
-        ends: dict[int, _Run] = {}
+        ends: dict[int, Run] = {}
         """Short runs, by the key that would be next."""
         for entry in in_turns(entries, _ENTRIES_A_TURN):
             for run in entry.appends:
@@ -182,7 +174,7 @@ class Entry:
             joined.copies = [copy for copy in joined.copies if copy[0] not in removed]
         return joined
 
-    def _join_run(self, run: _Run, ends: dict[int, _Run]) -> None:
+    def _join_run(self, run: Run, ends: dict[int, Run]) -> None:
         """When every message goes to another queue than the one before, all runs are short; their neighbours came with
         other commits, a little earlier."""
         key, kind, segment, places = run
@@ -197,28 +189,6 @@ class Entry:
             later = kind[2] - before[1][2]
             before[3].extend([f"{place} {later}" for place in places] if later else places)
         ends[key + len(places)] = before
-
-    def to_bytes(self) -> bytes:
-        """As parameters, but that the places of appends are behind `bytes`: many numbers are shorter and quicker so."""
-        parts = []
-        parameters = self._parameters([(*run[:-1], len(run[-1])) for run in self.appends])
-        parameters["bytes"] += b"".join([pack(f"<{len(run[-1])}Q", *run[-1]) for run in self.appends])
-        for section in SECTIONS:
-            value = parameters[section]
-            if value is None:
-                parts.append(b"")
-            elif isinstance(value, bytes):
-                parts.append(value)
-            else:
-                text = str(value)
-                if section != "entities":  # which have been checked, and have texts
-                    _check_numbers(text)
-                parts.append(text.encode())
-        joined = b"".join([_LENGTHS.pack(*map(len, parts)), *parts])
-        self.size = len(joined)
-        if self.size > _LONGEST:
-            raise StoreError(f"A commit of {self.size} bytes beside its payloads is too long; {_LONGEST} are allowed.")
-        return joined
 
     def parameters(self) -> dict[str, Any]:
         """A row for the writer's `entry` view.
@@ -235,8 +205,14 @@ class Entry:
             yield Entry()._parameters(appends)
         yield self._parameters(pieces[-1])
 
-    def _parameters(self, appends: Iterable[tuple[int, Kind, int, Any]]) -> dict[str, Any]:
-        row = _Row()
+    def _parameters(self, appends: Iterable[Run]) -> dict[str, Any]:
+        row = Row()
+        self.fill(row, appends)
+        row.put_numbers("extents", self.extents(appends))
+        return row.parameters()
+
+    def fill(self, row: Row, appends: Iterable[tuple[int, Kind, int, Any]]) -> None:
+        """With all but extents; `appends` stands for its own."""
         row.put("entities", self.entities)
         row.put(
             "appends",
@@ -265,15 +241,13 @@ class Entry:
             longest = max(runs, key=lambda run: run[1] - run[0])
             runs.remove(longest)
             row.sections["first_key"], row.sections["last_key"] = longest
-        row.put("runs", runs)
+        row.put_numbers("runs", runs)
         row.put("freed", sorted(self.freed))
         row.put("forgotten", [(id << NUMBER_BITS, before) for id, before in self.forgotten.items()])
-        row.put("deltas", [(id, *counter_row(delta)) for id, delta in self.deltas.items()])
+        row.put_numbers("deltas", [(id, *counter_row(delta)) for id, delta in self.deltas.items()])
         row.put("dropped", self.dropped)
-        row.put("extents", [(*of, *keys) for of, keys in self._extents().items()])
-        return row.parameters()
 
-    def _copy_runs(self, row: _Row) -> Iterator[tuple[Any, ...]]:
+    def _copy_runs(self, row: Row) -> Iterator[tuple[Any, ...]]:
         """Copies of one message go to many entities, so they share a run whatever their keys are."""
         kind_of_run: Kind | None = None
         segment_of_run = -1
@@ -285,7 +259,7 @@ class Entry:
                 yield (*kind[:5], *row.place(kind[5]), *row.place(kind[6]), segment, copies)
             copies.append((key, place, body))
 
-    def _rewrite_runs(self, row: _Row) -> Iterator[tuple[Any, ...]]:
+    def _rewrite_runs(self, row: Row) -> Iterator[tuple[Any, ...]]:
         """Messages are mostly deferred in order, and many at a time."""
         next_key, of_run = -1, None
         places: list[int] = []
@@ -297,68 +271,26 @@ class Entry:
             next_key = key + 1
             places.append(place)
 
-    def _extents(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """By segment and entity: the lowest and the highest key that has a place there."""
-        found: dict[tuple[int, int], tuple[int, int]] = {}
-
-        def add(segment: int, first: int, last: int) -> None:
-            of = (segment, first >> NUMBER_BITS)
-            known = found.get(of)
-            found[of] = (first, last) if known is None else (min(known[0], first), max(known[1], last))
-
-        for key, _, segment, places in self.appends:
-            add(segment, key, key + len(places) - 1)
-        for key, segment, *_ in self.copies:
-            add(segment, key, key)
-        for key, (_, _, segment, _) in self.rewrites.items():
-            add(segment, key, key)
-        for key, _, segment, _ in self.moves:
-            add(segment, key, key)
-        return found
+    def extents(self, appends: Iterable[Run]) -> list[tuple[int, int, int, int]]:
+        """Segment, entity, and the lowest and the highest key that has a place there."""
+        return extents_of(
+            [
+                *((segment, key, key + len(places) - 1) for key, _, segment, places in appends),
+                *((segment, key, key) for key, segment, *_ in self.copies),
+                *((segment, key, key) for key, (_, _, segment, _) in self.rewrites.items()),
+                *((segment, key, key) for key, _, segment, _ in self.moves),
+            ]
+        )
 
 
-def _check_numbers(text: str) -> None:
-    """StoreError for a number that no column holds: what is in the log must find its place in the index."""
-    for digits in _LONG_NUMBERS.findall(text):
-        if int(digits) >= 1 << 63:
-            raise StoreError(f"The number {digits} has more than 64 bits.")
-
-
-def parameters_of(end: bytes) -> dict[str, Any]:
-    """What `Entry.to_bytes` made, as parameters again."""
-    parameters: dict[str, Any] = {}
-    begin = _LENGTHS.size
-    if len(end) < begin:
-        raise StoreError("A record of the log has another form than this Peeklock knows.")
-    for section, length in zip(SECTIONS, _LENGTHS.unpack_from(end), strict=True):
-        value = end[begin : begin + length]
-        begin += length
-        if section == "bytes":
-            parameters[section] = value
-        elif not value:
-            parameters[section] = None
-        else:
-            parameters[section] = int(value) if section in _NUMBERS else value.decode()
-    if begin != len(end):
-        raise StoreError("A record of the log has another form than this Peeklock knows.")
-    if parameters["appends"] is not None:
-        _put_places(parameters)
-    return parameters
-
-
-def _put_places(parameters: dict[str, Any]) -> None:
-    """Take the places from behind `bytes` to where they belong."""
-    runs = json.loads(parameters["appends"])
-    if isinstance(runs[0][-1], list):
-        return  # the first logs had them there
-    places = parameters["bytes"]
-    at = len(places) - 8 * sum(run[-1] for run in runs)
-    parameters["bytes"] = places[:at]
-    for run in runs:
-        count = run[-1]
-        run[-1] = unpack_from(f"<{count}Q", places, at)
-        at += 8 * count
-    parameters["appends"] = _encode(runs)
+def extents_of(runs: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Of runs of one segment and one entity each: segment, first, last."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for segment, first, last in runs:
+        of = (segment, first >> NUMBER_BITS)
+        known = found.get(of)
+        found[of] = (first, last) if known is None else (min(known[0], first), max(known[1], last))
+    return [(*of, *keys) for of, keys in found.items()]
 
 
 def runs_of(keys: list[int]) -> Iterator[tuple[int, int]]:
@@ -375,7 +307,7 @@ def runs_of(keys: list[int]) -> Iterator[tuple[int, int]]:
     yield first, last
 
 
-class _Row:
+class Row:
     """The parameters of one statement in the making."""
 
     def __init__(self) -> None:
@@ -393,7 +325,11 @@ class _Row:
 
     def put(self, section: str, rows: list[Any]) -> None:
         if rows:
-            self.sections[section] = _encode(rows)
+            self.sections[section] = encode(rows)
+
+    def put_numbers(self, section: str, rows: list[Any]) -> None:
+        """Rows of the same number of numbers."""
+        self.put(section, rows)
 
     def parameters(self) -> dict[str, Any]:
         # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
@@ -410,7 +346,7 @@ def _first_key(run: tuple[int, Kind, list[bytes]]) -> int:
     return run[0]
 
 
-def _without(appends: list[_Run], removed: list[tuple[int, int]]) -> Iterator[_Run]:
+def _without(appends: list[Run], removed: list[tuple[int, int]]) -> Iterator[Run]:
     """The runs, less what is in the removed ranges, which are in order."""
     ends = [last for _, last in removed]
     for run in appends:
@@ -430,9 +366,9 @@ def _without(appends: list[_Run], removed: list[tuple[int, int]]) -> Iterator[_R
             yield begin, kind, segment, places[begin - first :]
 
 
-def _pieces(appends: list[_Run], most: int) -> Iterator[list[_Run]]:
+def _pieces(appends: list[Run], most: int) -> Iterator[list[Run]]:
     """The same runs in several lists, none with more messages than so many; one at least."""
-    piece: list[_Run] = []
+    piece: list[Run] = []
     room = most
     for first, kind, segment, places in appends:
         at = 0
