@@ -1,4 +1,4 @@
-"""The hand-written path of transfer and disposition gives and reads exactly what the declared one does."""
+"""The hand-written path of transfer, disposition and flow gives and reads exactly what the declared one does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from peeklock.amqp.fast import (
     DispositionFields,
     TransferEncoder,
     declared_disposition,
+    declared_flow,
     declared_transfer,
     decode_disposition,
+    decode_flow,
     decode_transfer,
     encode_disposition,
     encode_uint,
@@ -28,6 +30,7 @@ from peeklock.amqp.performatives import (
     Declared,
     Disposition,
     Error,
+    Flow,
     Modified,
     Received,
     Rejected,
@@ -76,7 +79,33 @@ transfers = st.builds(
 dispositions = st.builds(
     Disposition, role=flags, first=uints, last=st.none() | uints, settled=flags, state=states, batchable=flags
 )
+flows = st.builds(
+    Flow,
+    next_incoming_id=st.none() | uints,
+    incoming_window=uints,
+    next_outgoing_id=uints,
+    outgoing_window=uints,
+    handle=st.none() | uints,
+    delivery_count=st.none() | uints,
+    link_credit=st.none() | uints,
+    available=st.none() | uints,
+    drain=flags,
+    echo=flags,
+    properties=st.none() | st.just({"key": "value"}),
+)
 around = st.binary(max_size=20)
+
+
+FLOW_FIELDS = (
+    "next_incoming_id",
+    "incoming_window",
+    "next_outgoing_id",
+    "handle",
+    "delivery_count",
+    "link_credit",
+    "drain",
+    "echo",
+)
 
 
 def encode_trimmed(value: Composite, keep: int) -> bytes:
@@ -278,7 +307,56 @@ def test_a_disposition_is_written_alike_on_both_paths(
     assert encode_disposition(role, first, last, settled, encoded_state) == declared
 
 
-# --- both ---
+# --- flow ---
+
+
+def flow_fields(read: Any, data: bytes, at: int, end: int) -> Any:
+    """What was read; None where it is left to the declared path."""
+    found = read(data, at, end)
+    return found and tuple(getattr(found, name) for name in FLOW_FIELDS)
+
+
+def quick_flow(data: bytes, at: int, end: int) -> Any:
+    return flow_fields(decode_flow, data, at, end)
+
+
+def slow_flow(data: bytes, at: int, end: int) -> Any:
+    return flow_fields(declared_flow, data, at, end)
+
+
+@given(flow=flows, before=around, after=around)
+def test_a_flow_is_read_alike_on_both_paths(flow: Flow, before: bytes, after: bytes) -> None:
+    data = before + flow.encode() + after
+    end = len(data) - len(after)
+    expected = tuple(getattr(flow, name) for name in FLOW_FIELDS)
+    assert slow_flow(data, len(before), end) == expected
+    assert quick_flow(data, len(before), end) == (expected if flow.properties is None else None)
+
+
+@given(flow=flows, keep=st.integers(4, 11))
+def test_a_flow_without_its_last_fields_is_read_alike(flow: Flow, keep: int) -> None:
+    flow.properties = None
+    data = encode_trimmed(flow, keep)
+    assert quick_flow(data, 0, len(data)) == slow_flow(data, 0, len(data))
+
+
+@given(flow=flows, spoiled=st.integers(0, 60), octet=st.integers(0, 255))
+def test_a_spoiled_flow_is_refused_or_read_alike(flow: Flow, spoiled: int, octet: int) -> None:
+    data = bytearray(flow.encode())
+    data[3 + spoiled % (len(data) - 3)] = octet
+    wrong = bytes(data)
+    fields = quick_flow(wrong, 0, len(wrong))
+    assert fields is None or fields == outcome_of(slow_flow, wrong, 0, len(wrong))
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_behind_a_flows_descriptor_are_refused_or_read_alike(data: bytes) -> None:
+    wrong = b"\x00\x53\x13\xc0" + data
+    fields = quick_flow(wrong, 0, len(wrong))
+    assert fields is None or fields == outcome_of(slow_flow, wrong, 0, len(wrong))
+
+
+# --- all ---
 
 
 @given(value=uints)

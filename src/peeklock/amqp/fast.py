@@ -1,4 +1,4 @@
-"""The hand-written path for `transfer` and `disposition`, beside the declared one in `performatives`.
+"""The hand-written path for `transfer`, `disposition` and `flow`, beside the declared one in `performatives`.
 
 Both paths give the same bytes and read the same values; a test holds them to it. What is unusual here is left to
 the declared path: a decoder returns None for it. Delivery states that are read here are shared: never change one.
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from peeklock.amqp.codec import decode_value
 from peeklock.amqp.composites import Composite, decode_composite
-from peeklock.amqp.performatives import Disposition, Transfer
+from peeklock.amqp.performatives import Disposition, Flow, Transfer
 from peeklock.amqp.types import Described, UByte, UInt
 
 _UINT: Final = struct.Struct(">I")
@@ -20,6 +20,7 @@ _uint_at: Final = _UINT.unpack_from
 
 TRANSFER_START: Final = 0x005314C0
 DISPOSITION_START: Final = 0x005315C0
+FLOW_START: Final = 0x005313C0
 """The first four octets of a body: the descriptor and the constructor of a list of up to 255 octets."""
 
 
@@ -48,6 +49,41 @@ class DispositionFields(NamedTuple):
     state: Any
 
 
+class FlowFields:
+    """The fields of a flow that mean something to us."""
+
+    __slots__ = (
+        "delivery_count",
+        "drain",
+        "echo",
+        "handle",
+        "incoming_window",
+        "link_credit",
+        "next_incoming_id",
+        "next_outgoing_id",
+    )
+
+    def __init__(
+        self,
+        next_incoming_id: int | None,
+        incoming_window: int,
+        next_outgoing_id: int,
+        handle: int | None,
+        delivery_count: int | None,
+        link_credit: int | None,
+        drain: bool,
+        echo: bool,
+    ) -> None:
+        self.next_incoming_id = next_incoming_id
+        self.incoming_window = incoming_window
+        self.next_outgoing_id = next_outgoing_id
+        self.handle = handle
+        self.delivery_count = delivery_count
+        self.link_credit = link_credit
+        self.drain = drain
+        self.echo = echo
+
+
 class _AfterLast(NamedTuple):
     """The fields of a disposition from settled on."""
 
@@ -56,6 +92,7 @@ class _AfterLast(NamedTuple):
     fields: int
 
 
+_FLOW_FIELDS: Final = 11
 _ALL_FIELDS: Final = 8
 """Of a transfer, from message-format on."""
 
@@ -220,6 +257,57 @@ def _disposition_form(octets: bytes) -> _AfterLast | None:
     return form
 
 
+def decode_flow(data: bytes, offset: int, end: int) -> FlowFields | None:
+    """Read the flow that is in data from `offset` to `end`."""
+    handle: int | None = None
+    delivery_count: int | None = None
+    link_credit: int | None = None
+    drain = echo = False
+    try:
+        if data[offset + 1] != 0x53 or data[offset + 3] != 0xC0 or offset + 5 + data[offset + 4] != end:
+            return None
+        count = data[offset + 5]
+        if not 4 <= count <= _FLOW_FIELDS:
+            return None
+        next_incoming_id, at = _uint(data, offset + 6)
+        incoming_window, at = _uint(data, at)
+        next_outgoing_id, at = _uint(data, at)
+        outgoing_window, at = _uint(data, at)
+        if count > 4:
+            handle, at = _uint(data, at)
+        if count > 5:
+            delivery_count, at = _uint(data, at)
+        if count > 6:
+            link_credit, at = _uint(data, at)
+        if count > 7:
+            _, at = _uint(data, at)
+        if count > 8:
+            drain = _flag(data[at])
+            at += 1
+        if count > 9:
+            echo = _flag(data[at])
+            at += 1
+        if count > 10:
+            if data[at] != 0x40:
+                return None  # it has properties
+            at += 1
+    except (IndexError, struct.error, _Unusual):
+        return None
+    if at != end or incoming_window is None or next_outgoing_id is None or outgoing_window is None:
+        return None
+    return FlowFields(
+        next_incoming_id, incoming_window, next_outgoing_id, handle, delivery_count, link_credit, drain, echo
+    )
+
+
+def _flag(code: int) -> bool:
+    if code == 0x41:
+        return True
+    if code == 0x42 or code == 0x40:
+        return False
+    raise _Unusual
+
+
 def declared_transfer(data: bytes, offset: int, end: int) -> tuple[int, int | None, bytes | None, TransferForm, int]:
     """As `decode_transfer`, for whatever is a transfer."""
     transfer, payload_at = decode_composite(data[:end], offset)
@@ -236,6 +324,22 @@ def declared_disposition(data: bytes, offset: int, end: int) -> DispositionField
     assert isinstance(disposition, Disposition)
     return DispositionFields(
         disposition.role, disposition.first, disposition.last, disposition.settled, disposition.state
+    )
+
+
+def declared_flow(data: bytes, offset: int, end: int) -> FlowFields:
+    """As `decode_flow`, for whatever is a flow."""
+    flow, _ = decode_composite(data[:end], offset)
+    assert isinstance(flow, Flow)
+    return FlowFields(
+        flow.next_incoming_id,
+        flow.incoming_window,
+        flow.next_outgoing_id,
+        flow.handle,
+        flow.delivery_count,
+        flow.link_credit,
+        flow.drain,
+        flow.echo,
     )
 
 

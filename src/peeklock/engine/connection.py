@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.errors import AmqpError, Condition
-from peeklock.amqp.fast import DISPOSITION_START, TRANSFER_START
+from peeklock.amqp.fast import DISPOSITION_START, FLOW_START, TRANSFER_START
 from peeklock.amqp.frames import (
     AMQP_FRAME,
     AMQP_HEADER,
@@ -259,7 +259,7 @@ class Connection:
         unpack = _FRAME_START.unpack_from
         while self.state is not _ENDED:
             if size - at > _HOT_SIZE:
-                # Transfers and dispositions are known by their first octets and go straight to their session.
+                # What is frequent is known by its first octets and goes straight to its session.
                 frame_size, doff_and_type, channel, start = unpack(data, at)
                 end = at + frame_size
                 session = sessions.get(channel)
@@ -271,6 +271,10 @@ class Connection:
                             continue
                         if start == DISPOSITION_START:
                             session.on_disposition(data, at + 8, end)
+                            at = end
+                            continue
+                        if start == FLOW_START:
+                            session.on_flow(data, at + 8, end)
                             at = end
                             continue
                     except EndSession as failure:

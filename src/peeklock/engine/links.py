@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
-from peeklock.amqp.fast import TransferEncoder, TransferForm
-from peeklock.amqp.performatives import Attach, Detach, Error, Flow, Transfer
+from peeklock.amqp.fast import FlowFields, TransferEncoder, TransferForm
+from peeklock.amqp.performatives import Attach, Detach, Error, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.errors import DetachLink
 from peeklock.engine.events import CreditChanged
@@ -113,7 +113,7 @@ class Link:
         if self.state is LinkState.DETACHED:
             self.session.unmap(self)
 
-    def on_flow(self, flow: Flow) -> None:
+    def on_flow(self, flow: FlowFields) -> None:
         raise NotImplementedError  # each direction has its own
 
     def _send_attach(self, attach: Attach) -> None:
@@ -193,14 +193,14 @@ class Sender(Link):
         self.credit = 0
         self.session.send_flow(self)
 
-    def on_flow(self, flow: Flow) -> None:
+    def on_flow(self, flow: FlowFields) -> None:
         if flow.link_credit is not None:
             # Credit counts from what the receiver had seen; sends since then are spent (2.6.7).
             seen = flow.delivery_count if flow.delivery_count is not None else 0
             # A receiver that counts frames is ahead of us; that gives it no more credit than it says.
             spent = max(0, serial_sub(self.delivery_count, seen))
             self.credit = max(0, flow.link_credit - spent)
-        self.drain = bool(flow.drain)
+        self.drain = flow.drain
         self.session.connection.emit(CreditChanged(self))
 
     def _send_frames(
@@ -268,7 +268,7 @@ class Receiver(Link):
         if self.state is LinkState.ATTACHED:
             self.session.start_receiving(self)
 
-    def on_flow(self, flow: Flow) -> None:
+    def on_flow(self, flow: FlowFields) -> None:
         # The count of a sender matters only when it jumps: that is how it says that it has drained.
         if self.drain and flow.delivery_count is not None:
             passed = serial_sub(flow.delivery_count, self.delivery_count)

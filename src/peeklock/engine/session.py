@@ -11,8 +11,10 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.fast import (
     TransferForm,
     declared_disposition,
+    declared_flow,
     declared_transfer,
     decode_disposition,
+    decode_flow,
     decode_transfer,
     encode_disposition,
 )
@@ -223,7 +225,7 @@ class Session:
         elif kind is Attach:
             self.on_attach(performative)
         elif kind is Flow:
-            self.on_flow(performative)
+            self.on_flow(body, 0, len(body))
         else:
             self.on_detach(performative)
 
@@ -280,7 +282,10 @@ class Session:
                 link.accept(source=None, target=None)  # a detach is not answered before the attach is
             link.detach()
 
-    def on_flow(self, flow: Flow) -> None:
+    def on_flow(self, data: bytes, at: int, end: int) -> None:
+        if self.state is not _MAPPED:
+            return
+        flow = decode_flow(data, at, end) or declared_flow(data, at, end)
         seen = flow.next_incoming_id if flow.next_incoming_id is not None else 0
         was_shut = self.remote_incoming_window <= 0
         # What is on the way already counts against the window (2.5.6).
