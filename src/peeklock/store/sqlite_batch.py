@@ -6,6 +6,7 @@ The broker may go on changing its objects once `Batch(changes)` has returned; th
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from .base import ACTIVE, MAX_ENTITY, Changes, Counters, StoredEntity, StoredMessage, StoreError
 from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
@@ -75,6 +76,9 @@ class Batch:
         """By entity: the last one."""
         run = _Run()
         owner = 0
+        plain: Any = None
+        """Columns of the last message that was plain: those of one turn share them, whichever entity they are for."""
+        plain_at = 0
         for id, message in appends:
             number = message.sequence_number
             if not 0 < number <= MAX_NUMBER:
@@ -87,26 +91,27 @@ class Batch:
                 run = last
             payload = message.payload
             size += len(payload)
-            if number == run.next_number and run.is_plain and message.enqueued_at == run.at and _is_plain(message):
-                run.payloads.append(payload)
-                run.next_number = number + 1
-                continue
-            key = id << NUMBER_BITS | number
-            annex, body = message.annex, message.body
-            # As bytes: in SQLite's JSON a string ends at its first NUL.
-            session_id = None if message.session_id is None else message.session_id.encode()
-            size += len(session_id or b"") + len(annex or b"")
-            kind = (*_changed(message), session_id, annex)
-            if body is not None:
-                self.copies.append((key, payload, kind, body.key))
-                if body.key not in self.bodies:
-                    self.bodies[body.key] = body.data
-                    size += len(body.data)
-                continue
-            if number != run.next_number or kind != run.kind:
+            kind: Any
+            if _is_plain(message):
+                if plain is None or message.enqueued_at != plain_at:
+                    plain_at = message.enqueued_at
+                    plain = (*_changed(message), None, None)
+                kind = plain
+            else:
+                annex, body = message.annex, message.body
+                # As bytes: in SQLite's JSON a string ends at its first NUL.
+                session_id = None if message.session_id is None else message.session_id.encode()
+                size += len(session_id or b"") + len(annex or b"")
+                kind = (*_changed(message), session_id, annex)
+                if body is not None:
+                    self.copies.append((id << NUMBER_BITS | number, payload, kind, body.key))
+                    if body.key not in self.bodies:
+                        self.bodies[body.key] = body.data
+                        size += len(body.data)
+                    continue
+            if number != run.next_number or (kind is not run.kind and kind != run.kind):
                 run.kind, run.payloads = kind, []
-                run.is_plain, run.at = _is_plain(message), message.enqueued_at
-                self.appends.append((key, kind, run.payloads))
+                self.appends.append((id << NUMBER_BITS | number, kind, run.payloads))
             run.payloads.append(payload)
             run.next_number = number + 1
         self.size += size
@@ -154,10 +159,8 @@ class _Run:
 
     def __init__(self) -> None:
         self.next_number = 0
-        self.kind: Kind | None = None
-        self.is_plain = False
-        self.at = 0
-        """When they were enqueued."""
+        self.kind: Any = None
+        """As an object: compiled, a tuple whose fields are known would be made anew each time."""
         self.payloads: list[bytes] = []
 
 

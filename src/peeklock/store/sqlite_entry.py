@@ -166,7 +166,9 @@ class Entry:
             for id, before in entry.forgotten.items():
                 joined.forgotten[id] = max(before, joined.forgotten.get(id, 0))
             for id, delta in entry.deltas.items():
-                joined.deltas[id] = _sum(joined.deltas[id], delta) if id in joined.deltas else delta
+                if id not in joined.deltas:
+                    joined.deltas[id] = Counters()
+                _add(joined.deltas[id], delta)
         if joined.removals and joined.appends:
             joined.appends = list(in_turns(_without(joined.appends, list(runs_of(joined.removals))), _RUNS_A_TURN))
         if joined.removals and joined.copies:
@@ -339,7 +341,15 @@ class Row:
 
 def _differ_by_time(one: Kind, other: Kind) -> bool:
     """Or by nothing."""
-    return one[0] == other[0] and one[1] == other[1] and one[3:] == other[3:]
+    # One by one: this is asked for many messages.
+    return (
+        one[0] == other[0]
+        and one[1] == other[1]
+        and one[3] == other[3]
+        and one[4] == other[4]
+        and one[5] == other[5]
+        and one[6] == other[6]
+    )
 
 
 def _first_key(run: tuple[int, Kind, list[bytes]]) -> int:
@@ -382,11 +392,9 @@ def _pieces(appends: list[Run], most: int) -> Iterator[list[Run]]:
     yield piece
 
 
-def _sum(one: Counters, other: Counters) -> Counters:
-    return Counters(
-        max(one.last_sequence_number, other.last_sequence_number),
-        one.active + other.active,
-        one.deferred + other.deferred,
-        one.scheduled + other.scheduled,
-        one.size_in_bytes + other.size_in_bytes,
-    )
+def _add(to: Counters, delta: Counters) -> None:
+    to.last_sequence_number = max(to.last_sequence_number, delta.last_sequence_number)
+    to.active += delta.active
+    to.deferred += delta.deferred
+    to.scheduled += delta.scheduled
+    to.size_in_bytes += delta.size_in_bytes
