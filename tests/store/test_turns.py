@@ -26,6 +26,11 @@ def test_others_have_a_turn_after_so_many(monkeypatch: pytest.MonkeyPatch) -> No
     for item in in_turns(range(35), 10):
         done.append(item)
     assert given == [10, 20, 30]
+    given.clear()
+    done.clear()
+    for item in in_turns(range(10), 10, lambda item: item):
+        done.append(item)
+    assert given == [5, 7, 9]
 
 
 def test_another_thread_works_while_much_is_done() -> None:

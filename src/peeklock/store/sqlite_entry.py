@@ -37,9 +37,9 @@ SECTIONS: Final = (
     "extents",
 )
 
-_ENTRIES_A_TURN: Final = 32
 _RUNS_A_TURN: Final = 256
-"""What takes some tenths of a millisecond."""
+_ENTRY_RUNS: Final = 8
+"""What takes some tenths of a millisecond; an entry is worth so many runs, beside its own."""
 
 _FEW: Final = 8
 """Messages of a run that is not worth a row of its own, if it can be put to the run before it."""
@@ -141,7 +141,7 @@ class Entry:
         joined = cls()
         ends: dict[int, Run] = {}
         """Short runs, by the key that would be next."""
-        for entry in in_turns(entries, _ENTRIES_A_TURN):
+        for entry in in_turns(entries, _RUNS_A_TURN, _runs_in):
             for run in entry.appends:
                 joined._join_run(run, ends)
             joined.copies += entry.copies
@@ -337,6 +337,10 @@ class Row:
         # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
         self.sections["bytes"] = b"".join([*self._parts, b"\0"])
         return self.sections
+
+
+def _runs_in(entry: Entry) -> int:
+    return len(entry.appends) + _ENTRY_RUNS
 
 
 def _differ_by_time(one: Kind, other: Kind) -> bool:

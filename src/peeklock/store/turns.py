@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from time import sleep
 from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 
 
-def in_turns(items: Iterable[_Item], many: int) -> Iterator[_Item]:
-    """The same items; whenever so many are done, others have a turn."""
-    for number, item in enumerate(items, 1):
+def in_turns(items: Iterable[_Item], many: int, count: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
+    """The same items; whenever so many are done, others have a turn. `count` says as how many one counts."""
+    done = 0
+    for item in items:
         yield item
-        if number % many == 0:
+        done += count(item)
+        if done >= many:
+            done = 0
             sleep(0)
 
 
