@@ -113,6 +113,14 @@ class Counters:
         else:
             self.scheduled += change
 
+    def add(self, delta: Counters) -> None:
+        """What `Changes.deltas` says of this entity."""
+        self.last_sequence_number = max(self.last_sequence_number, delta.last_sequence_number)
+        self.active += delta.active
+        self.deferred += delta.deferred
+        self.scheduled += delta.scheduled
+        self.size_in_bytes += delta.size_in_bytes
+
 
 @dataclass(slots=True)
 class StoredEntity:

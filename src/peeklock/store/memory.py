@@ -22,7 +22,6 @@ from .base import (
     Body,
     Changes,
     Committed,
-    Counters,
     MessagesRead,
     Range,
     SeenRead,
@@ -164,7 +163,7 @@ class MemoryStore:
                 owner.forget(before)
         for id, delta in changes.deltas().items():
             if owner := self._entities.get(id):
-                _add(owner.stored.counters, delta)
+                owner.stored.counters.add(delta)
         for id in changes.dropped_entities:
             self._entities.pop(id, None)
 
@@ -306,14 +305,6 @@ class _Entity:
 
     def read_seen(self, since: int) -> list[tuple[bytes, int]]:
         return [(key, at) for at in self._seen_times.between(since - 1, None) for key in self._seen[at]]
-
-
-def _add(counters: Counters, delta: Counters) -> None:
-    counters.last_sequence_number = max(counters.last_sequence_number, delta.last_sequence_number)
-    counters.active += delta.active
-    counters.deferred += delta.deferred
-    counters.scheduled += delta.scheduled
-    counters.size_in_bytes += delta.size_in_bytes
 
 
 def _copy(of: StoredMessage) -> StoredMessage:

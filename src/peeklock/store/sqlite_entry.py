@@ -168,7 +168,7 @@ class Entry:
             for id, delta in entry.deltas.items():
                 if id not in joined.deltas:
                     joined.deltas[id] = Counters()
-                _add(joined.deltas[id], delta)
+                joined.deltas[id].add(delta)
         if joined.removals and joined.appends:
             joined.appends = list(in_turns(_without(joined.appends, list(runs_of(joined.removals))), _RUNS_A_TURN))
         if joined.removals and joined.copies:
@@ -394,11 +394,3 @@ def _pieces(appends: list[Run], most: int) -> Iterator[list[Run]]:
         piece.append((first + at, kind, segment, places[at:] if at else places))
         room -= len(places) - at
     yield piece
-
-
-def _add(to: Counters, delta: Counters) -> None:
-    to.last_sequence_number = max(to.last_sequence_number, delta.last_sequence_number)
-    to.active += delta.active
-    to.deferred += delta.deferred
-    to.scheduled += delta.scheduled
-    to.size_in_bytes += delta.size_in_bytes
