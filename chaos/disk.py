@@ -104,9 +104,8 @@ class Disk:
             size = min(size, os.fstat(descriptor).st_size - offset)
             if size <= 0:
                 raise _os_error(errno.ENOSPC)
-        written = original(descriptor, data[:size], offset)
-        self._note(name, offset, offset + written)
-        return written
+        self._note(name, offset, offset + size)
+        return original(descriptor, data[:size], offset)
 
     def _pwritev(self, original: Callable[..., int], descriptor: int, parts: list[bytes], offset: int) -> int:
         return self._pwrite(original, descriptor, b"".join(parts), offset)
@@ -140,6 +139,7 @@ class Disk:
         return True
 
     def _note(self, name: str, start: int, end: int) -> None:
+        """Before it is written: what a kill leaves in a file unnoted would be taken for synced by the next process."""
         if self._unsynced is not None and (name.startswith("log-") or name.endswith("-wal")):
             self._unsynced.wrote(name, start, end)
 
@@ -198,9 +198,8 @@ class Disk:
                 self._note(name, offset, offset + size // 2)
                 original(file, data, size // 2, offset)
                 return sqlite3.SQLITE_FULL
-            result = original(file, data, size, offset)
             self._note(name, offset, offset + size)
-            return result
+            return original(file, data, size, offset)
         except Exception:
             traceback.print_exc()
             return sqlite3.SQLITE_IOERR_WRITE

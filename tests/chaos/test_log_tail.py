@@ -24,7 +24,16 @@ from chaos.disk import Disk
 from peeklock.store.base import Changes, Counters, StoredEntity, StoredMessage
 from peeklock.store.sqlite import SqliteStore
 
-folder = Path(sys.argv[1])
+folder, end_at = Path(sys.argv[1]), int(sys.argv[2])
+pwrite = os.pwrite
+
+def write_and_end(descriptor, data, offset):
+    written = pwrite(descriptor, data, offset)
+    if b"message %d." % end_at in data and "/data/log-" in os.readlink(f"/proc/self/fd/{descriptor}"):
+        os.kill(os.getpid(), 9)
+    return written
+
+os.pwrite = write_and_end
 disk = Disk(folder / "data", folder / "unsynced")
 disk.install()
 calls = Queue()
@@ -41,15 +50,16 @@ def commit(changes):
 
 commit(Changes(entities={1: StoredEntity(1, "q", "queue", {}, Counters())}))
 for number in count(1):
-    commit(Changes(appends=[(1, StoredMessage(number, bytes(700), 0, None))]))
+    commit(Changes(appends=[(1, StoredMessage(number, b"message %d." % number + bytes(700), 0, None))]))
 """
 
 
-def write_until_killed(folder: Path, commits: int) -> int:
-    """How many messages were told as committed."""
+def write_until_killed(folder: Path, commits: int, end_at: int = 0) -> int:
+    """How many messages were told as committed; it ends by itself when the last one was written to the log."""
     paths = [str(ROOT), str(ROOT / "src")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    with subprocess.Popen([sys.executable, "-c", WRITE, str(folder)], env=environment, stdout=subprocess.PIPE) as child:
+    command = [sys.executable, "-c", WRITE, str(folder), str(end_at)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         told = child.stdout.read(1 + commits)
         child.kill()
@@ -85,6 +95,15 @@ def test_what_was_told_is_there_whatever_is_done_to_the_rest(tmp_path: Path, see
         synced, _ = ranges.get(name, (len(before[name]), 0))
         assert content[:synced] == before[name][:synced]
     check_found(tmp_path, told)
+
+
+def test_what_was_written_when_it_was_killed_is_known_as_not_synced(tmp_path: Path) -> None:
+    assert write_until_killed(tmp_path, 1000, end_at=30) == 29
+    ((start, end),) = (place for name, place in read(tmp_path / "unsynced").items() if name.startswith("log-"))
+    (log,) = (tmp_path / "data").glob("log-*")
+    written = log.read_bytes()
+    assert start < written.index(b"message 30.") < end
+    assert not any(written[end:])
 
 
 def test_the_index_is_made_again_from_the_log(tmp_path: Path) -> None:

@@ -260,6 +260,24 @@ def test_where_a_failed_commit_cannot_be_undone_the_next_segment_says_where_the_
     assert ends(tmp_path) == [b"one", b"TWO", b"THREE"]
 
 
+def test_a_log_that_does_not_sync_its_commits_syncs_them_before_a_segment_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a failed commit could not be undone: a segment that lacks records would keep the log from opening."""
+    writing = Writing(tmp_path, sync=False)
+    writing.commit(b"one")
+    with monkeypatch.context() as patched:
+        failing(patched, "fdatasync")
+        failing(patched, "pwritev")
+        writing.fail(b"two")
+    with monkeypatch.context() as patched:
+        failing(patched, "fdatasync")
+        writing.fail(b"TWO")
+    writing.commit(b"TWO")
+    assert writing.log.place.segment == 2
+    assert ends(tmp_path) == [b"one", b"TWO"]
+
+
 def _refuse(write: Callable[..., int], descriptor: int, data: bytes, offset: int) -> int:
     if offset:  # all but the headers of segments
         raise OSError(errno.EIO, "Input/output error")

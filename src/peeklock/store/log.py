@@ -124,7 +124,8 @@ class Log:
             self._is_broken = True
 
     def _roll(self, needed: int) -> None:
-        if self._descriptor >= 0 and not self._is_broken:
+        is_synced = self._is_broken and self._sync  # up to the place, and what is behind it does not count
+        if self._descriptor >= 0 and not is_synced:
             sync(self._descriptor)  # also where commits are not synced: only the last segment may lack records
         segment, offset, commit = self._place
         number = max(segment, self._segments.last) + 1
