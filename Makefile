@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.run-installed
 SPARK_STAMP := $(VENV)/.spark-installed
 DEV_STAMP := $(VENV)/.dev-installed
+SPARK_CLASSES := build/spark.jsa
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
@@ -14,15 +15,16 @@ serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
 
 # Status 5: what ARGS chooses has no such tests.
-SPARK_TESTS = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m spark $(ARGS) || [ $$? -eq 5 ]
+SPARK_TESTS = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m spark $(ARGS) || [ $$? -eq 5 ]
 
-# Without ARGS, and with a C compiler: the package is compiled meanwhile, since most tests wait.
+# Without ARGS: what later tests need is made meanwhile, since many tests wait; the package needs a C compiler.
 ifndef ARGS
+MEANWHILE = $(SPARK_CLASSES) $(if $(CAN_COMPILE),compiled)
 CAN_COMPILE = $(shell { command -v cc >/dev/null || [ "$$CI" = true ]; } && echo yes)
 endif
 
 test: check
-	$(MAKE) -j 2 test-python $(if $(CAN_COMPILE),compiled)
+	$(MAKE) -j 2 test-python $(MEANWHILE)
 	PEEKLOCK_FAULTS=3 $(SPARK_TESTS)
 ifndef ARGS
 ifneq ($(CAN_COMPILE),)
@@ -49,7 +51,11 @@ run-compiled:
 	cd build/checkout && PEEKLOCK_COMPILED=1 $(CURDIR)/$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		-m "not interpreted" -p no:cacheprovider $(or $(ARGS),$(COMPILED_TESTS))
 
-test-spark: check
+# Sparks of tests start from this, and without it as well.
+$(SPARK_CLASSES): $(DEV_STAMP) tests/spark/archive_classes.py
+	-$(BIN)/python tests/spark/archive_classes.py $@
+
+test-spark: check $(SPARK_CLASSES)
 	$(SPARK_TESTS)
 
 # On older versions of PySpark, each in an environment of its own.

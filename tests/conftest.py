@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,13 @@ import pytest
 
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
+from toolchains import SHORT_LIVED_JAVA
+
+CLASSES = Path(__file__).parents[1] / "build" / "spark.jsa"
+"""`make test` has Spark's classes written there, see spark/archive_classes.py."""
+QUIETLY = ("-Xlog:disable", "-Xlog:all=error:stderr")
+FROM_CLASSES = (f"-XX:SharedArchiveFile={CLASSES}", *QUIETLY) if CLASSES.exists() else ()
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*SHORT_LIVED_JAVA, *FROM_CLASSES)))
 
 
 @pytest.fixture

@@ -13,6 +13,9 @@ from typing import NoReturn
 
 import pytest
 
+SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For a Java that lives for seconds: to compile its code well, and to collect beside it, takes longer than it saves."""
+
 
 def toolchain(name: str) -> str:
     """Where the program is. Without it the test is skipped, and the summary says so; under `CI=true` it fails."""

@@ -18,12 +18,13 @@ from typing import NamedTuple
 import pyspark
 
 from serving import SOURCE
-from toolchains import toolchain
+from toolchains import SHORT_LIVED_JAVA, toolchain
 
 EXECUTORS = 2
 SETTINGS: Mapping[str, str] = {
     "spark.master": f"local-cluster[{EXECUTORS},1,1024]",
     "spark.driver.memory": "1g",
+    "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED_JAVA),
     "spark.sql.shuffle.partitions": "2",
     # Work begins when all executors are there, so that each has its share of it.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",

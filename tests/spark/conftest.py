@@ -33,7 +33,7 @@ TAKE_LONG = ("faults", "cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a Spark are run after all the rest, by two processes, a module at a time."""
+    """Tests that start a Spark are run after all the rest, by few processes, a module at a time."""
     folder = Path(__file__).parent
     for item in items:
         if folder in item.path.parents and (_is_of(item, STARTS_SPARK) or "spark" in getattr(item, "fixturenames", ())):

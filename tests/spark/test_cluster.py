@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Cluster:
         assert worker in workers
         assert len(workers) > 1  # one that reads or writes, and the one that holds
         for each in workers:
-            os.kill(each, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the executor ends one whose task has failed
+                os.kill(each, signal.SIGKILL)
         _await(lambda: not set(workers) & set(self._driver.workers_of(executor)))
         assert executor in self._driver.executors()
 

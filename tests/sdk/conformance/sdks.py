@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolchains import go_program, java_classpath, npm_packages, toolchain
+from toolchains import SHORT_LIVED_JAVA, go_program, java_classpath, npm_packages, toolchain
 
 FOLDER = Path(__file__).parents[1]
 PASSWORD = "changeit"
@@ -50,8 +50,7 @@ def _javascript(authority: Path) -> Command:
 def _java(authority: Path) -> Command:
     store = trust_store(authority)
     options = (
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
+        *SHORT_LIVED_JAVA,
         "-Xshare:auto",
         f"-Djavax.net.ssl.trustStore={store}",
         f"-Djavax.net.ssl.trustStorePassword={PASSWORD}",
