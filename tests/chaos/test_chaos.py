@@ -54,19 +54,29 @@ What was not written may be a message or its completion, and a message that was 
 """
 
 
+SEEDS = (7, 8, 9)
+"""One is mostly enough; but a power cut may come when there is nothing to lose."""
+
+
 @pytest.mark.parametrize("broken", FOUND)
 def test_a_broken_broker_is_found_out(tmp_path: Path, broken: str) -> None:
     faults, *promises = FOUND[broken]
-    # The broken ones go wrong whatever the seed; this one keeps the run the same.
-    code, output = run(tmp_path, "--broken", broken, "--faults", str(faults), "--seed", "7")
+    for seed in SEEDS:
+        code, output = run(tmp_path, "--broken", broken, "--faults", str(faults), "--seed", str(seed))
+        if code:
+            break
     assert code == 1
-    seen = {promise for promise in promises if f"\n  {promise}: " in output}
+    seen = seen_in(output, promises)
     assert seen
     (kept,) = tmp_path.iterdir()
     assert f"history, log and data are in {kept}" in output
     code, again = run(tmp_path, "--check", str(kept / "history.jsonl"))
     assert code == 1
-    assert seen == {promise for promise in promises if f"\n  {promise}: " in again}
+    assert seen == seen_in(again, promises)
+
+
+def seen_in(output: str, promises: list[str]) -> set[str]:
+    return {promise for promise in promises if f"\n  {promise}: " in output}
 
 
 def test_every_broken_broker_is_tried() -> None:
