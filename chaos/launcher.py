@@ -20,7 +20,7 @@ from chaos.sabotage import BROKEN
 from peeklock.broker.agenda import system_clock
 from peeklock.cli import main, serve
 from peeklock.server.broker import Options
-from peeklock.store import segments
+from peeklock.store.disk.log import segments
 
 _SEGMENT_BYTES: Final = 64 * 1024
 """So short that a run fills, frees and uses again many of them."""

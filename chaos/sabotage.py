@@ -19,9 +19,9 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.schedule import Scheduling
 from peeklock.broker.transactions import Transaction
 from peeklock.store.base import Changes, Committed
-from peeklock.store.log import Log
-from peeklock.store.sqlite import SqliteStore
-from peeklock.store.sqlite_writer import Writer
+from peeklock.store.disk.index.writer import Writer
+from peeklock.store.disk.log.writer import Log
+from peeklock.store.disk.store import DiskStore
 
 _SOME: Final = 4
 """Every so many times it goes wrong."""
@@ -32,7 +32,7 @@ _EARLY_MS: Final = 3000
 
 def acknowledge_early() -> None:
     """Say that a commit is done when it was handed over."""
-    commit, write = SqliteStore.commit, Log.commit
+    commit, write = DiskStore.commit, Log.commit
 
     def committed(store: Any, changes: Changes, done: Committed) -> None:
         commit(store, changes, lambda error: None)
@@ -42,18 +42,18 @@ def acknowledge_early() -> None:
         time.sleep(_DELAY)
         write(log)
 
-    _put(SqliteStore, "commit", committed)
+    _put(DiskStore, "commit", committed)
     _put(Log, "commit", written)
 
 
 def forget_syncs() -> None:
     """Say that a commit is done when it was written."""
-    set_up = SqliteStore.__init__
+    set_up = DiskStore.__init__
 
     def made(store: Any, *arguments: Any, **options: Any) -> None:
         set_up(store, *arguments, **options | {"synchronous": "normal"})
 
-    _put(SqliteStore, "__init__", made)
+    _put(DiskStore, "__init__", made)
 
 
 def free_early() -> None:
@@ -69,13 +69,13 @@ def free_early() -> None:
 
 def forget_removals() -> None:
     """Do not store that some messages are gone."""
-    commit, turns = SqliteStore.commit, count(1)
+    commit, turns = DiskStore.commit, count(1)
 
     def committed(store: Any, changes: Changes, done: Committed) -> None:
         kept = [removal for removal in changes.removals if next(turns) % _SOME]
         commit(store, replace(changes, removals=kept), done)
 
-    _put(SqliteStore, "commit", committed)
+    _put(DiskStore, "commit", committed)
 
 
 def lend_twice() -> None:
@@ -93,7 +93,7 @@ def lend_twice() -> None:
 
 def enqueue_early() -> None:
     """Enqueue scheduled messages before their time."""
-    read_due, scheduled = SqliteStore.read_due, Scheduling._scheduled
+    read_due, scheduled = DiskStore.read_due, Scheduling._scheduled
 
     def read(store: Any, entity: int, now: int, *rest: Any) -> None:
         read_due(store, entity, now + _EARLY_MS, *rest)
@@ -102,7 +102,7 @@ def enqueue_early() -> None:
         scheduled(container, message)
         container._due.expect(message.due_at - _EARLY_MS)
 
-    _put(SqliteStore, "read_due", read)
+    _put(DiskStore, "read_due", read)
     _put(Scheduling, "_scheduled", expect)
 
 

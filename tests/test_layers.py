@@ -17,65 +17,33 @@ LADDER: dict[str, set[str]] = {
     "store.base": {"store.bodies", "store.compiler"},
     "store.bodies": set(),
     "store.compiler": set(),
-    "store.turns": set(),
     "store.memory": {"store.base", "store.sorted_numbers"},
     "store.sorted_numbers": set(),
-    "store.log": {"store.base", "store.segments"},
-    "store.segments": {"store.base", "store.sqlite_file", "store.sqlite_schema"},
-    "store.sqlite": {
+    "store.disk.turns": set(),
+    "store.disk.keys": {"store.base"},
+    "store.disk.failures": {"store.base"},
+    "store.disk.folder": {"store.base"},
+    "store.disk.log": {"store.base", "store.disk.failures", "store.disk.folder", "store.disk.keys"},
+    "store.disk.commits": {"store.base", "store.disk.keys", "store.disk.turns"},
+    "store.disk.index": {
         "store.base",
-        "store.log",
-        "store.segments",
-        "store.sqlite_batch",
-        "store.sqlite_entry",
-        "store.sqlite_file",
-        "store.sqlite_index",
-        "store.sqlite_known",
-        "store.sqlite_reader",
-        "store.sqlite_record",
-        "store.sqlite_schema",
-        "store.sqlite_tidying",
-        "store.sqlite_writer",
+        "store.disk.commits",
+        "store.disk.failures",
+        "store.disk.keys",
+        "store.disk.log",
+        "store.disk.turns",
     },
-    "store.sqlite_batch": {"store.base", "store.sqlite_schema"},
-    "store.sqlite_entry": {"store.base", "store.sqlite_batch", "store.sqlite_schema", "store.turns"},
-    "store.sqlite_file": {"store.base", "store.sqlite_schema"},
-    "store.sqlite_index": {
+    "store.disk.store": {
         "store.base",
-        "store.segments",
-        "store.sqlite_entry",
-        "store.sqlite_file",
-        "store.sqlite_writer",
-        "store.turns",
-    },
-    "store.sqlite_known": {"store.base", "store.sqlite_batch", "store.sqlite_entry", "store.sqlite_schema"},
-    "store.sqlite_queries": {"store.base", "store.sqlite_schema"},
-    "store.sqlite_reader": {
-        "store.base",
-        "store.segments",
-        "store.sqlite_file",
-        "store.sqlite_queries",
-        "store.sqlite_schema",
-    },
-    "store.sqlite_record": {"store.base", "store.sqlite_entry"},
-    "store.sqlite_schema": {"store.base"},
-    "store.sqlite_tidying": {
-        "store.base",
-        "store.segments",
-        "store.sqlite_batch",
-        "store.sqlite_schema",
-        "store.sqlite_writer",
-    },
-    "store.sqlite_writer": {
-        "store.base",
-        "store.segments",
-        "store.sqlite_entry",
-        "store.sqlite_file",
-        "store.sqlite_schema",
+        "store.disk.commits",
+        "store.disk.failures",
+        "store.disk.folder",
+        "store.disk.index",
+        "store.disk.log",
     },
     "broker": {"amqp", "engine", "store.base"},
     "nodes": {"amqp", "engine", "broker", "store.base"},
-    "server": {"amqp", "engine", "broker", "nodes", "store.base", "store.memory", "store.sqlite"},
+    "server": {"amqp", "engine", "broker", "nodes", "store.base", "store.memory", "store.disk.store"},
     "admin": {"broker", "server"},
     "client": {"amqp", "engine"},
     "spark": {"amqp", "client"},
@@ -87,7 +55,8 @@ def package_of(module: str) -> str | None:
     """The rung a dotted module stands on; None for the root package, which holds the version only."""
     parts = module.split(".")[1:]
     if parts[:1] == ["store"]:
-        return ".".join(parts[:2]) if len(parts) > 1 else None
+        deep = 3 if parts[1:2] == ["disk"] else 2
+        return ".".join(parts[:deep]) if len(parts) >= deep else None
     return parts[0] if parts else None
 
 
@@ -108,7 +77,7 @@ def imported(module: str, path: Path) -> Iterator[tuple[int, str]]:
                 parts = module.split(".")
                 kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
                 base = ".".join([*kept, node.module] if node.module else kept)
-            # `from peeklock.store import sqlite` names a module, not only its package.
+            # `from peeklock.store import memory` names a module, not only its package.
             yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
 
 

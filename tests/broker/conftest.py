@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.world import DiskStore, FlakyStore
+from broker.world import AwaitedStore, FlakyStore
 
 FAILS_ON_PURPOSE = {"test_agenda.py", "test_journal.py"}
 
@@ -21,9 +21,9 @@ def _nothing_fails_in_silence(request: pytest.FixtureRequest, caplog: pytest.Log
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[DiskStore]:
+def disk(tmp_path: Path) -> Iterator[AwaitedStore]:
     """A store on disk, closed in the end, however often it was opened again."""
-    store: DiskStore | None = DiskStore(tmp_path / "data")
+    store: AwaitedStore | None = AwaitedStore(tmp_path / "data")
     first = store
     assert first is not None
     yield first
@@ -33,6 +33,6 @@ def disk(tmp_path: Path) -> Iterator[DiskStore]:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest) -> FlakyStore | DiskStore:
+def store(request: pytest.FixtureRequest) -> FlakyStore | AwaitedStore:
     """Each kind in turn."""
     return FlakyStore() if request.param == "memory" else request.getfixturevalue("disk")

@@ -12,7 +12,7 @@ from broker.world import (
     HOUR,
     MINUTE,
     SECOND,
-    DiskStore,
+    AwaitedStore,
     FlakyStore,
     Receiver,
     SessionReceiver,
@@ -45,8 +45,8 @@ from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.store.base import StoreError
+from peeklock.store.disk.index.writer import Writer
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite_writer import Writer
 
 
 def queue(name: str = "q", **settings: Any) -> QueueDefinition:
@@ -92,7 +92,7 @@ def begin(change: Callable[..., None], *arguments: Any) -> list[BrokerError | No
 
 def rows(world: World) -> dict[str, int]:
     """What the store has, by path."""
-    if isinstance(world.store, DiskStore):
+    if isinstance(world.store, AwaitedStore):
         return dict(query(world.store, "SELECT path, id FROM entity"))
     assert isinstance(world.store, MemoryStore)
     return {entity.path: entity.id for entity in world.store.open()}
@@ -752,7 +752,7 @@ def test_what_was_made_again_starts_clean(store: Any) -> None:
 
 
 def test_numbers_are_not_given_again_after_a_restart_in_the_middle_of_the_purge(
-    disk: DiskStore, monkeypatch: pytest.MonkeyPatch
+    disk: AwaitedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Writer, "has_leftovers", property(lambda self: False))
     world = start(queue("other"), store=disk)

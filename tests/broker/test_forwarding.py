@@ -10,7 +10,7 @@ import pytest
 from broker.world import (
     MINUTE,
     SECOND,
-    DiskStore,
+    AwaitedStore,
     FlakyStore,
     Receiver,
     SessionReceiver,
@@ -513,7 +513,7 @@ def test_a_restart_in_the_middle_loses_and_doubles_nothing(store: Any) -> None:
     # As far as it comes before it is switched off.
     while not outcomes:
         world._turn.popleft()()
-        if isinstance(world.store, DiskStore) and world.store.pending:
+        if isinstance(world.store, AwaitedStore) and world.store.pending:
             world.store.answer()
     assert outcomes == [None]
     world = world.restarted()
@@ -691,7 +691,7 @@ def test_hops_are_counted_over_a_restart() -> None:
     assert Annex.decode(message.annex).hops == 1
 
 
-def test_nothing_is_forwarded_before_the_target_knows_its_history(disk: DiskStore) -> None:
+def test_nothing_is_forwarded_before_the_target_knows_its_history(disk: AwaitedStore) -> None:
     world = World(queue("q"), queue("to", requires_duplicate_detection=True), store=disk)
     world.send("one", to="to")
     world.send("one")
@@ -709,7 +709,7 @@ def test_nothing_is_forwarded_before_the_target_knows_its_history(disk: DiskStor
     world.check()
 
 
-def test_nothing_is_forwarded_before_the_target_knows_its_sessions(disk: DiskStore) -> None:
+def test_nothing_is_forwarded_before_the_target_knows_its_sessions(disk: AwaitedStore) -> None:
     world = World(queue("q"), session_queue("s"), store=disk)
     world.send("first", to="s", session_id="x")
     world.send("second", properties=Properties(message_id="m", group_id="x"))

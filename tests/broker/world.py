@@ -38,19 +38,9 @@ from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.broker.topic import Topic
-from peeklock.store.base import (
-    ACTIVE,
-    DEFERRED,
-    SCHEDULED,
-    Changes,
-    Committed,
-    Range,
-    Store,
-    StoredMessage,
-    StoreError,
-)
+from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Committed, Range, Store, StoredMessage, StoreError
+from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
 
 SECOND = 1000
 MINUTE = 60 * SECOND
@@ -134,7 +124,7 @@ class World:
         return World(
             *definition.queues,
             *definition.topics,
-            store=self.store.reopened() if isinstance(self.store, DiskStore) else self.store,
+            store=self.store.reopened() if isinstance(self.store, AwaitedStore) else self.store,
             now=self.clock(),
             profile=self.namespace.profile,
             only_if_empty=True,
@@ -148,7 +138,7 @@ class World:
             self.namespace.agenda.run()
             if self._turn:
                 continue
-            if not (isinstance(self.store, DiskStore) and self.store.pending):
+            if not (isinstance(self.store, AwaitedStore) and self.store.pending):
                 break
             self.store.answer()
 
@@ -224,7 +214,7 @@ def stored_counters(store: Store) -> dict[int, Counted]:
     if isinstance(store, MemoryStore):
         counters = {id: entity.stored.counters for id, entity in store._entities.items()}
         return {id: (of.active, of.deferred, of.scheduled, of.size_in_bytes) for id, of in counters.items()}
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store, DiskStore)
     rows = query(store, "SELECT id, active, deferred, scheduled, size_in_bytes FROM entity")
     return {row[0]: row[1:] for row in rows}
 
@@ -234,13 +224,13 @@ def shared_bodies(store: Store) -> int:
     if isinstance(store, MemoryStore):
         messages = [message for entity in store._entities.values() for message in entity.messages.values()]
         return len({id(message.body) for message in messages if message.body is not None})
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store, DiskStore)
     return int(query(store, "SELECT count(*) FROM body")[0][0])
 
 
 def bodies_in_the_end(store: Store) -> int:
     """As above, once the store has deleted what dropped entities left behind. It is closed then."""
-    if isinstance(store, DiskStore):
+    if isinstance(store, AwaitedStore):
         store.close()
         while query(store, "SELECT 1 FROM dropped_entity"):
             store = store.reopened()
@@ -249,27 +239,27 @@ def bodies_in_the_end(store: Store) -> int:
     return shared_bodies(store)
 
 
-def query(store: SqliteStore, statement: str) -> list[Any]:
+def query(store: DiskStore, statement: str) -> list[Any]:
     if store._is_open:
         store._are_taken([])  # any question has the index know what was committed
     with closing(sqlite3.connect(store._file)) as connection:
         return connection.execute(statement).fetchall()
 
 
-class DiskStore(SqliteStore):
+class AwaitedStore(DiskStore):
     """A SQLite store whose answers are waited for, one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._folder = folder
         self.pending = 0
-        self.successor: DiskStore | None = None
+        self.successor: AwaitedStore | None = None
         super().__init__(folder, self._calls.put)
 
-    def reopened(self) -> DiskStore:
+    def reopened(self) -> AwaitedStore:
         """As after a restart."""
         self.close()
-        self.successor = DiskStore(self._folder)
+        self.successor = AwaitedStore(self._folder)
         return self.successor
 
     def answer(self) -> None:

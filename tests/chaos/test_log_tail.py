@@ -12,7 +12,7 @@ import pytest
 from chaos.log_tail import Unsynced, lose, read, tear
 
 from peeklock.store.base import Range, StoredMessage, StoreError
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.disk.store import DiskStore
 
 ROOT = Path(__file__).parents[2]
 WRITE = """
@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Queue
 from chaos.disk import Disk
 from peeklock.store.base import Changes, Counters, StoredEntity, StoredMessage
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.disk.store import DiskStore
 
 folder, end_at = Path(sys.argv[1]), int(sys.argv[2])
 pwrite = os.pwrite
@@ -37,7 +37,7 @@ os.pwrite = write_and_end
 disk = Disk(folder / "data", folder / "unsynced")
 disk.install()
 calls = Queue()
-store = SqliteStore(folder / "data", calls.put)
+store = DiskStore(folder / "data", calls.put)
 store.open()
 
 def done(error):
@@ -69,7 +69,7 @@ def write_until_killed(folder: Path, commits: int, end_at: int = 0) -> int:
 
 def found(folder: Path) -> list[int]:
     answers: list[list[StoredMessage] | StoreError] = []
-    store = SqliteStore(folder / "data", lambda call: call())
+    store = DiskStore(folder / "data", lambda call: call())
     store.open()
     store.read(Range(entity=1, through=1_000_000, limit=1_000_000, max_bytes=1 << 30), answers.append)
     store.close()

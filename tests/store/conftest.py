@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from store_harness import Driver
 
+from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(lambda call: SqliteStore(tmp_path / "data", call))
+    driver = Driver(lambda call: DiskStore(tmp_path / "data", call))
     yield driver
     driver.store.close()
 

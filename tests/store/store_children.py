@@ -12,7 +12,7 @@ from pathlib import Path
 from store_harness import Driver, body, entity, message
 
 from peeklock.store.base import Changes, Counters, StoredMessage, StoreError, StoreFull
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.disk.store import DiskStore
 
 GROUP = 7
 """A commit of `commit_until_killed` has this many messages for entity 1, and one for entity 2."""
@@ -23,7 +23,7 @@ KEPT = {1: 2, 2: 5, 3: 9}
 
 def start(call: str, module: str = "store_children") -> subprocess.Popen[str]:
     here = Path(__file__).parent
-    paths = [str(here), str(here.parents[1] / "src")]
+    paths = [str(here), str(here / "disk"), str(here.parents[1] / "src")]
     return subprocess.Popen(
         [sys.executable, "-c", f"import {module}; {module}.{call}"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
@@ -35,7 +35,7 @@ def start(call: str, module: str = "store_children") -> subprocess.Popen[str]:
 
 def hold(folder: str) -> None:
     """Open the store, say so, and keep it until standard input ends."""
-    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    driver = Driver(lambda call: DiskStore(Path(folder), call))
     print("open", flush=True)
     sys.stdin.read()
     driver.store.close()
@@ -43,7 +43,7 @@ def hold(folder: str) -> None:
 
 def commit_until_killed(folder: str) -> None:
     """Go on numbering where the store ends, several commits under way, and tell each that is done."""
-    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    driver = Driver(lambda call: DiskStore(Path(folder), call))
     if not driver.entities:
         driver.create(1, 2)
     group = driver.entities[1].counters.last_sequence_number if driver.entities else 0
@@ -71,7 +71,7 @@ def shared(number: int) -> StoredMessage:
 def share_until_killed(folder: str) -> None:
     """Go on numbering where entity 3 ends: each commit has one message for two entities, and takes an old one from
     each."""
-    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    driver = Driver(lambda call: DiskStore(Path(folder), call))
     if not driver.entities:
         driver.create(1, 2, 3)
     number = driver.entities[2].counters.last_sequence_number if driver.entities else 0
@@ -96,7 +96,7 @@ def share_until_killed(folder: str) -> None:
 
 def run_out_of_room(folder: str) -> None:
     """Hit a limit on the size of files, then have it lifted."""
-    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    driver = Driver(lambda call: DiskStore(Path(folder), call))
     driver.commit(Changes(entities={1: entity(1)}))
     resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
     kept: list[int] = []

@@ -10,19 +10,11 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeVar
 
-from peeklock.store.base import (
-    Body,
-    Changes,
-    Range,
-    Store,
-    StoredEntity,
-    StoredMessage,
-    StoreError,
-)
+from peeklock.store.base import Body, Changes, Range, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.disk.index.connections import connect_writer
+from peeklock.store.disk.index.writer import Writer
+from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
-from peeklock.store.sqlite_file import connect_writer
-from peeklock.store.sqlite_writer import Writer
 
 MAX_NUMBER = 2**44 - 1
 FIELDS = (
@@ -120,7 +112,7 @@ class Driver:
         if isinstance(self.store, MemoryStore):
             entities = self.store._entities.values()
             return len({id(each.body) for entity in entities for each in entity.messages.values() if each.body})
-        assert isinstance(self.store, SqliteStore)
+        assert isinstance(self.store, DiskStore)
         self.store.close()
         finish_purging(self.store._file)
         ((count,),) = query(self.store._file, "SELECT count(*) FROM body")

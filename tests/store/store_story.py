@@ -16,10 +16,14 @@ from typing import Any
 
 from store_harness import FIELDS, Driver, as_dict, entity
 
-from peeklock.store import log, segments, sqlite, sqlite_index, sqlite_tidying
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Body, Changes, StoredMessage, StoreError
-from peeklock.store.sqlite import SqliteStore
-from peeklock.store.sqlite_file import Synchronous
+from peeklock.store.disk import store as sqlite
+from peeklock.store.disk.index import index as sqlite_index
+from peeklock.store.disk.index import tidying as sqlite_tidying
+from peeklock.store.disk.index.connections import Synchronous
+from peeklock.store.disk.log import segments
+from peeklock.store.disk.log import writer as log
+from peeklock.store.disk.store import DiskStore
 
 CLOCK = 1
 """The entity whose last sequence number says how many changes were told; it has no messages and stays."""
@@ -259,7 +263,7 @@ def live(folder: str, seed: int, calls: int, synchronous: Synchronous) -> None:
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
     _die_at(calls, random.Random(calls))
-    driver = Driver(lambda call: SqliteStore(Path(folder), call, synchronous=synchronous))
+    driver = Driver(lambda call: DiskStore(Path(folder), call, synchronous=synchronous))
     story = Story(seed)
     told = driver.entities[0].counters.last_sequence_number if driver.entities else 0
     while story.told < told:
@@ -281,7 +285,7 @@ def fail(folder: str, seed: int, begin: int, end: int) -> None:
     """Commit this part of the story on a disk that fails at times, tell what came of it, and be gone as if killed."""
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
-    driver = Driver(lambda call: SqliteStore(Path(folder), call))
+    driver = Driver(lambda call: DiskStore(Path(folder), call))
     randomness = random.Random(begin)
     chances = _fail_sometimes(randomness)
     story = Story(seed)

@@ -12,18 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_harness import Driver, as_dict, body, entity, message
 
-from peeklock.store.base import (
-    ACTIVE,
-    DEFERRED,
-    SCHEDULED,
-    Body,
-    Changes,
-    Counters,
-    StoredMessage,
-    StoreError,
-)
+from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Body, Changes, Counters, StoredMessage, StoreError
+from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
 
 
 @pytest.fixture
@@ -288,7 +279,7 @@ steps = st.lists(
 def test_whatever_is_done_every_message_has_its_body_and_no_other_is_kept(kind: str, steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         memory = MemoryStore()
-        world = Driver(lambda call: memory if kind == "memory" else SqliteStore(Path(folder), call, synchronous="off"))
+        world = Driver(lambda call: memory if kind == "memory" else DiskStore(Path(folder), call, synchronous="off"))
         try:
             _Model(world).follow(steps)
         finally:

@@ -8,16 +8,7 @@ from functools import partial
 import pytest
 from store_harness import MAX_NUMBER, Driver, as_dict, entity, message
 
-from peeklock.store.base import (
-    ACTIVE,
-    DEFERRED,
-    SCHEDULED,
-    Changes,
-    Counters,
-    Range,
-    StoredMessage,
-    StoreError,
-)
+from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Counters, Range, StoredMessage, StoreError
 
 
 def test_a_new_store_has_no_entities(driver: Driver) -> None:

@@ -14,8 +14,8 @@ from store_harness import Driver
 from store_story import CLOCK, SMALL, Story, everything
 
 from peeklock.store.base import StoredEntity, StoreError
+from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def by_id(entities: list[StoredEntity]) -> list[StoredEntity]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Path, seed: int) -> None:
-    sqlite = Driver(lambda call: SqliteStore(tmp_path, call, synchronous="off"))
+    sqlite = Driver(lambda call: DiskStore(tmp_path, call, synchronous="off"))
     memory = remembering()
     story = Story(seed)
     answers: list[StoreError | None] = []
@@ -72,7 +72,7 @@ def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(
 
         copy = tmp_path / f"copy-{life}"  # so that the next life begins with what this one left
         shutil.copytree(folder, copy)
-        sqlite = Driver(lambda call, copy=copy: SqliteStore(copy, call, synchronous="off"))
+        sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call, synchronous="off"))
         there = sqlite.entities[0].counters.last_sequence_number if sqlite.entities else 0
         assert there >= told
         memory = remembering()
@@ -109,7 +109,7 @@ def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_fail
 
         copy = tmp_path / f"copy-{life}"
         shutil.copytree(folder, copy)
-        sqlite = Driver(lambda call, copy=copy: SqliteStore(copy, call, synchronous="off"))
+        sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call, synchronous="off"))
         assert by_id(sqlite.entities) == by_id(memory.reopen())
         assert everything(sqlite, story) == everything(memory, story)
         sqlite.store.close()

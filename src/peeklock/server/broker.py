@@ -32,8 +32,8 @@ from peeklock.server.loopback import is_loopback
 from peeklock.server.metrics import Metrics, MetricsPage
 from peeklock.server.shell import AmqpProtocol, Shell
 from peeklock.store.base import Store, StoreError
+from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
-from peeklock.store.sqlite import SqliteStore
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class Broker:
             return self.options.make_store(loop.call_soon_threadsafe)
         if self.options.data is None:
             return MemoryStore()
-        return SqliteStore(self.options.data, loop.call_soon_threadsafe)
+        return DiskStore(self.options.data, loop.call_soon_threadsafe)
 
     async def _start_namespace(self) -> None:
         started: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()

@@ -14,10 +14,10 @@ from zlib import crc32
 
 import pytest
 
-from peeklock.store import segments as segments_module
 from peeklock.store.base import StoreError
-from peeklock.store.log import RECORD, Log, replay
-from peeklock.store.segments import HEADER, Place, Segments
+from peeklock.store.disk.log import segments as segments_module
+from peeklock.store.disk.log.segments import HEADER, Place, Segments
+from peeklock.store.disk.log.writer import RECORD, Log, replay
 
 START = Place(0, 0, 0)
 NOISE = random.Random(7)

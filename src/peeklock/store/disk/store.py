@@ -2,10 +2,8 @@
 
 One thread writes the log, so that the event loop goes on while the disk syncs; commits that arrive while one is being
 written wait, and are then written together. Another applies the log to the index, a SQLite file, and answers
-questions from it. This module knows the threads, the order of answers, opening and closing; `log` and `segments` know
-the log, `sqlite_batch`, `sqlite_entry` and `sqlite_record` what is in it, `sqlite_known` what may be; `sqlite_index`
-knows when it is applied, `sqlite_writer` how, `sqlite_tidying` what of it is no longer needed; `sqlite_reader` how
-messages are read, `sqlite_file` and `sqlite_schema` the index's file.
+questions from it. This module knows the threads, the order of answers, opening and closing; `log` is the log,
+`commits` what a commit is, `index` what the log amounts to.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
-from .base import (
+from ..base import (
     Changes,
     Committed,
     Counters,
@@ -35,18 +33,20 @@ from .base import (
     StoreError,
     TimedRead,
 )
-from .log import Log, replay
-from .segments import Place, Segments
-from .sqlite_batch import Batch
-from .sqlite_entry import Entry
-from .sqlite_file import FolderLock, Synchronous, connect_writer, make_folder, store_error, sync_folder
-from .sqlite_index import Index
-from .sqlite_known import Known
-from .sqlite_reader import Reader
-from .sqlite_record import parameters_of, to_bytes
-from .sqlite_schema import migrate
-from .sqlite_tidying import Tidying
-from .sqlite_writer import Writer
+from .commits.batch import Batch
+from .commits.entry import Entry
+from .commits.known import Known
+from .commits.record import parameters_of, to_bytes
+from .failures import store_error
+from .folder import FolderLock, make_folder, sync_folder
+from .index.connections import Synchronous, connect_writer
+from .index.index import Index
+from .index.reader import Reader
+from .index.schema import migrate
+from .index.tidying import Tidying
+from .index.writer import Writer
+from .log.segments import Place, Segments
+from .log.writer import Log, replay
 
 _JOINED_ROWS = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
@@ -59,7 +59,7 @@ _Answer = TypeVar("_Answer")
 _Waiting = tuple[Batch | StoreError, Committed]
 
 
-class SqliteStore:
+class DiskStore:
     """`store.base.Store` in a folder; callbacks are run through `call`, e.g. `loop.call_soon_threadsafe`."""
 
     def __init__(

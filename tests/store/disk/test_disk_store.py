@@ -17,16 +17,20 @@ from store_children import GROUP, KEPT, shared, start
 from store_harness import Driver, body, entity, finish_purging, message
 from store_harness import query as query_file
 
-from peeklock.store import sqlite_file, sqlite_queries, sqlite_schema, sqlite_writer
 from peeklock.store.base import Changes, Counters, StoreError, StoreFull, StoreHeld
-from peeklock.store.sqlite import SqliteStore
-from peeklock.store.sqlite_batch import Batch
-from peeklock.store.sqlite_entry import Entry
-from peeklock.store.sqlite_record import to_bytes
+from peeklock.store.disk import folder as folder_module
+from peeklock.store.disk.commits.batch import Batch
+from peeklock.store.disk.commits.entry import Entry
+from peeklock.store.disk.commits.record import to_bytes
+from peeklock.store.disk.index import connections as sqlite_file
+from peeklock.store.disk.index import queries as sqlite_queries
+from peeklock.store.disk.index import schema as sqlite_schema
+from peeklock.store.disk.index import writer as sqlite_writer
+from peeklock.store.disk.store import DiskStore
 
 
 def open_store(folder: Path) -> Driver:
-    return Driver(lambda call: SqliteStore(folder, call))
+    return Driver(lambda call: DiskStore(folder, call))
 
 
 def query(folder: Path, statement: str) -> list[tuple[object, ...]]:
@@ -139,8 +143,8 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
         connections[-1].execute(f"PRAGMA max_page_count = {page_limits[-1]}")
         return connections[-1]
 
-    monkeypatch.setattr("peeklock.store.sqlite.connect_writer", connect)
-    monkeypatch.setattr("peeklock.store.sqlite_writer.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.disk.store.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.disk.index.writer.connect_writer", connect)
     driver = open_store(tmp_path)
     driver.create(1)
     driver.append(1, message(1), message(2))
@@ -179,8 +183,8 @@ def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000_000)
         return connection
 
-    monkeypatch.setattr("peeklock.store.sqlite.connect_writer", connect)
-    monkeypatch.setattr("peeklock.store.sqlite_writer.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.disk.store.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.disk.index.writer.connect_writer", connect)
     driver = open_store(tmp_path)
     driver.create(1)
     answers: list[StoreError | None] = []
@@ -422,7 +426,7 @@ def test_callbacks_run_on_close_when_the_loop_no_longer_takes_them(tmp_path: Pat
     def closed(callback: Callable[[], None]) -> None:
         raise RuntimeError("Event loop is closed")
 
-    store = SqliteStore(tmp_path, closed)
+    store = DiskStore(tmp_path, closed)
     store.open()
     answers: list[StoreError | None] = []
     store.commit(Changes(entities={1: entity(1)}), answers.append)
@@ -433,7 +437,7 @@ def test_callbacks_run_on_close_when_the_loop_no_longer_takes_them(tmp_path: Pat
 
 def test_a_callback_runs_once_though_both_the_loop_and_close_could_run_it(tmp_path: Path) -> None:
     calls: list[Callable[[], None]] = []
-    store = SqliteStore(tmp_path, calls.append)
+    store = DiskStore(tmp_path, calls.append)
     store.open()
     answers: list[StoreError | None] = []
     store.commit(Changes(entities={1: entity(1)}), answers.append)
@@ -598,14 +602,14 @@ def test_what_a_commit_changes_or_deletes_it_looks_up(section: str, how: str) ->
 
 def test_every_folder_that_was_made_is_synced_into_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    sync = sqlite_file.sync_folder
+    sync = folder_module.sync_folder
 
     def note(folder: Path) -> None:
         synced.append(folder)
         sync(folder)
 
-    monkeypatch.setattr(sqlite_file, "sync_folder", note)
-    sqlite_file.make_folder(tmp_path / "a" / "b")
+    monkeypatch.setattr(folder_module, "sync_folder", note)
+    folder_module.make_folder(tmp_path / "a" / "b")
     assert set(synced) == {tmp_path, tmp_path / "a"}
     synced.clear()
     sqlite_file.make_folder(tmp_path / "a" / "b")

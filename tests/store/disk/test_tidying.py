@@ -11,9 +11,10 @@ import pytest
 from store_children import start
 from store_harness import Driver, as_dict, body, message
 
-from peeklock.store import segments, sqlite_tidying
 from peeklock.store.base import Body, Changes, StoredMessage
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.disk.index import tidying as sqlite_tidying
+from peeklock.store.disk.log import segments
+from peeklock.store.disk.store import DiskStore
 
 pytestmark = pytest.mark.interpreted
 
@@ -42,7 +43,7 @@ def store(tmp_path: Path) -> Iterator[Driver]:
 
 
 def opened(folder: Path) -> Driver:
-    return Driver(lambda call: SqliteStore(folder, call, synchronous="off"))
+    return Driver(lambda call: DiskStore(folder, call, synchronous="off"))
 
 
 def logs(folder: Path) -> dict[str, int]:

@@ -12,8 +12,8 @@ import struct
 from struct import Struct, pack, unpack, unpack_from
 from typing import Any, Final
 
-from .base import ACTIVE, StoreError
-from .sqlite_entry import SECTIONS, Entry, Row, Run, encode, extents_of
+from ...base import ACTIVE, StoreError
+from .entry import SECTIONS, Entry, Row, Run, encode, extents_of
 
 _LENGTHS: Final = Struct(f"<{len(SECTIONS)}Q")
 _LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes

@@ -13,12 +13,13 @@ from threading import Event
 from time import monotonic
 from typing import Final
 
-from .base import StoreError
-from .segments import Place, Segments
-from .sqlite_entry import Entry
-from .sqlite_file import Synchronous, store_error
-from .sqlite_writer import Writer
-from .turns import clear
+from ...base import StoreError
+from ..commits.entry import Entry
+from ..failures import store_error
+from ..log.segments import Place, Segments
+from ..turns import clear
+from .connections import Synchronous
+from .writer import Writer
 
 _MANY_ROWS: Final = 100_000
 _MANY_BYTES: Final = 128 * 1024 * 1024

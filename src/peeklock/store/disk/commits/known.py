@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .base import StoredEntity, StoreError
-from .sqlite_batch import Batch
-from .sqlite_entry import Entry
-from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
+from ...base import StoredEntity, StoreError
+from ..keys import MAX_NUMBER, NUMBER_BITS
+from .batch import Batch
+from .entry import Entry
 
 
 class Known:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .base import ACTIVE, MAX_ENTITY, Changes, Counters, StoredEntity, StoredMessage, StoreError
-from .sqlite_schema import MAX_NUMBER, NUMBER_BITS
+from ...base import ACTIVE, MAX_ENTITY, Changes, Counters, StoredEntity, StoredMessage, StoreError
+from ..keys import MAX_NUMBER, NUMBER_BITS
 
 Changed = tuple[int, int, int, int | None, int | None]
 """State, delivery count, enqueued at, expires at, due at: what an update changes."""

@@ -6,8 +6,8 @@ from threading import Thread
 
 import pytest
 
-from peeklock.store import turns
-from peeklock.store.turns import clear, in_turns
+from peeklock.store.disk import turns
+from peeklock.store.disk.turns import clear, in_turns
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 35])

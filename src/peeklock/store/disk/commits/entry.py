@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from .base import Counters
-from .sqlite_batch import Batch, Changed, Kind, counter_row
-from .sqlite_schema import LENGTH_BITS, NUMBER_BITS
-from .turns import in_turns
+from ...base import Counters
+from ..keys import LENGTH_BITS, NUMBER_BITS
+from ..turns import in_turns
+from .batch import Batch, Changed, Kind, counter_row
 
 SECTIONS: Final = (
     "bytes",

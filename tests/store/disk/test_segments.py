@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.store import segments as segments_module
 from peeklock.store.base import StoreError
-from peeklock.store.segments import HEADER, Segment, Segments
-from peeklock.store.sqlite_schema import LENGTH_BITS
+from peeklock.store.disk.keys import LENGTH_BITS
+from peeklock.store.disk.log import segments as segments_module
+from peeklock.store.disk.log.segments import HEADER, Segment, Segments
 
 KIB = 1024
 NOISE = random.Random(3)

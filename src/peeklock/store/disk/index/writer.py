@@ -18,11 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .base import StoreError, StoreFull
-from .segments import Place
-from .sqlite_entry import SECTIONS
-from .sqlite_file import Synchronous, connect_writer, store_error
-from .sqlite_schema import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
+from ...base import StoreError, StoreFull
+from ..commits.entry import SECTIONS
+from ..failures import store_error
+from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
+from ..log.segments import Place
+from .connections import Synchronous, connect_writer
 
 _PURGE_ROWS = 1000
 """Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""

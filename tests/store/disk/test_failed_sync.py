@@ -19,16 +19,16 @@ from chaos.log_tail import lose, read
 from store_harness import Driver, message
 
 from peeklock.store.base import Changes, StoredMessage, StoreError, StoreFull
-from peeklock.store.sqlite import SqliteStore
+from peeklock.store.disk.store import DiskStore
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LARGE = bytes(300_000)
 """A message, of which a few fill a part of the log."""
 
 
 def in_child(call: str) -> None:
     """In a process of its own, which ends as if killed."""
-    paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent)]
+    paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent), str(Path(__file__).parents[1])]
     child = subprocess.run(
         [sys.executable, "-c", f"import test_failed_sync as t; t.{call}"],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
@@ -46,7 +46,7 @@ def die() -> None:
 
 
 def opened(folder: Path) -> Driver:
-    return Driver(lambda call: SqliteStore(folder / "data", call))
+    return Driver(lambda call: DiskStore(folder / "data", call))
 
 
 def opened_on_disk(folder: str) -> tuple[Driver, Disk]:

@@ -12,15 +12,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from .base import MAX_ENTITY, StoreError
-
-NUMBER_BITS = 44
-MAX_NUMBER = (1 << NUMBER_BITS) - 1
-assert MAX_ENTITY <= (1 << (63 - NUMBER_BITS)) - 1
-
-LENGTH_BITS = 32
-LENGTH_MASK = (1 << LENGTH_BITS) - 1
-"""Where a payload is in its segment of the log: the offset in the high bits of a number, the length in the low ones."""
+from ...base import StoreError
+from ..keys import NUMBER_BITS
 
 APPLICATION_ID = 0x506B4C6B  # "PkLk"
 
@@ -167,11 +160,6 @@ def migrate(connection: sqlite3.Connection) -> None:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-
-
-def first_key(entity: int) -> int:
-    """The key before the first of an entity's messages; its number 0 is never handed out."""
-    return entity << NUMBER_BITS
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:

@@ -16,13 +16,14 @@ from store_harness import body, entity, message
 from store_story import Story
 
 from peeklock.store.base import Changes, Counters, StoreError
-from peeklock.store.segments import Place
-from peeklock.store.sqlite_batch import Batch
-from peeklock.store.sqlite_entry import SECTIONS, Entry, runs_of
-from peeklock.store.sqlite_file import connect_writer
-from peeklock.store.sqlite_record import parameters_of, to_bytes
-from peeklock.store.sqlite_schema import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS, migrate
-from peeklock.store.sqlite_writer import Writer
+from peeklock.store.disk.commits.batch import Batch
+from peeklock.store.disk.commits.entry import SECTIONS, Entry, runs_of
+from peeklock.store.disk.commits.record import parameters_of, to_bytes
+from peeklock.store.disk.index.connections import connect_writer
+from peeklock.store.disk.index.schema import migrate
+from peeklock.store.disk.index.writer import Writer
+from peeklock.store.disk.keys import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS
+from peeklock.store.disk.log.segments import Place
 
 
 def made(changes: Changes, segment: int = 1, offset: int = 100) -> Entry:

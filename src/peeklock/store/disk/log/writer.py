@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from .base import StoreError
+from ...base import StoreError
 from .segments import HEADER, Place, Segment, Segments, sync
 
 RECORD: Final = Struct("<IIQQ")

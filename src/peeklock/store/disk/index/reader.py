@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from . import sqlite_queries as queries
-from .base import ACTIVE, SEEN_KEY_BYTES, Body, Range, StoredMessage, StoreError
-from .segments import Segments
-from .sqlite_file import connect_reader, store_error
-from .sqlite_schema import LENGTH_MASK, MAX_NUMBER, first_key
+from ...base import ACTIVE, SEEN_KEY_BYTES, Body, Range, StoredMessage, StoreError
+from ..failures import store_error
+from ..keys import LENGTH_MASK, MAX_NUMBER, first_key
+from ..log.segments import Segments
+from . import queries
+from .connections import connect_reader
 
 _Answer = TypeVar("_Answer")
 

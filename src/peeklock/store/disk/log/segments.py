@@ -17,9 +17,10 @@ from threading import Lock
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from .base import StoreError
-from .sqlite_file import store_error, sync_folder
-from .sqlite_schema import LENGTH_BITS, LENGTH_MASK
+from ...base import StoreError
+from ..failures import store_error
+from ..folder import sync_folder
+from ..keys import LENGTH_BITS, LENGTH_MASK
 
 HEADER: Final = Struct("<16sQQQQII")
 """Magic, number of the segment, number of the first commit, the segment before and where that ends, salt, CRC."""

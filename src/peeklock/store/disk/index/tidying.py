@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from .base import Changes, StoreError
-from .segments import Place, Segments
-from .sqlite_batch import Batch
-from .sqlite_writer import Writer
+from ...base import Changes, StoreError
+from ..commits.batch import Batch
+from ..log.segments import Place, Segments
+from .writer import Writer
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import pytest
 from store_harness import Driver, body, entity, message
 
 from peeklock.store.base import Changes, Counters, StoreError
-from peeklock.store.sqlite_batch import Batch
-from peeklock.store.sqlite_entry import Entry
-from peeklock.store.sqlite_known import Known
-from peeklock.store.sqlite_schema import MAX_NUMBER
+from peeklock.store.disk.commits.batch import Batch
+from peeklock.store.disk.commits.entry import Entry
+from peeklock.store.disk.commits.known import Known
+from peeklock.store.disk.keys import MAX_NUMBER
 
 
 class Asked:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .base import ACTIVE, SCHEDULED
-from .sqlite_schema import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
+from ...base import ACTIVE, SCHEDULED
+from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 
 CHUNK_ROWS = 512
 """The most that an answer takes together."""

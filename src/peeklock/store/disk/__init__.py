@@ -1,0 +1,1 @@
+"""The embedded store: a log of commits and its index, in one folder."""

@@ -1,0 +1,54 @@
+"""The data folder: made with its parents, synced, and held by one broker at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from ..base import StoreError, StoreHeld
+
+
+class FolderLock:
+    """One broker a folder: an exclusive flock, which ends with the process however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).strip()
+            os.close(descriptor)
+            who = f"process {holder.decode()}" if holder.isdigit() else "another process"
+            raise StoreHeld(f"The data folder {folder} is in use by {who}.") from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        # The file stays: to delete it would let two brokers hold a lock on two files of one name.
+        os.close(self._descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for made in missing:
+            sync_folder(made.parent)
+    except FileExistsError:
+        raise StoreError(f"The data folder {folder} is not a folder.") from None
+    except OSError as error:
+        raise StoreError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """What was made in the folder is found there after a power cut: syncing a file does not promise its name."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
