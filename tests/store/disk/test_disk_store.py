@@ -612,5 +612,5 @@ def test_every_folder_that_was_made_is_synced_into_its_parent(tmp_path: Path, mo
     folder_module.make_folder(tmp_path / "a" / "b")
     assert set(synced) == {tmp_path, tmp_path / "a"}
     synced.clear()
-    sqlite_file.make_folder(tmp_path / "a" / "b")
+    folder_module.make_folder(tmp_path / "a" / "b")
     assert synced == []
