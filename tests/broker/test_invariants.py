@@ -401,8 +401,7 @@ class Broker(RuleBasedStateMachine):
 def small_windows_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
-    for module in ("timetable", "schedule"):
-        monkeypatch.setattr(f"peeklock.broker.{module}.BATCH", 3)
+    monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)
 
 
 def test_whatever_happens_nothing_is_lost_or_there_twice() -> None:

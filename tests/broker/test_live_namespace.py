@@ -376,8 +376,7 @@ class LiveNamespace(RuleBasedStateMachine):
 def small_windows_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
-    for module in ("timetable", "schedule"):
-        monkeypatch.setattr(f"peeklock.broker.{module}.BATCH", 3)
+    monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)
     monkeypatch.setattr("peeklock.broker.forwarding.MAX_UNDER_WAY", 2)
 
 

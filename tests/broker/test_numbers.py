@@ -10,8 +10,9 @@ from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, 
 from peeklock.broker.backlog import WINDOW_MESSAGES
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
-from peeklock.broker.errors import BrokerError, MessageLockLost, MessageNotFound
+from peeklock.broker.errors import BrokerError, MessageLockLost, MessageNotFound, QuotaExceeded
 from peeklock.broker.numbers import MAX_PEEKED_BYTES
+from peeklock.broker.schedule import MAX_NUMBERED_BYTES
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage, StoreError
 
 
@@ -171,6 +172,17 @@ def test_one_number_that_is_not_deferred_means_that_nothing_is_fetched() -> None
             assert isinstance(fetch(world, deferred, wrong, deletes=deletes), MessageNotFound)
     assert counts(world) == (1, 1, 1)
     assert fetch_one(world, deferred)[0].delivery_count == 1
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_more_bytes_than_one_request_may_ask_for_are_refused_and_nothing_is_fetched(deletes: bool) -> None:
+    world = World(QueueDefinition(name="q"))
+    numbers = deferring(world, *("x" * (MAX_NUMBERED_BYTES // 3 + 1) for _ in range(4)))
+    refused = fetch(world, *numbers, deletes=deletes)
+    assert isinstance(refused, QuotaExceeded)
+    assert "fewer in one request" in str(refused)
+    assert len(fetch(world, *numbers[1:], deletes=deletes)) == 3  # the last of them reaches the limit
+    assert len(fetch(world, numbers[0], deletes=deletes)) == 1
 
 
 def test_a_message_that_was_fetched_cannot_be_fetched_again_before_it_is_given_back() -> None:

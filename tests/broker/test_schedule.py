@@ -482,6 +482,7 @@ def test_a_thousand_expired_messages_that_are_locked_do_not_stop_the_clock() -> 
     receiver = Receiver(world, world.queue(), credit=BATCH)
     world.send("behind", ttl=20 * SECOND)
     world.advance(MINUTE)
+    assert counts(world) == (BATCH, 0)
     for lock in receiver.locks:
         world.queue().complete(lock, ignore)
     world.advance(SECOND)

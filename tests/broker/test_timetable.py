@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.broker.agenda import Agenda, ManualClock
-from peeklock.broker.timetable import AGAIN_MS, BATCH, Finished, Timetable
-from peeklock.store.base import StoredMessage, StoreError, TimedRead
+from peeklock.broker.timetable import AGAIN_MS, BATCH, BATCH_BYTES, Finished, Timetable
+from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 
 
 class Bench:
@@ -22,7 +22,11 @@ class Bench:
         self.good_moment = True
         self.held = 0
         self.looks = 0
-        self.timetable = Timetable(self.agenda, self._read, self._act, self._begin, self._end)
+        self.places: list[Position | None] = []
+        """Where each read was to go on."""
+        self.timetable = Timetable(
+            self.agenda, self._read, lambda message: message.enqueued_at, self._act, self._begin, self._end
+        )
 
     def run(self) -> None:
         self.agenda.run()
@@ -46,8 +50,14 @@ class Bench:
         finished(well)
         self.run()
 
-    def _read(self, now: int, limit: int, done: TimedRead) -> None:
-        assert (now, limit) == (self.clock(), BATCH)
+    def answer_with(self, times: list[int], following: int | None) -> None:
+        """What the store says; the number of a message is its time too."""
+        self.reads.pop(0)(([StoredMessage(at, b"", at) for at in times], following))
+        self.run()
+
+    def _read(self, now: int, limit: int, max_bytes: int, after: Position | None, done: TimedRead) -> None:
+        assert (now, limit, max_bytes) == (self.clock(), BATCH, BATCH_BYTES)
+        self.places.append(after)
         self.looks += 1
         self.reads.append(done)
 
@@ -164,3 +174,39 @@ def test_a_bad_moment_is_waited_out() -> None:
     assert bench.held == 1
     bench.finish()
     assert bench.held == 0
+
+
+def test_a_batch_that_ends_early_is_followed_by_the_next_behind_it() -> None:
+    bench = Bench()
+    bench.timetable.look()
+    bench.answer_with([10, 20], 30)
+    bench.finish()
+    bench.answer_with([30, 40], 2_000_000)
+    bench.finish()
+    assert bench.places == [None, (20, 20)]
+    bench.advance(1_000_000)
+    assert bench.places == [None, (20, 20), None]
+
+
+def test_what_came_back_before_the_place_is_looked_at_again() -> None:
+    bench = Bench()
+    bench.timetable.look()
+    bench.answer_with([10, 20], 30)
+    bench.timetable.expect(10)  # while the batch is dealt with
+    bench.finish()
+    bench.answer_with([10, 20], 30)
+    bench.acts.pop()[1](True)
+    bench.timetable.expect(20)  # before the next is read
+    bench.run()
+    bench.answer_with([20], 30)
+    bench.finish()
+    assert bench.places == [None, None, None, (20, 20)]
+
+
+def test_after_a_failure_it_begins_anew() -> None:
+    bench = Bench()
+    bench.timetable.look()
+    bench.answer_with([10, 20], 30)
+    bench.finish(well=False)
+    bench.advance(AGAIN_MS)
+    assert bench.places == [None, None]

@@ -136,7 +136,7 @@ def numbers_in(store: FlakyStore, entity: int) -> list[int]:
         assert not isinstance(answer, StoreError)
         found.extend(message.sequence_number for message in answer)
 
-    store.read_numbers(entity, range(1, 100), note)
+    store.read_numbers(entity, range(1, 100), 1 << 20, note)
     return found
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeVar
 
-from peeklock.store.base import Body, Changes, Range, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import Body, Changes, Position, Range, Store, StoredEntity, StoredMessage, StoreError
 from peeklock.store.disk.index.connections import connect_writer
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
 
 MAX_NUMBER = 2**44 - 1
+MANY_BYTES = 1 << 30
 FIELDS = (
     "sequence_number",
     "payload",
@@ -71,21 +72,25 @@ class Driver:
         self.commit(Changes(appends=[(id, each) for each in messages]))
 
     def read(self, id: int, **wanted: Any) -> list[StoredMessage]:
-        full = {"entity": id, "through": MAX_NUMBER, "limit": 1000, "max_bytes": 1 << 30} | wanted
+        full = {"entity": id, "through": MAX_NUMBER, "limit": 1000, "max_bytes": MANY_BYTES} | wanted
         return self.ask(partial(self.store.read, Range(**full)))
 
     def numbers(self, id: int, **wanted: Any) -> list[int]:
         return [each.sequence_number for each in self.read(id, **wanted)]
 
-    def numbered(self, id: int, *numbers: int) -> list[int]:
-        return [each.sequence_number for each in self.ask(partial(self.store.read_numbers, id, numbers))]
+    def numbered(self, id: int, *numbers: int, max_bytes: int = MANY_BYTES) -> list[int]:
+        return [each.sequence_number for each in self.ask(partial(self.store.read_numbers, id, numbers, max_bytes))]
 
-    def expired(self, id: int, now: int, limit: int = 1000) -> tuple[list[int], int | None]:
-        messages, following = self.ask(partial(self.store.read_expired, id, now, limit))
+    def expired(
+        self, id: int, now: int, limit: int = 1000, max_bytes: int = MANY_BYTES, after: Position | None = None
+    ) -> tuple[list[int], int | None]:
+        messages, following = self.ask(partial(self.store.read_expired, id, now, limit, max_bytes, after=after))
         return [each.sequence_number for each in messages], following
 
-    def due(self, id: int, now: int, limit: int = 1000) -> tuple[list[int], int | None]:
-        messages, following = self.ask(partial(self.store.read_due, id, now, limit))
+    def due(
+        self, id: int, now: int, limit: int = 1000, max_bytes: int = MANY_BYTES, after: Position | None = None
+    ) -> tuple[list[int], int | None]:
+        messages, following = self.ask(partial(self.store.read_due, id, now, limit, max_bytes, after=after))
         return [each.sequence_number for each in messages], following
 
     def set_state(self, id: int, session_id: str, state: bytes | None, at: int = 1000) -> None:

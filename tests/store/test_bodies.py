@@ -57,9 +57,9 @@ def test_every_way_of_reading_gives_the_body(driver: Driver) -> None:
         message(3, body=body(3), state=DEFERRED),
         message(4, body=body(4), session_id="s"),
     )
-    expired, _ = driver.ask(partial(driver.store.read_expired, 1, 5, 10))
-    due, _ = driver.ask(partial(driver.store.read_due, 1, 5, 10))
-    numbered = driver.ask(partial(driver.store.read_numbers, 1, [1, 3]))
+    expired, _ = driver.ask(partial(driver.store.read_expired, 1, 5, 10, 1000))
+    due, _ = driver.ask(partial(driver.store.read_due, 1, 5, 10, 1000))
+    numbered = driver.ask(partial(driver.store.read_numbers, 1, [1, 3], 1000))
     assert [each.content for each in expired] == [b"payload 1 and body 1"]
     assert [each.content for each in due] == [b"payload 2 and body 2"]
     assert [each.content for each in numbered] == [b"payload 1 and body 1", b"payload 3 and body 3"]
@@ -101,7 +101,7 @@ def test_a_body_goes_with_the_last_message_that_has_it(driver: Driver) -> None:
     driver.append(2, message(1, body=body(1)))
     driver.append(3, message(1, body=body(1)), message(2, body=body(1)))
     for id, number, left in ((1, 1, 2), (1, 3, 2), (3, 1, 2), (3, 2, 2), (1, 2, 1), (2, 1, 0)):
-        driver.commit(Changes(removals=[(id, driver.ask(partial(driver.store.read_numbers, id, [number]))[0])]))
+        driver.commit(Changes(removals=[(id, driver.ask(partial(driver.store.read_numbers, id, [number], 1000))[0])]))
         assert driver.bodies == left
         driver.reopen()
 

@@ -6,7 +6,7 @@ import random
 from functools import partial
 
 import pytest
-from store_harness import MAX_NUMBER, Driver, as_dict, entity, message
+from store_harness import MAX_NUMBER, Driver, as_dict, body, entity, message
 
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Counters, Range, StoredMessage, StoreError
 
@@ -341,7 +341,7 @@ class TestNumbers:
         driver.create(1)
         rich = StoredMessage(2, b"two", 10, 20, 3, DEFERRED, "s", 40, b"annex")
         driver.append(1, message(1), rich, message(3))
-        found = driver.ask(partial(driver.store.read_numbers, 1, [2, 3]))
+        found = driver.ask(partial(driver.store.read_numbers, 1, [2, 3], 1000))
         assert [as_dict(each) for each in found] == [as_dict(rich), as_dict(message(3))]
 
     def test_a_number_that_no_message_can_have_is_not_found(self, driver: Driver) -> None:
@@ -362,12 +362,26 @@ class TestNumbers:
         driver.append(1, *(message(n, bytes(600_000)) for n in range(1, 11)))
         assert driver.numbered(1, *range(3, 20)) == list(range(3, 11))
 
+    def test_the_one_that_reaches_the_bytes_is_the_last(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, bytes(100)) for n in range(1, 2001)))
+        wanted = range(3, 3000, 2)
+        assert driver.numbered(1, *wanted, max_bytes=300) == [3, 5, 7]
+        assert driver.numbered(1, *wanted, max_bytes=301) == [3, 5, 7, 9]
+        assert driver.numbered(1, *wanted, max_bytes=0) == driver.numbered(1, *wanted, max_bytes=1) == [3]
+        assert driver.numbered(1, *wanted, max_bytes=80_000) == list(range(3, 1603, 2))
+
+    def test_bytes_of_bodies_count(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, bytes(100), body=body(n, bytes(1000))) for n in range(1, 11)))
+        assert driver.numbered(1, *range(1, 11), max_bytes=2200) == [1, 2]
+
     def test_the_caller_may_change_its_list_once_it_is_handed_over(self, driver: Driver) -> None:
         driver.create(1)
         driver.append(1, message(1), message(2))
         numbers = [1, 2]
         answers: list[list[StoredMessage] | StoreError] = []
-        driver.store.read_numbers(1, numbers, answers.append)
+        driver.store.read_numbers(1, numbers, 1000, answers.append)
         numbers.clear()
         driver.wait(answers)
         assert isinstance(answers[0], list)
@@ -490,6 +504,27 @@ class TestExpiry:
         driver.create(1)
         driver.append(1, *(message(n, bytes(300_000), expires_at=100 - n) for n in range(1, 11)))
         assert driver.expired(1, 98, limit=8) == ([10, 9, 8, 7, 6, 5, 4, 3], 98)
+
+    def test_the_one_that_reaches_the_bytes_is_the_last(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, bytes(100), expires_at=50 - n) for n in range(1, 11)))
+        driver.append(1, *(message(n, bytes(100), state=SCHEDULED, due_at=50 - n) for n in range(11, 21)))
+        for read, highest in ((driver.expired, 10), (driver.due, 20)):
+            found = [highest, highest - 1, highest - 2]
+            assert read(1, 100, max_bytes=201) == read(1, 100, max_bytes=300) == (found, 50 - highest + 3)
+            assert read(1, 100, max_bytes=0) == read(1, 100, max_bytes=1) == (found[:1], 50 - highest + 1)
+
+    def test_they_are_read_on_behind_a_place(self, driver: Driver) -> None:
+        driver.create(1)
+        driver.append(1, *(message(n, expires_at=n // 4) for n in range(1, 13)))
+        driver.append(1, *(message(n, state=SCHEDULED, due_at=n // 4) for n in range(21, 33)))
+        assert driver.expired(1, 1, after=(0, 2)) == ([3, 4, 5, 6, 7], 2)
+        assert driver.expired(1, 9, limit=3, after=(1, 5)) == ([6, 7, 8], 2)
+        assert driver.expired(1, 9, after=(1, 7)) == ([8, 9, 10, 11, 12], None)
+        assert driver.expired(1, 0, after=(1, 7)) == ([], 2)
+        assert driver.expired(1, 9, after=(3, 12)) == driver.expired(1, 9, after=(9, 1)) == ([], None)
+        assert driver.due(1, 9, limit=3, after=(5, 23)) == ([24, 25, 26], 6)
+        assert driver.due(1, 9, max_bytes=1, after=(6, 26)) == ([27], 7)
 
 
 class TestDueMessages:

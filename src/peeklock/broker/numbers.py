@@ -120,7 +120,7 @@ class Numbered(Scheduling):
     def receive_deferred(self, numbers: list[int], session_id: str | None, deletes: bool, done: Fetched) -> None:
         """Fetch deferred messages: all of them, or none when one is not there to be had."""
         self._watch(
-            partial(self._store.read_numbers, self.entity, sorted(set(numbers))),
+            partial(self._read_numbers, numbers),
             partial(self._fetch, numbers, session_id, deletes, done),
         )
 

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Done, Machinery
 from peeklock.broker.envelope import Annex
-from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound, StorageFailed
+from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound, QuotaExceeded, StorageFailed
 from peeklock.broker.journal import Lane
-from peeklock.broker.timetable import BATCH, Finished, Timetable
-from peeklock.store.base import ACTIVE, SCHEDULED, Counters, StoredMessage, StoreError, TimedRead
+from peeklock.broker.timetable import Finished, Timetable
+from peeklock.store.base import (
+    ACTIVE,
+    SCHEDULED,
+    Counters,
+    MessagesRead,
+    StoredMessage,
+    StoreError,
+    TimedRead,
+)
+
+MAX_NUMBERED_BYTES: Final = 16 * 1024 * 1024
+"""One request by sequence numbers is for messages of up to so many bytes together, or for a single larger one. What one
+request can schedule (`nodes.management`), one request can cancel."""
+
+
+class TooMuchAtOnce(StoreError):
+    """Messages that were asked for by their numbers have more bytes than one request may ask for."""
 
 
 class Scheduling(Container):
@@ -33,14 +50,20 @@ class Scheduling(Container):
         store = self._store
         self._expiries = Timetable(
             self._agenda,
-            lambda now, limit, done: self._read_timed(partial(store.read_expired, entity, now, limit), done),
+            lambda now, limit, max_bytes, after, done: self._read_timed(
+                partial(store.read_expired, entity, now, limit, max_bytes, after=after), done
+            ),
+            attrgetter("expires_at"),
             self._expire_found,
             self._may_sweep,
             self._swept,
         )
         self._due = Timetable(
             self._agenda,
-            lambda now, limit, done: self._read_timed(partial(store.read_due, entity, now, limit), done),
+            lambda now, limit, max_bytes, after, done: self._read_timed(
+                partial(store.read_due, entity, now, limit, max_bytes, after=after), done
+            ),
+            attrgetter("due_at"),
             self._enqueue_due,
         )
         self._leaving: set[int] = set()
@@ -104,7 +127,7 @@ class Scheduling(Container):
             lane.waiting.append((_tell, finished))
             self._journal.wake()
         else:
-            finished(len(messages) < BATCH)  # there may be others behind a whole batch of locked ones
+            finished(True)
 
     def _expire(self, message: StoredMessage) -> None:
         """A waiting message is past its time: out, or to the dead letters."""
@@ -157,7 +180,7 @@ class Scheduling(Container):
             lane.waiting.append((_tell, finished))
             self._journal.wake()
         else:
-            finished(len(messages) < BATCH)
+            finished(True)
 
     def _enqueue(self, lane: Lane, message: StoredMessage) -> None:
         assert message.due_at is not None
@@ -179,10 +202,16 @@ class Scheduling(Container):
 
     def cancel_scheduled(self, numbers: list[int], done: Done) -> None:
         """Take scheduled messages back before they are due: all of them, or none when one is not there."""
-        self._watch(
-            partial(self._store.read_numbers, self.entity, sorted(set(numbers))),
-            partial(self._cancel, set(numbers), done),
-        )
+        self._watch(partial(self._read_numbers, numbers), partial(self._cancel, set(numbers), done))
+
+    def _read_numbers(self, numbers: list[int], done: MessagesRead) -> None:
+        """The messages with these numbers, all of them: a `TooMuchAtOnce` if they are larger than one request takes."""
+        wanted = sorted(set(numbers))
+
+        def found(messages: list[StoredMessage] | StoreError) -> None:
+            done(TooMuchAtOnce() if _is_cut(messages, wanted) else messages)
+
+        self._store.read_numbers(self.entity, wanted, MAX_NUMBERED_BYTES, found)
 
     def _cancel(self, numbers: set[int], done: Done, found: Any, changed: set[int]) -> None:
         if isinstance(found, StoreError):
@@ -223,7 +252,16 @@ def _unchanged(answer: Any, changed: set[int]) -> Any:
     return [message for message in messages if message.sequence_number not in changed], next_due
 
 
+def _is_cut(messages: list[StoredMessage] | StoreError, wanted: list[int]) -> bool:
+    if isinstance(messages, StoreError) or not messages or messages[-1].sequence_number == wanted[-1]:
+        return False
+    return sum(message.size for message in messages) >= MAX_NUMBERED_BYTES
+
+
 def unreadable(error: StoreError) -> BrokerError:
+    if isinstance(error, TooMuchAtOnce):
+        limit = MAX_NUMBERED_BYTES >> 20
+        return QuotaExceeded(f"The messages have more than {limit} MiB together. Ask for fewer in one request.")
     return StorageFailed(f"The broker could not read from its store: {error}")
 
 

@@ -11,16 +11,18 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.store.base import StoredMessage, StoreError, TimedRead
+from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 
 log = logging.getLogger(__name__)
 
 BATCH: Final = 1000
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""A batch also ends with the message that reaches this many."""
 AGAIN_MS: Final = 1000
 """After a failure, or when it is not a good moment."""
 
-Read = Callable[[int, int, TimedRead], None]
-"""(now, limit, done)"""
+Read = Callable[[int, int, int, Position | None, TimedRead], None]
+"""(now, limit, max_bytes, after, done)"""
 Finished = Callable[[bool], None]
 """Told once the messages of a batch are dealt with: whether to go on, or to wait a while before the next look."""
 
@@ -32,12 +34,14 @@ class Timetable:
         self,
         agenda: Agenda,
         read: Read,
+        time_of: Callable[[StoredMessage], int | None],
         act: Callable[[list[StoredMessage], Finished], None],
         begin: Callable[[], bool] = lambda: True,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._agenda = agenda
         self._read = read
+        self._time_of = time_of
         self._act = act
         self._begin = begin
         """Whether it is a good moment; what it holds back until `end`."""
@@ -46,9 +50,19 @@ class Timetable:
         self._looking = False
         self._missed = False
         """Something became due during a look, which may have been too early for it."""
+        self._after: Position | None = None
+        """The last message that was looked at, while others behind it are due. Messages that cannot be acted on now,
+        because a receiver holds them, are so passed by."""
 
     def expect(self, at: int) -> None:
         """Something is due at that time."""
+        if self._after is not None and at <= self._after[0]:
+            self._after = None
+        if self._looking and at <= self._agenda.now():
+            self._missed = True
+        self._appoint(at)
+
+    def _appoint(self, at: int) -> None:
         if self._appointment is not None:
             if self._appointment.at <= at:
                 return
@@ -67,10 +81,10 @@ class Timetable:
             self._missed = True
             return
         if not self._begin():
-            self.expect(self._agenda.now() + AGAIN_MS // 10)
+            self._appoint(self._agenda.now() + AGAIN_MS // 10)
             return
         self._looking = True
-        self._read(self._agenda.now(), BATCH, self._found)
+        self._read(self._agenda.now(), BATCH, BATCH_BYTES, self._after, self._found)
 
     def _found(self, found: tuple[list[StoredMessage], int | None] | StoreError) -> None:
         if isinstance(found, StoreError):
@@ -78,15 +92,19 @@ class Timetable:
             self._put_off()
             return
         messages, next_due = found
-        if len(messages) == BATCH:
-            next_due = self._agenda.now()
+        self._after = None
         if messages:
+            last = messages[-1]
+            time = self._time_of(last)
+            if next_due is not None and next_due <= self._agenda.now() and time is not None:
+                self._after = time, last.sequence_number
             self._act(messages, lambda whole: self._finish(next_due) if whole else self._put_off())
         else:
             self._finish(next_due)
 
     def _put_off(self) -> None:
         self._missed = False  # what was missed is seen then
+        self._after = None
         self._finish(self._agenda.now() + AGAIN_MS)
 
     def _finish(self, again_at: int | None) -> None:
@@ -94,6 +112,7 @@ class Timetable:
         self._end()
         if self._missed:
             self._missed = False
+            self._after = None
             again_at = self._agenda.now()
         if again_at is not None:
-            self.expect(again_at)
+            self._appoint(again_at)

@@ -249,6 +249,8 @@ class Range:
     """None: of any session."""
 
 
+Position = tuple[int, int]
+"""Where a message stands among those with a time: the time, and its sequence number."""
 Committed = Callable[[StoreError | None], None]
 MessagesRead = Callable[[list[StoredMessage] | StoreError], None]
 TimedRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None]
@@ -275,19 +277,23 @@ class Store(Protocol):
 
     def read(self, wanted: Range, done: MessagesRead) -> None: ...
 
-    def read_numbers(self, entity: int, numbers: Sequence[int], done: MessagesRead) -> None:
-        """Those of the numbers that exist, in any state, ascending. The work is for each number given, however
-        many messages there are; how many bytes come back is for the caller to mind."""
+    def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
+        """Those of the numbers that exist, in any state, ascending, up to `max_bytes` as in `Range`. The work is for
+        each number given, however many messages there are."""
         ...
 
-    def read_expired(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
-        """Active messages with expires_at <= now, soonest first, and the soonest expiry among the other
-        active ones, if any has one."""
+    def read_expired(
+        self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
+    ) -> None:
+        """Active messages with expires_at <= now, soonest first and by number where that is the same, up to both
+        limits (as in `Range`); and the soonest expiry among the other active ones, if any has one. With a place, both
+        answers are about messages behind it only."""
         ...
 
-    def read_due(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
-        """Scheduled messages with due_at <= now, soonest first and by number where that is the same, and the
-        soonest due_at among the other scheduled ones, if any has one."""
+    def read_due(
+        self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
+    ) -> None:
+        """As `read_expired`, for scheduled messages and their due_at."""
         ...
 
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:

@@ -8,7 +8,7 @@ What is handed over is copied, and so is what is handed out, so that a message h
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from heapq import merge
 from itertools import islice
@@ -23,6 +23,7 @@ from .base import (
     Changes,
     Committed,
     MessagesRead,
+    Position,
     Range,
     SeenRead,
     SessionCountsRead,
@@ -69,14 +70,18 @@ class MemoryStore:
     def read(self, wanted: Range, done: MessagesRead) -> None:
         self._ask(wanted.entity, lambda entity: entity.read(wanted), done)
 
-    def read_numbers(self, entity: int, numbers: Sequence[int], done: MessagesRead) -> None:
-        self._ask(entity, lambda entity: entity.read_numbers(numbers), done)
+    def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
+        self._ask(entity, lambda entity: entity.read_numbers(numbers, max_bytes), done)
 
-    def read_expired(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
-        self._ask(entity, lambda entity: entity.read_expired(now, limit), done)
+    def read_expired(
+        self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
+    ) -> None:
+        self._ask(entity, lambda entity: entity.read_expired(now, limit, max_bytes, after), done)
 
-    def read_due(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
-        self._ask(entity, lambda entity: entity.read_due(now, limit), done)
+    def read_due(
+        self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
+    ) -> None:
+        self._ask(entity, lambda entity: entity.read_due(now, limit, max_bytes, after), done)
 
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
         self._ask(entity, lambda entity: entity.read_session_counts(), done)
@@ -230,15 +235,17 @@ class _Entity:
         self.add(message)
 
     def read(self, wanted: Range) -> list[StoredMessage]:
+        return self._copies(islice(self._numbers(wanted), wanted.limit), wanted.max_bytes)
+
+    def _copies(self, numbers: Iterable[int], max_bytes: int) -> list[StoredMessage]:
+        """Of these messages those up to the one that reaches so many bytes."""
         found: list[StoredMessage] = []
         size = 0
-        for number in self._numbers(wanted):
-            if len(found) >= wanted.limit:
-                break
+        for number in numbers:
             message = self.messages[number]
             found.append(_copy(message))
             size += message.size
-            if size >= wanted.max_bytes:
+            if size >= max_bytes:
                 break
         return found
 
@@ -253,23 +260,28 @@ class _Entity:
                 orders.append(numbers.between(wanted.after, wanted.through))
         return orders[0] if len(orders) == 1 else merge(*orders)
 
-    def read_numbers(self, numbers: Sequence[int]) -> list[StoredMessage]:
-        return [_copy(self.messages[number]) for number in sorted(set(numbers)) if number in self.messages]
+    def read_numbers(self, numbers: Sequence[int], max_bytes: int) -> list[StoredMessage]:
+        return self._copies((number for number in sorted(set(numbers)) if number in self.messages), max_bytes)
 
-    def read_expired(self, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        return self._read_timed(self._expiries, now, limit)
+    def read_expired(
+        self, now: int, limit: int, max_bytes: int, after: Position | None
+    ) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(self._expiries, now, limit, max_bytes, after)
 
-    def read_due(self, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        return self._read_timed(self._due_times, now, limit)
+    def read_due(
+        self, now: int, limit: int, max_bytes: int, after: Position | None
+    ) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(self._due_times, now, limit, max_bytes, after)
 
-    def _read_timed(self, times: SortedNumbers, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        first = list(islice(times.between(_BEFORE_ALL, None), limit + 1))
-        past = [key for key in first[:limit] if key >> _NUMBER_BITS <= now]
-        others = first[len(past) :]
-        return (
-            [_copy(self.messages[key & _MAX_NUMBER]) for key in past],
-            others[0] >> _NUMBER_BITS if others else None,
-        )
+    def _read_timed(
+        self, times: SortedNumbers, now: int, limit: int, max_bytes: int, after: Position | None
+    ) -> tuple[list[StoredMessage], int | None]:
+        behind = _BEFORE_ALL if after is None else after[0] << _NUMBER_BITS | after[1]
+        first = list(islice(times.between(behind, None), limit + 1))
+        past = (key & _MAX_NUMBER for key in first[:limit] if key >> _NUMBER_BITS <= now)
+        found = self._copies(past, max_bytes)
+        others = first[len(found) :]
+        return found, others[0] >> _NUMBER_BITS if others else None
 
     def read_session_counts(self) -> dict[str, int]:
         ordered = sorted(self._by_session[ACTIVE].items(), key=lambda session: session[1].first)

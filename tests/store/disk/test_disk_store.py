@@ -362,7 +362,7 @@ def test_a_file_of_version_3_keeps_the_payloads_and_bodies_that_are_in_its_rows(
         assert [each.content for each in driver.read(1, state=None)] == wanted
         assert driver.reopen()[0].counters == Counters(6, 5, 0, 1, 12_020)
     assert driver.numbers(1, max_bytes=6_000) == [1, 2, 3]
-    expired, _ = driver.ask(partial(driver.store.read_expired, 1, 20, 10))
+    expired, _ = driver.ask(partial(driver.store.read_expired, 1, 20, 10, 100_000))
     assert [each.content for each in expired] == [b"b", b"five" + shared, b"three" + shared, b"", b"\0,one"]
     assert driver.seen(1) == [(bytes(16), 9)]
 
@@ -561,7 +561,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
     ],
 )
 def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
-    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now"]
+    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now", "behind", "behind_key"]
     names += ["keys", "skip", "top", "updated_after", "since"]
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()

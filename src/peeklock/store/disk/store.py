@@ -24,6 +24,7 @@ from ..base import (
     Committed,
     Counters,
     MessagesRead,
+    Position,
     Range,
     SeenRead,
     SessionCountsRead,
@@ -146,15 +147,19 @@ class DiskStore:
     def read(self, wanted: Range, done: MessagesRead) -> None:
         self._ask(lambda: self._reader.read(wanted), done)
 
-    def read_numbers(self, entity: int, numbers: Sequence[int], done: MessagesRead) -> None:
+    def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         copied = list(numbers)
-        self._ask(lambda: self._reader.read_numbers(entity, copied), done)
+        self._ask(lambda: self._reader.read_numbers(entity, copied, max_bytes), done)
 
-    def read_expired(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
-        self._ask(lambda: self._reader.read_expired(entity, now, limit), done)
+    def read_expired(
+        self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
+    ) -> None:
+        self._ask(lambda: self._reader.read_expired(entity, now, limit, max_bytes, after), done)
 
-    def read_due(self, entity: int, now: int, limit: int, done: TimedRead) -> None:
-        self._ask(lambda: self._reader.read_due(entity, now, limit), done)
+    def read_due(
+        self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
+    ) -> None:
+        self._ask(lambda: self._reader.read_due(entity, now, limit, max_bytes, after), done)
 
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
         self._ask(lambda: self._reader.read_session_counts(entity), done)

@@ -88,7 +88,8 @@ class TimedQuery(NamedTuple):
 
 
 def _timed_query(time: str, state: int, index: str) -> TimedQuery:
-    timed = f"{_OF_ENTITY} AND {time} IS NOT NULL AND state = {state}"
+    behind = f"({time}, key) > (:behind, :behind_key)"
+    timed = f"{_OF_ENTITY} AND {time} IS NOT NULL AND state = {state} AND {behind}"
     return TimedQuery(
         _make_query(time, f"INDEXED BY {index}", f"{timed} AND {time} <= :now"),
         f"""

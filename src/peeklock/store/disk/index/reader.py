@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from ...base import ACTIVE, SEEN_KEY_BYTES, Body, Range, StoredMessage, StoreError
+from ...base import ACTIVE, SEEN_KEY_BYTES, Body, Position, Range, StoredMessage, StoreError
 from ..failures import store_error
 from ..keys import LENGTH_MASK, MAX_NUMBER, first_key
 from ..log.segments import Segments
@@ -23,6 +23,7 @@ from .connections import connect_reader
 _Answer = TypeVar("_Answer")
 
 _CHUNK_BYTES = 1024 * 1024
+_BEFORE_ALL_TIMES = -(1 << 63)
 
 
 class Reader:
@@ -54,16 +55,21 @@ class Reader:
             )
         )
 
-    def read_numbers(self, entity: int, numbers: Sequence[int]) -> list[StoredMessage]:
+    def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int) -> list[StoredMessage]:
         before = first_key(entity)
         keys = [before + number for number in sorted(set(numbers)) if 0 < number <= MAX_NUMBER]
 
         def numbered(connection: sqlite3.Connection) -> list[StoredMessage]:
             found: list[StoredMessage] = []
+            room = max(max_bytes, 1)
             for at in range(0, len(keys), queries.CHUNK_ROWS):
                 chunk = keys[at : at + queries.CHUNK_ROWS]
                 parameters = {"after": before, "keys": json.dumps(chunk)}
-                found += self._chunks(connection, queries.BY_KEYS, entity, parameters, len(chunk), None)
+                messages = self._chunks(connection, queries.BY_KEYS, entity, parameters, len(chunk), room)
+                found += messages
+                room -= sum(message.size for message in messages)
+                if room <= 0:
+                    break
             return found
 
         return self._in_snapshot(numbered)
@@ -73,11 +79,15 @@ class Reader:
         (taken,) = self._row(queries.ARE_TAKEN, keys=json.dumps(keys))
         return bool(taken)
 
-    def read_expired(self, entity: int, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        return self._read_timed(queries.EXPIRED, entity, now, limit)
+    def read_expired(
+        self, entity: int, now: int, limit: int, max_bytes: int, after: Position | None
+    ) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(queries.EXPIRED, entity, now, limit, max_bytes, after)
 
-    def read_due(self, entity: int, now: int, limit: int) -> tuple[list[StoredMessage], int | None]:
-        return self._read_timed(queries.DUE, entity, now, limit)
+    def read_due(
+        self, entity: int, now: int, limit: int, max_bytes: int, after: Position | None
+    ) -> tuple[list[StoredMessage], int | None]:
+        return self._read_timed(queries.DUE, entity, now, limit, max_bytes, after)
 
     def read_session_counts(self, entity: int) -> dict[str, int]:
         names, counts = self._row(queries.SESSION_COUNTS, entity=entity)
@@ -123,11 +133,14 @@ class Reader:
             self._connection = None
 
     def _read_timed(
-        self, query: queries.TimedQuery, entity: int, now: int, limit: int
+        self, query: queries.TimedQuery, entity: int, now: int, limit: int, max_bytes: int, after: Position | None
     ) -> tuple[list[StoredMessage], int | None]:
+        time, number = after if after is not None else (_BEFORE_ALL_TIMES, 0)
+        behind = {"behind": time, "behind_key": first_key(entity) + number}
+
         def timed(connection: sqlite3.Connection) -> tuple[list[StoredMessage], int | None]:
-            found = self._chunks(connection, query.past, entity, {"now": now}, limit, None)
-            others = {"entity": entity, "offset": len(found)}
+            found = self._chunks(connection, query.past, entity, {"now": now} | behind, limit, max(max_bytes, 1))
+            others = {"entity": entity, "offset": len(found)} | behind
             following = connection.execute(query.following, others).fetchone()
             return found, following[0] if following else None
 
@@ -154,15 +167,15 @@ class Reader:
         entity: int,
         parameters: dict[str, Any],
         limit: int,
-        max_bytes: int | None,
+        max_bytes: int,
     ) -> list[StoredMessage]:
         """Messages in the order of the query, until the limit, or the one that reaches the bytes."""
         found: list[StoredMessage] = []
         size = offset = 0
         most = queries.CHUNK_ROWS
-        while len(found) < limit and (max_bytes is None or size < max_bytes):
+        while len(found) < limit and size < max_bytes:
             rows = min(limit - len(found), most)
-            room = _CHUNK_BYTES if max_bytes is None else min(max_bytes - size, _CHUNK_BYTES)
+            room = min(max_bytes - size, _CHUNK_BYTES)
             place = {"entity": entity, "rows": rows, "offset": offset}
             chosen = connection.execute(query, parameters | place).fetchone()
             messages, chunk_size = self._fetch(connection, entity, chosen, room)
