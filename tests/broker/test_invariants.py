@@ -191,7 +191,7 @@ class Broker(RuleBasedStateMachine):
             to, lock = chosen
             with suppress(BrokerError):
                 queue = self.world.namespace.queue(to)
-                queue.renew(queue.lock_of(lock.tag))
+                queue.renew([queue.lock_of(lock.tag)])
 
     # --- by number ---
 

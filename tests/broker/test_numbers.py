@@ -292,7 +292,7 @@ def test_a_fetched_message_is_held_longer_when_it_is_renewed() -> None:
     (number,) = deferring(world, "a")
     _, lock = fetch_one(world, number)
     world.advance(20 * SECOND)
-    assert world.queue().renew(lock) == world.clock() + 30 * SECOND
+    assert world.queue().renew([lock]) == world.clock() + 30 * SECOND
     world.advance(20 * SECOND)
     world.queue().complete(lock, ignore)
     world.run()

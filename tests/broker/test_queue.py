@@ -349,7 +349,7 @@ def test_a_lock_that_is_given_after_the_clock_was_set_back_runs_out_in_its_time(
     Receiver(world, world.queue(), credit=2 if renewed else 1)
     world.clock.advance(-MINUTE // 2)
     if renewed:
-        world.queue().renew(list(world.queue()._locks.values())[1])
+        world.queue().renew([list(world.queue()._locks.values())[1]])
     else:
         Receiver(world, world.queue(), credit=1)
     other = Receiver(world, world.queue())

@@ -361,7 +361,7 @@ def test_messages_of_a_session_are_not_renewed_one_by_one() -> None:
     world = a_world()
     send(world, "a", "1")
     with pytest.raises(OperationNotAllowed):
-        world.sessions().renew(SessionReceiver(world).locks[0])
+        world.sessions().renew([SessionReceiver(world).locks[0]])
 
 
 def test_a_session_whose_lock_ran_out_is_offered_when_its_messages_are_given_back() -> None:

@@ -223,7 +223,7 @@ def test_a_lock_that_was_lost_meanwhile_fails_the_commit_and_nothing_happens() -
     connection.settle(id, "complete", *receiver.locks)
     receiver.credit = 0
     world.advance(20 * SECOND)
-    world.queue().renew(receiver.locks[1])
+    world.queue().renew([receiver.locks[1]])
     world.advance(10 * SECOND)
     assert isinstance(connection.discharge(id), TransactionRolledBack)
     assert counts(world) == (2, 0, 0)

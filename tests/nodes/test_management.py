@@ -576,6 +576,53 @@ def test_a_settlement_for_the_wrong_session_is_410(broker: BrokerThread, connect
     assert broker.counters("sessions").active == 0
 
 
+@pytest.mark.parametrize("named", [{}, {"session-id": "mine"}], ids=["without session-id", "with session-id"])
+def test_a_session_that_another_connection_holds_is_settled_by_nobody_else(
+    named: dict[str, str], broker: BrokerThread, connection: Connection
+) -> None:
+    send(connection, b"x", to="sessions", session="mine")
+    receiver = accept_session(connection, "mine")
+    (message,) = receive(receiver, 1)
+    tokens = {"lock-tokens": Array([token_of(message)], UUID)}
+    with connect(broker.connection_string) as another:
+        stranger = Management(another, "sessions")
+        for status in ("completed", "abandoned", "suspended", "deferred"):
+            body = {"disposition-status": status, **tokens, **named}
+            assert stranger.refusal("update-disposition", body)[:2] == LOST_SESSION
+        assert stranger.refusal("renew-lock", tokens)[:2] == LOST_SESSION
+        # The name of the holder's link is no secret, and says nothing about another connection.
+        body = {"disposition-status": "completed", **tokens, **named}
+        asked = stranger.ask("update-disposition", body, {"associated-link-name": receiver.name})
+        assert status_of(asked) == 410
+    assert broker.counters("sessions").active == 1
+    assert Management(connection, "sessions").ok("update-disposition", {**body, **named}) == {}
+    assert broker.counters("sessions").active == 0
+
+
+def test_a_session_is_settled_by_the_link_that_holds_it(broker: BrokerThread, connection: Connection) -> None:
+    send(connection, b"x", to="sessions", session="mine")
+    receiver, other = accept_session(connection, "mine"), accept_session(connection, "other")
+    (message,) = receive(receiver, 1)
+    management = Management(connection, "sessions")
+    body = {"disposition-status": "completed", "lock-tokens": Array([token_of(message)], UUID)}
+    assert status_of(management.ask("update-disposition", body, {"associated-link-name": other.name})) == 410
+    assert status_of(management.ask("update-disposition", body, {"associated-link-name": receiver.name})) == 200
+
+
+def test_messages_of_a_session_that_another_receiver_holds_are_not_deleted(
+    broker: BrokerThread, connection: Connection
+) -> None:
+    send(connection, b"x", to="sessions", session="mine")
+    body = {"message-count": Int(1), "enqueued-time-utc": Timestamp(FOREVER), "session-id": "mine"}
+    with connect(broker.connection_string) as another:
+        holder = accept_session(another, "mine", credit=0)
+        management = Management(connection, "sessions")
+        assert management.refusal("batch-delete-messages", body)[:2] == LOST_SESSION
+        assert broker.counters("sessions").active == 1
+        holder.close()
+        assert management.ok("batch-delete-messages", body) == {"message-count": 1}
+
+
 def test_messages_of_a_session_are_not_renewed_one_by_one(connection: Connection) -> None:
     send(connection, b"x", to="sessions", session="s")
     (message,) = receive(accept_session(connection, "s"), 1)

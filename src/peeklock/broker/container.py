@@ -5,7 +5,7 @@ A settlement is staged in one piece and confirmed when its commit is done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from peeklock.broker import envelope
@@ -28,7 +28,7 @@ class Container(Entity):
         lock.settling = True
         self._journal.wake()
 
-    def complete_all(self, locks: list[Lock | None], done: Done) -> None:
+    def complete_all(self, locks: Sequence[Lock | None], done: Done) -> None:
         """As `complete`, for all of them or, when one is not held, for none."""
         completed = self._all_held(locks)
         lane = self._journal.rest
@@ -40,8 +40,8 @@ class Container(Entity):
         lane.waiting.append((self._all_completed, (completed, done)))
         self._journal.wake()
 
-    def _all_held(self, locks: list[Lock | None]) -> list[Lock]:
-        """Raises unless all of them are held."""
+    def _all_held(self, locks: Sequence[Lock | None]) -> list[Lock]:
+        """Raises unless all of them are held at this moment."""
         held = self._locks
         now = self._agenda.now()
         found: list[Lock] = []
@@ -71,6 +71,19 @@ class Container(Entity):
         """Give the message back, counted; one time too many and it is dead-lettered."""
         self._give_back(lock, self._settle(lock), done, properties)
 
+    def abandon_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
+        """As `abandon`, for all of them or, when one is not held, for none."""
+        self._give_back_all(self._all_held(locks), done, properties)
+
+    def _give_back_all(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
+        outcome = _gather(len(locks), done)
+
+        def stage() -> None:
+            for lock in locks:
+                self._give_back(lock, self._journal.rest, outcome, properties)
+
+        self._journal.all_or_nothing(stage)
+
     def release(self, lock: Lock) -> None:
         """Give the message back as if it had not been received."""
         if self._locks.get(lock.message.sequence_number) is lock and not lock.settling:
@@ -83,7 +96,7 @@ class Container(Entity):
         self._settle(lock)
         self._stage_deferral([lock], done, properties)
 
-    def defer_all(self, locks: list[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
+    def defer_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
         """As `defer`, for all of them or, when one is not held, for none."""
         self._stage_deferral(self._all_held(locks), done, properties)
 
@@ -120,18 +133,35 @@ class Container(Entity):
         properties: dict[Any, Any] | None = None,
     ) -> None:
         """Move the message to the dead-letter queue. In the dead-letter queue it stays where it is."""
+        self.dead_letter_all([lock], done, reason, description, properties)
+
+    def dead_letter_all(
+        self,
+        locks: Sequence[Lock | None],
+        done: Done,
+        reason: str | None = None,
+        description: str | None = None,
+        properties: dict[Any, Any] | None = None,
+    ) -> None:
+        """As `dead_letter`, for all of them or, when one is not held, for none."""
         check_reason(reason, description)
-        lane = self._settle(lock)
+        held = self._all_held(locks)
         properties = dict(properties or {})
         if reason is not None:
             properties["DeadLetterReason"] = reason
         if description is not None:
             properties["DeadLetterErrorDescription"] = description
         if self.dead_letters is None:
-            self._give_back(lock, lane, done, properties)
-        else:
-            self._move(lock.message, properties, self._locked_one_moved, (lock, done))
-            lock.settling = True
+            self._give_back_all(held, done, properties)
+            return
+        outcome = _gather(len(held), done)
+
+        def stage() -> None:
+            for lock in held:
+                self._move(lock.message, properties, self._locked_one_moved, (lock, outcome))
+                lock.settling = True
+
+        self._journal.all_or_nothing(stage)
 
     def _settle(self, lock: Lock) -> Lane:
         """Where to stage a settlement. The lock is marked when it is staged: what cannot be is none."""
@@ -259,6 +289,19 @@ class Container(Entity):
         lock, done = argument
         self._settled(lock, error)
         done(error)
+
+
+def _gather(count: int, done: Done) -> Done:
+    """The outcomes of what is one commit, as one."""
+    left = count
+
+    def outcome(error: BrokerError | None) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done(error)
+
+    return outcome
 
 
 def _added(properties: dict[Any, Any] | None) -> AddedProperties | None:

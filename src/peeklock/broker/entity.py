@@ -8,9 +8,7 @@ what a crash would leave. How messages are settled is `container`'s business; wh
 from __future__ import annotations
 
 import logging
-import os
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, Protocol
@@ -34,6 +32,7 @@ from peeklock.broker.errors import (
     SessionIdMissing,
 )
 from peeklock.broker.journal import Journal, Lane
+from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.settings import Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Store, StoredMessage, StoreError
 
@@ -44,8 +43,6 @@ Done = Callable[[BrokerError | None], None]
 
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
-
-_pack_tag: Final = struct.Struct(">4sIQ").pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,15 @@ class Machinery:
     call_soon: Callable[[Callable[[], None]], object]
     find: Callable[[str], Entity]
     """The entity that messages for a name go to; EntityNotFound."""
+    tags: LockTags
 
 
 class Lock:
-    """A message lent to a receiver. The tag is its name on the wire, new for each delivery."""
+    """A message lent to a receiver.
+
+    The tag is its name on the wire, the lock token: new for each delivery, and nobody can guess it, because a request
+    that has it may settle the message (see `lock_tags`).
+    """
 
     __slots__ = ("expires_at", "message", "session", "settling", "tag")
 
@@ -118,6 +120,7 @@ class Entity:
         self._store = machinery.store
         self._journal = machinery.journal
         self._agenda = machinery.agenda
+        self._tags = machinery.tags
         self._last_number = counters.last_sequence_number
         self._staged_bytes = 0
         self._max_bytes = definition.max_size_in_megabytes << 20
@@ -134,12 +137,11 @@ class Entity:
             )
         self._locks: dict[int, Lock] = {}
         """By sequence number, in the order in which they were made or renewed."""
+        self._locks_by_tag: dict[bytes, Lock] = {}
+        """The same locks."""
         self._watches: dict[int, set[int]] = {}
         """One for each read on its way: numbers that changed meanwhile, of which it may tell what is no longer so."""
         self._watch_numbers = count()
-        # Tags of one boot never meet those of another, so a token from before a restart is not valid by chance.
-        self._tag_prefix = os.urandom(4)
-        self._tag_number = int.from_bytes(os.urandom(3))
 
     @property
     def is_dead_letter_queue(self) -> bool:
@@ -269,6 +271,7 @@ class Entity:
         for number, lock in list(self._locks.items()):
             if not lock.settling:
                 del self._locks[number]
+                del self._locks_by_tag[lock.tag]
 
     # --- sending ---
 
@@ -397,23 +400,33 @@ class Entity:
             )
 
     def _make_lock(self, message: StoredMessage, expires_at: int, session: Any = None) -> Lock:
-        number = message.sequence_number
-        self._tag_number = self._tag_number + 1 & 0xFFFFFFFF
-        tag = _pack_tag(self._tag_prefix, self._tag_number, number)
-        lock = self._locks[number] = Lock(message, tag, expires_at, session)
+        tag = self._tags.next()
+        lock = self._locks[message.sequence_number] = self._locks_by_tag[tag] = Lock(message, tag, expires_at, session)
         return lock
 
     def lock_of(self, tag: bytes) -> Lock:
         """The lock of that tag, if it still holds; MessageLockLost otherwise."""
-        lock = self._locks.get(int.from_bytes(tag[8:])) if len(tag) == 16 else None
-        if lock is None or lock.tag != tag or lock.settling:
+        lock = self._locks_by_tag.get(tag)
+        if lock is None or lock.settling:
             raise MessageLockLost
         self._check_lock(lock, self._agenda.now())
         return lock
 
+    def find_locks(self, tags: Iterable[bytes]) -> list[Lock]:
+        """The locks of these tags, each once; MessageLockLost when there is none of one of them.
+
+        Whether they still hold is for the settlement to check: all of them at one moment.
+        """
+        found = [self._locks_by_tag.get(tag) for tag in dict.fromkeys(tags)]
+        locks = [lock for lock in found if lock is not None and not lock.settling]
+        if len(locks) < len(found):
+            raise MessageLockLost
+        return locks
+
     def _drop_lock(self, lock: Lock) -> None:
         number = lock.message.sequence_number
         del self._locks[number]
+        del self._locks_by_tag[lock.tag]
         if self._watches:
             self._note_change(number)
         if lock.session is not None:

@@ -24,6 +24,7 @@ from peeklock.broker.definitions import AnyDefinition, NamespaceDefinition, Subs
 from peeklock.broker.entity import Machinery
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
+from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.names import DefinitionError, fold
 from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
@@ -60,7 +61,13 @@ class Namespace:
         self.keys = Keys()
         self._store = store
         self._machinery = Machinery(
-            store, self.journal, self.agenda, Budget(), call_soon, lambda name: self._catalogue.destination(name)
+            store,
+            self.journal,
+            self.agenda,
+            Budget(),
+            call_soon,
+            lambda name: self._catalogue.destination(name),
+            LockTags(),
         )
         idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
         self._catalogue = Catalogue(self._machinery, self.keys, idleness)

@@ -23,8 +23,8 @@ Fetched = Callable[[list[tuple[StoredMessage, Lock | None]] | BrokerError], None
 class Numbered(Scheduling):
     """The part of a container that is asked for by number."""
 
-    def _lock_deferred(self, message: StoredMessage) -> Lock:
-        """Lend a deferred message. Raises when the caller may not have it."""
+    def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
+        """Lend deferred messages, of one session where there are sessions. Raises when they cannot be lent."""
         raise NotImplementedError  # abstract
 
     def peek(self, first: int, limit: int, session_id: str | None, done: Peeked) -> None:
@@ -117,11 +117,22 @@ class Numbered(Scheduling):
             and number not in changed
         )
 
-    def receive_deferred(self, numbers: list[int], session_id: str | None, deletes: bool, done: Fetched) -> None:
-        """Fetch deferred messages: all of them, or none when one is not there to be had."""
+    def receive_deferred(
+        self,
+        numbers: list[int],
+        session_id: str | None,
+        deletes: bool,
+        done: Fetched,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Fetch deferred messages: all of them, or none when one is not there to be had.
+
+        `check` raises why the caller may not have them. It is asked when they have been read: a session may have passed
+        to another receiver by then.
+        """
         self._watch(
             partial(self._read_numbers, numbers),
-            partial(self._fetch, numbers, session_id, deletes, done),
+            partial(self._fetch, numbers, session_id, deletes, done, check),
         )
 
     def _fetch(
@@ -130,6 +141,7 @@ class Numbered(Scheduling):
         session_id: str | None,
         deletes: bool,
         done: Fetched,
+        check: Callable[[], None],
         found: Any,
         changed: set[int],
     ) -> None:
@@ -137,11 +149,11 @@ class Numbered(Scheduling):
             done(unreadable(found))
             return
         if not changed.isdisjoint(numbers):
-            self.receive_deferred(numbers, session_id, deletes, done)
+            self.receive_deferred(numbers, session_id, deletes, done, check)
             return
         if any(number in self._locks and self._locks[number].settling for number in numbers):
             # One is on its way back, or out: see what becomes of it. A lock that ran out is no reason to refuse.
-            self._after_commit(partial(self.receive_deferred, numbers, session_id, deletes, done))
+            self._after_commit(partial(self.receive_deferred, numbers, session_id, deletes, done, check))
             return
         if self.doomed:
             done(EntityNotFound(self.path))
@@ -164,6 +176,7 @@ class Numbered(Scheduling):
             return
         wanted = [there[number] for number in dict.fromkeys(numbers)]
         try:
+            check()
             if deletes:
                 self._fetch_for_good(wanted, done)
             else:
@@ -190,4 +203,4 @@ class Numbered(Scheduling):
     def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:
         """Lock them. The fetch counts as a delivery; as for any lock, that is stored when they are given back."""
         counted = [self._changed(message, delivery_count=message.delivery_count + 1) for message in messages]
-        done([(message, self._lock_deferred(message)) for message in counted])
+        done(list(zip(counted, self._lock_deferred(counted), strict=True)))

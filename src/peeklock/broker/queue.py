@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from peeklock.broker.agenda import Appointment
@@ -242,21 +243,23 @@ class Queue(Numbered):
 
     # --- locks ---
 
-    def renew(self, lock: Lock) -> int:
-        """Hold the message for another lock duration; returns until when."""
-        if lock.settling:
-            raise MessageLockLost
-        number = lock.message.sequence_number
-        del self._locks[number]  # and to the end: the order is that in which locks run out
-        self._locks[number] = lock
-        lock.expires_at = self._agenda.now() + self.definition.lock_duration_ms
-        self._look_at(lock.expires_at)
-        return lock.expires_at
+    def renew(self, locks: Sequence[Lock]) -> int:
+        """Hold these messages for another lock duration, or none when one is not held; returns until when."""
+        held = self._all_held(locks)
+        expires_at = self._agenda.now() + self.definition.lock_duration_ms
+        for lock in held:
+            number = lock.message.sequence_number
+            del self._locks[number]  # and to the end: the order is that in which locks run out
+            self._locks[number] = lock
+            lock.expires_at = expires_at
+        self._look_at(expires_at)
+        return expires_at
 
-    def _lock_deferred(self, message: StoredMessage) -> Lock:
-        lock = self._make_lock(message, self._agenda.now() + self.definition.lock_duration_ms)
-        self._look_at(lock.expires_at)
-        return lock
+    def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
+        expires_at = self._agenda.now() + self.definition.lock_duration_ms
+        locks = [self._make_lock(message, expires_at) for message in messages]
+        self._look_at(expires_at)
+        return locks
 
     def _look_at(self, expiry: int) -> None:
         """A lock was given that runs out then: look, unless that is done earlier anyway."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -168,6 +168,10 @@ class SessionQueue(Numbered):
         if session is None or session.holder is None or session.expires_at <= self._agenda.now():
             raise SessionLockLost(f"The session lock of '{id}' has expired or was never taken.")
         return session
+
+    def holder_of(self, id: str) -> SessionHolder | None:
+        session = self._sessions.get(id)
+        return None if session is None else session.holder
 
     def _hold(self, session: Session, holder: SessionHolder) -> None:
         session.holder = holder
@@ -379,7 +383,7 @@ class SessionQueue(Numbered):
 
     # --- locks ---
 
-    def renew(self, lock: Lock) -> int:
+    def renew(self, locks: Sequence[Lock]) -> int:
         raise OperationNotAllowed(f"Messages of '{self.path}' are locked with their session: renew the session's lock.")
 
     def _settled(self, lock: Lock, error: BrokerError | None) -> None:
@@ -387,10 +391,11 @@ class SessionQueue(Numbered):
         if error is not None and lock.session.holder is None:
             self.release(lock)  # whoever holds the session next reads the message again
 
-    def _lock_deferred(self, message: StoredMessage) -> Lock:
-        session = self.held(message.session_id or "")
-        lock = session.locks[message.sequence_number] = self._make_lock(message, session.expires_at, session)
-        return lock
+    def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
+        session = self.held(messages[0].session_id or "")
+        locks = [self._make_lock(message, session.expires_at, session) for message in messages]
+        session.locks |= {lock.message.sequence_number: lock for lock in locks}
+        return locks
 
     def _check_lock(self, lock: Lock, now: int) -> None:
         session = lock.session

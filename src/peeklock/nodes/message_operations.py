@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,7 +20,6 @@ from peeklock.broker.envelope import (
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
-    MessageLockLost,
     MessageSizeExceeded,
     OperationNotAllowed,
     QuotaExceeded,
@@ -33,7 +32,12 @@ from peeklock.broker.heads import (
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
 from peeklock.nodes.sending import largest_message
-from peeklock.nodes.session_operations import held_session, session_id_of
+from peeklock.nodes.session_operations import (
+    check_holder,
+    check_not_held_by_another,
+    held_session,
+    session_id_of,
+)
 from peeklock.store.base import StoredMessage
 
 MAX_COUNT: Final = 4096
@@ -42,9 +46,17 @@ RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1
 
 
 def renew_lock(call: Call) -> None:
-    locks = [call.container.lock_of(token.bytes_le) for token in call.arguments["lock-tokens"]]
-    expirations = [Timestamp(call.container.renew(lock)) for lock in locks]
-    call.answer({"expirations": Array(expirations, Timestamp)})
+    tokens = call.arguments["lock-tokens"]
+    locked_until = call.container.renew(_locks(call))
+    call.answer({"expirations": Array([Timestamp(locked_until)] * len(tokens), Timestamp)})
+
+
+def _locks(call: Call) -> list[Lock]:
+    """The locks that the request names. Those of a session are its holder's, whoever has their tokens."""
+    locks = call.container.find_locks(token.bytes_le for token in call.arguments["lock-tokens"])
+    for session in {lock.session for lock in locks if lock.session is not None}:
+        check_holder(call, session)
+    return locks
 
 
 def peek_message(call: Call) -> None:
@@ -75,10 +87,8 @@ def receive_by_sequence_number(call: Call) -> None:
     container = call.container
     container.check_receiving()
     session_id = session_id_of(call)
-    if isinstance(container, SessionQueue):
-        if session_id is None:
-            raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
-        held_session(call)
+    if isinstance(container, SessionQueue) and session_id is None:
+        raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
 
     def fetched(messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
@@ -88,9 +98,13 @@ def receive_by_sequence_number(call: Call) -> None:
         else:
             call.answer({"messages": [_locked(message, lock) for message, lock in messages if lock is not None]})
 
-    container.receive_deferred(
-        [int(number) for number in arguments["sequence-numbers"]], session_id, mode == RECEIVE_AND_DELETE, fetched
-    )
+    def check() -> None:
+        if isinstance(container, SessionQueue):
+            held_session(call)
+
+    check()
+    numbers = [int(number) for number in arguments["sequence-numbers"]]
+    container.receive_deferred(numbers, session_id, mode == RECEIVE_AND_DELETE, fetched, check)
 
 
 def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
@@ -127,12 +141,12 @@ def update_disposition(call: Call) -> None:
     properties = arguments["properties-to-modify"]
     container = call.container
     reason, description = arguments["deadletter-reason"], arguments["deadletter-description"]
-    acts: dict[str, Callable[[Lock, Done], None]] = {
-        "completed": container.complete,
-        "abandoned": lambda lock, done: container.abandon(lock, done, properties),
-        "suspended": lambda lock, done: container.dead_letter(lock, done, reason, description, properties),
-        "defered": lambda lock, done: container.defer(lock, done, properties),
-        "deferred": lambda lock, done: container.defer(lock, done, properties),
+    acts: dict[str, Callable[[Sequence[Lock], Done], None]] = {
+        "completed": container.complete_all,
+        "abandoned": lambda locks, done: container.abandon_all(locks, done, properties),
+        "suspended": lambda locks, done: container.dead_letter_all(locks, done, reason, description, properties),
+        "defered": lambda locks, done: container.defer_all(locks, done, properties),
+        "deferred": lambda locks, done: container.defer_all(locks, done, properties),
     }
     act = acts.get(status)
     if act is None:
@@ -141,30 +155,16 @@ def update_disposition(call: Call) -> None:
     session_id = arguments["session-id"]
     if isinstance(container, SessionQueue) and session_id is not None:
         held_session(call)  # a lost session is the reason, rather than its messages' locks
-    locks = list({token: container.lock_of(token.bytes_le) for token in arguments["lock-tokens"]}.values())
-    if any(lock.settling for lock in locks):
-        raise MessageLockLost
+    locks = _locks(call)
     if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
         raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
     if call.transaction is not None:
-        call.transaction.settle(container, locks, act, call.scope)
+        call.transaction.settle(container, locks, lambda lock, done: act([lock], done), call.scope)
         call.answer({})
-        return
-    gather = _gather(len(locks), call.done)
-    for lock in locks:
-        act(lock, gather)
-
-
-def _gather(count: int, done: Done) -> Done:
-    """The outcomes of one commit as one."""
-    errors: list[BrokerError | None] = []
-
-    def outcome(error: BrokerError | None) -> None:
-        errors.append(error)
-        if len(errors) == count:
-            done(next((each for each in errors if each is not None), None))
-
-    return outcome
+    elif locks:
+        act(locks, call.done)
+    else:
+        call.done(None)
 
 
 def schedule_message(call: Call) -> None:
@@ -221,6 +221,8 @@ def batch_delete_messages(call: Call) -> None:
         else:
             call.answer({"message-count": Int(outcome)})
 
+    if isinstance(call.container, SessionQueue):
+        check_not_held_by_another(call, call.container, arguments["session-id"])
     call.container.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
 
 

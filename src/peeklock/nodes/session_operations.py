@@ -47,10 +47,24 @@ def held_session(call: Call) -> tuple[SessionQueue, Session]:
     id = session_id_of(call)
     assert id is not None
     session = queue.held(id)
+    check_holder(call, session)
+    return queue, session
+
+
+def check_holder(call: Call, session: Session) -> None:
+    """SessionLockLost unless the caller holds the session."""
     holder = session.holder
     if not isinstance(holder, SessionReceivingNode) or not holder.is_of(call.peer, call.link_name):
+        raise SessionLockLost(f"The session '{session.id}' is held by another receiver.")
+
+
+def check_not_held_by_another(call: Call, queue: SessionQueue, id: str) -> None:
+    """SessionLockLost if another receiver holds the session; one that nobody holds is open to all who may listen."""
+    holder = queue.holder_of(id)
+    if holder is not None and not (
+        isinstance(holder, SessionReceivingNode) and holder.is_of(call.peer, call.link_name)
+    ):
         raise SessionLockLost(f"The session '{id}' is held by another receiver.")
-    return queue, session
 
 
 def renew_session_lock(call: Call) -> None:
