@@ -300,6 +300,75 @@ def test_a_transaction_does_not_rely_on_a_message_that_is_still_on_its_way() -> 
     world.check()
 
 
+def discharge_and_send(world: World) -> tuple[list[BrokerError | None], list[BrokerError | None]]:
+    """A transaction and a plain send of the same id in one turn, in that order; the outcomes of both."""
+    transactions = Transactions(world.namespace.journal, world.namespace.agenda)
+    id = transactions.declare()
+    transactions.get(id).send(world.queue(), [incoming("one")], Scope("q", None))
+    discharged: list[BrokerError | None] = []
+    transactions.discharge(id, fail=False, done=discharged.append)
+    return discharged, world.send("one")
+
+
+def test_a_send_that_repeats_what_a_transaction_sends_in_the_same_turn_is_accepted() -> None:
+    world = World(detecting())
+    assert discharge_and_send(world) == ([None], [None])
+    assert world.bodies() == ["one"]
+    world.check()
+
+
+def test_a_send_that_repeats_what_is_forwarded_in_the_same_turn_is_accepted() -> None:
+    world = World(detecting(), QueueDefinition(name="source", forward_to="q"))
+    sent: list[BrokerError | None] = []
+    world.queue("source").send([incoming("one")], lambda error: None)
+    journal = world.namespace.journal
+    while not journal.moves.waiting:  # up to where it is forwarded, and not yet committed
+        world._turn.popleft()()
+    world.queue().send([incoming("one"), incoming("two")], sent.append)
+    world.run()
+    assert sent == [None]
+    assert sorted(world.bodies()) == ["one", "two"]
+    world.check()
+
+
+def test_a_send_waits_for_what_it_repeats_while_that_is_tried_again() -> None:
+    """A commit fails for its sends and is tried again without them: what repeats the rest is not told too early."""
+    store = FlakyStore()
+    world = World(detecting(), QueueDefinition(name="full"), store=store)
+    store.held = []
+    transactions = Transactions(world.namespace.journal, world.namespace.agenda)
+    id = transactions.declare()
+    transactions.get(id).send(world.queue(), [incoming("one")], Scope("q", None))
+    discharged: list[BrokerError | None] = []
+    transactions.discharge(id, fail=False, done=discharged.append)
+    refused = world.send("x", to="full")
+    repeated = world.send("one")
+    assert len(store.held) == 2
+    store.fails = refuse
+    store.held.pop(0)()  # and the transaction alone is held behind the repetition
+    store.fails = lambda changes: None
+    store.held.pop(0)()
+    assert (len(store.held), repeated) == (1, [])
+    store.release_commits()
+    world.run()
+    assert [type(error) for error in refused] == [StorageFailed]
+    assert (discharged, repeated) == ([None], [None])
+    assert world.bodies() == ["one"]
+    world.check()
+
+
+def test_a_send_fails_with_the_transaction_that_it_repeats() -> None:
+    store = FlakyStore()
+    world = World(detecting(), store=store)
+    store.fails = refuse
+    discharged, sent = discharge_and_send(world)
+    assert [type(error) for error in discharged + sent] == [StorageFailed, StorageFailed]
+    store.fails = lambda changes: None
+    assert world.send("one") == [None]
+    assert world.bodies() == ["one"]
+    world.check()
+
+
 # --- batches, transactions, messages for later ---
 
 

@@ -7,6 +7,7 @@ refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -28,11 +29,20 @@ TIDY_MS: Final = 1000
 class _Batch:
     """Messages that were noted together; whoever repeats one of them wants to know what became of them."""
 
-    __slots__ = ("is_stored", "lane")
+    __slots__ = ("is_decided", "is_stored", "lane", "waiting")
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
+        self.is_decided = False
         self.is_stored = False
+        self.waiting: list[Callable[[], None]] = []
+        """What is to be done when it is decided whether they are stored."""
+
+    def decide(self, is_stored: bool) -> None:
+        self.is_decided, self.is_stored = True, is_stored
+        waiting, self.waiting = self.waiting, []
+        for tell in waiting:
+            tell()
 
 
 class History:
@@ -92,15 +102,16 @@ class History:
         self._expect_tidying()
 
         def outcome(error: BrokerError | None) -> None:
-            batch.is_stored = error is None
             for key in noted:
                 if under_way.get(key) is batch:
                     del under_way[key]
                     if error is not None:
                         taken.pop(key, None)
-            if error is None and not all(first.is_stored for first in repeated):
-                error = StorageFailed("The message was taken for a repetition of one that could not be stored.")
-            done(error)
+            batch.decide(error is None)
+            if error is not None:
+                done(error)
+            else:
+                _when_decided(repeated, done)
 
         return kept, outcome
 
@@ -132,3 +143,17 @@ class History:
             lane.waiting.append((lambda _, error: None, None))  # what is not dropped now is dropped with the next
             self._journal.wake()
         self._expect_tidying()
+
+
+def _when_decided(repeated: list[_Batch], done: Done) -> None:
+    """Tell the sender of a repetition, once it is known what became of the messages it repeats.
+
+    They may be on another lane, whose turn is later, or in a commit that is tried again.
+    """
+    undecided = next((first for first in repeated if not first.is_decided), None)
+    if undecided is not None:
+        undecided.waiting.append(lambda: _when_decided(repeated, done))
+    elif all(first.is_stored for first in repeated):
+        done(None)
+    else:
+        done(StorageFailed("The message was taken for a repetition of one that could not be stored."))
