@@ -9,6 +9,7 @@ import pytest
 
 from peeklock.broker.backlog import (
     FIRST_PAGE_MESSAGES,
+    LEAST_PAGE_BYTES,
     LOW_MESSAGES,
     OBJECT_BYTES,
     PAGE_BYTES,
@@ -16,6 +17,8 @@ from peeklock.broker.backlog import (
     WINDOW_MESSAGES,
     Backlog,
     Budget,
+    PageRead,
+    ReadPage,
 )
 from peeklock.store.base import Body, MessagesRead, Range, StoredMessage, StoreError
 
@@ -58,7 +61,19 @@ class Bench:
         self.size = size
         for number in range(1, stored + 1):
             self.store.messages[number] = self.message(number)
-        self.backlog = Backlog(1, self.store, self.budget, self._on_loaded, self._on_failed)  # type: ignore[arg-type]
+        self.lent: dict[int, StoredMessage] = {}
+        """Taken and not given back, where a test tells."""
+        self.changed: set[int] = set()
+        """What an entity would note while a page is read."""
+        self.backlog = Backlog(
+            1,
+            self.store,  # type: ignore[arg-type]
+            self.budget,
+            self._on_loaded,
+            self._on_failed,
+            is_out=lambda number: number in self.lent,
+            watch=self._watch,
+        )
         self.backlog.resume(stored, stored > 0)
         self.tail = stored
 
@@ -90,6 +105,16 @@ class Bench:
                 self.store.answer()
             else:
                 return found
+
+    def come(self, number: int) -> None:
+        """A message with that number: in the store, then here."""
+        message = self.store.messages[number] = self.message(number)
+        self.tail = max(self.tail, number)
+        self.backlog.add(message)
+
+    def _watch(self, read: ReadPage, found: PageRead) -> None:
+        changed = self.changed = set()
+        read(lambda page: found(page, changed))
 
     def _on_loaded(self) -> None:
         self.loaded += 1
@@ -227,6 +252,99 @@ def test_a_queue_can_be_received_from_though_others_have_used_up_the_budget() ->
     assert bench.drain() == list(range(1, 51))
 
 
+def test_messages_that_come_in_reverse_stay_within_the_budget() -> None:
+    bench = Bench(budget=10_000, size=700)
+    for number in range(60, 0, -1):
+        bench.come(number)
+        assert bench.budget.used <= 10_000
+    assert bench.drain() == list(range(1, 61))
+    assert bench.budget.used == 0
+
+
+def test_messages_that_come_back_stay_within_the_budget() -> None:
+    bench = Bench(budget=10_000, size=700)
+    bench.arrive(60)
+    taken: list[StoredMessage] = []
+    while len(taken) < 60:
+        message = bench.backlog.take()
+        if message is None:
+            bench.store.answer()
+        else:
+            bench.lent[message.sequence_number] = message
+            taken.append(message)
+    for message in reversed(taken):
+        del bench.lent[message.sequence_number]
+        bench.backlog.add(message)
+        assert bench.budget.used <= 10_000
+    assert bench.drain() == list(range(1, 61))
+
+
+def test_what_is_taken_beyond_a_window_that_became_shorter_is_not_read_again() -> None:
+    bench = Bench(budget=10_000, size=700)
+    bench.arrive(5)
+    taken = [bench.backlog.take() for _ in range(5)]
+    for message in taken:
+        assert message is not None
+        bench.lent[message.sequence_number] = message
+    for number in range(20, 5, -1):
+        bench.come(number)
+    bench.budget.used += 10_000  # others have it all
+    bench.backlog.add(bench.lent.pop(1))
+    bench.backlog.add(bench.lent.pop(3))
+    bench.budget.used -= 10_000
+    assert bench.take() is None
+    # 4 is completed while the page is on its way, 5 given back: the page still shows both.
+    wanted, done = bench.store.reads.pop()
+    page = bench.store.page(wanted)
+    bench.changed |= {4, 5}
+    del bench.store.messages[4], bench.lent[4]
+    bench.backlog.add(bench.lent.pop(5))
+    done(page)
+    assert bench.drain() == [1, 3, *range(5, 21)]
+
+
+def test_a_page_for_a_window_that_became_shorter_meanwhile_is_read_again() -> None:
+    bench = Bench(budget=10_000, size=700)
+    bench.arrive(30)
+    for number in range(1, 11):
+        assert bench.take() == number
+        del bench.store.messages[number]
+    assert bench.take() is None
+    assert len(bench.store.reads) == 1
+    bench.budget.used += 10_000
+    bench.come(3)
+    bench.budget.used -= 10_000
+    assert bench.drain() == [3, *range(11, 31)]
+
+
+def test_pages_are_short_when_the_budget_is_used_up() -> None:
+    bench = Bench(stored=100, budget=1, size=1000)
+    bench.take()
+    assert bench.store.reads[0][0].max_bytes == LEAST_PAGE_BYTES
+    assert bench.drain() == list(range(1, 101))
+
+
+def test_memory_of_messages_that_left_from_the_head_is_given_back_though_nobody_takes() -> None:
+    bench = Bench()
+    bench.arrive(10)
+    for number in (2, 3, 1):
+        bench.backlog.discard(number)
+    assert bench.budget.used == 7 * (10 + OBJECT_BYTES)
+    bench.backlog.add(bench.message(2))  # it could not leave
+    assert bench.take() == 2
+
+
+def test_the_next_that_waits_is_known_without_reading() -> None:
+    bench = Bench()
+    bench.arrive(10)
+    taken = [bench.backlog.take() for _ in range(6)]
+    assert bench.backlog.next_after(0) == bench.backlog.next_after(6) == 7
+    returned = taken[3]
+    assert returned is not None
+    bench.backlog.add(returned)
+    assert [bench.backlog.next_after(number) for number in (0, 3, 4, 7, 10, 12)] == [4, 4, 7, 8, 11, 13]
+
+
 def test_large_messages_are_read_in_pages_of_bytes() -> None:
     bench = Bench(stored=40, size=1024 * 1024)
     bench.take()
@@ -340,14 +458,16 @@ def test_messages_that_arrived_during_a_read_that_failed_are_not_lost() -> None:
 # --- all of it at once ---
 
 
+@pytest.mark.parametrize("budget", [64 * 1024 * 1024, 8 * (10 + OBJECT_BYTES)])
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_in_whatever_order_every_message_comes_once(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"PAGE_MESSAGES": 8, "LOW_MESSAGES": 12, "WINDOW_MESSAGES": 20}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
     chance = random.Random(seed)
-    bench = Bench(stored=chance.randrange(60))
+    monkeypatch.setattr("peeklock.broker.backlog.LEAST_PAGE_BYTES", 30)
+    bench = Bench(stored=chance.randrange(60), budget=budget)
     lent: list[StoredMessage] = []
     done: list[int] = []
     in_flight: list[tuple[Any, list[StoredMessage]]] = []
@@ -360,11 +480,17 @@ def test_whatever_happens_in_whatever_order_every_message_comes_once(
             if message is not None:
                 assert all(message.sequence_number != other.sequence_number for other in lent), "lent twice"
                 lent.append(message)
+                bench.lent[message.sequence_number] = message
         elif what < 0.7 and lent:
-            bench.backlog.add(lent.pop(chance.randrange(len(lent))))
+            message = lent.pop(chance.randrange(len(lent)))
+            del bench.lent[message.sequence_number]
+            bench.changed.add(message.sequence_number)
+            bench.backlog.add(message)
+            assert bench.budget.used <= budget + 8 * (10 + OBJECT_BYTES)  # a page, at most
         elif what < 0.85 and lent:
             message = lent.pop(chance.randrange(len(lent)))
-            del bench.store.messages[message.sequence_number]
+            del bench.store.messages[message.sequence_number], bench.lent[message.sequence_number]
+            bench.changed.add(message.sequence_number)
             done.append(message.sequence_number)
         elif bench.store.reads:
             # The read looks at the store at some moment and answers at a later one. A locked message is active
@@ -380,6 +506,7 @@ def test_whatever_happens_in_whatever_order_every_message_comes_once(
     while in_flight:
         answer, page = in_flight.pop()
         answer(page)
+    bench.lent.clear()
     for message in lent:
         bench.backlog.add(message)
     rest = bench.drain()

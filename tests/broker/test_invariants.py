@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from broker.windows import check_windows
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
+from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
@@ -397,8 +398,11 @@ class Broker(RuleBasedStateMachine):
         assert all(self.world.namespace.queue(to).counters.active == 0 for to in PATHS)
 
 
-@pytest.fixture(autouse=True)
-def small_windows_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[128 * 1024 * 1024, 2000])
+def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And memory for all that waits, or for a few messages."""
+    monkeypatch.setattr("peeklock.broker.namespace.Budget", lambda: Budget(request.param))
+    monkeypatch.setattr("peeklock.broker.backlog.LEAST_PAGE_BYTES", 30)
     for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
     monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)

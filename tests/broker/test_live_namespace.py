@@ -32,6 +32,7 @@ from broker.world import (
     subscription,
     topic,
 )
+from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
@@ -372,8 +373,11 @@ class LiveNamespace(RuleBasedStateMachine):
         return Counter(body(message) for path in paths for message in self.world.stored(path))
 
 
-@pytest.fixture(autouse=True)
-def small_windows_and_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[128 * 1024 * 1024, 2000])
+def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And memory for all that waits, or for a few messages."""
+    monkeypatch.setattr("peeklock.broker.namespace.Budget", lambda: Budget(request.param))
+    monkeypatch.setattr("peeklock.broker.backlog.LEAST_PAGE_BYTES", 30)
     for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
     monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)

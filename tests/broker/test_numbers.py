@@ -461,6 +461,40 @@ def test_messages_behind_locked_ones_are_deleted() -> None:
     assert counts(world) == (5, 0, 0)
 
 
+@pytest.mark.parametrize("limit", [1, 3])
+def test_deleting_behind_many_locked_messages_commits_once_and_reads_what_it_deletes(limit: int) -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send(*map(str, range(3010)))
+    Receiver(world, world.queue(), credit=3000)
+    commits, reads = store.commits, store.reads
+    assert delete(world, limit=limit) == limit
+    assert (store.commits - commits, store.reads - reads) == (1, 1)
+    assert counts(world) == (3010 - limit, 0, 0)
+
+
+def test_deleting_where_all_messages_are_locked_commits_nothing() -> None:
+    store = FlakyStore()
+    world = World(store=store)
+    world.send(*map(str, range(50)))
+    Receiver(world, world.queue())
+    commits = store.commits
+    assert delete(world) == 0
+    assert store.commits == commits
+
+
+def test_deleting_in_a_session_whose_messages_are_locked_commits_nothing() -> None:
+    store = FlakyStore()
+    world = World(session_queue(), store=store)
+    world.send(*map(str, range(50)), to="s", session_id="s")
+    receiver = SessionReceiver(world, "s", credit=49)
+    commits = store.commits
+    assert delete(world, path="s", session="s") == 1
+    assert delete(world, path="s", session="s") == 0
+    assert store.commits == commits + 1
+    assert len(receiver.locks) == 49
+
+
 def test_large_messages_are_deleted_up_to_the_limit_too() -> None:
     world = World()
     world.send(*["x" * (MAX_PEEKED_BYTES // 2)] * 7)

@@ -294,6 +294,7 @@ class FlakyStore(MemoryStore):
         """While it is a list: answers to reads that were made at once and are told late, when they may be untrue."""
         self.fails_to_read = False
         self.reads = 0
+        self.commits = 0
 
     def release_commits(self) -> None:
         while self.held:
@@ -324,6 +325,8 @@ class FlakyStore(MemoryStore):
             super()._ask(id, question, tell)
 
     def commit(self, changes: Changes, done: Committed) -> None:
+        self.commits += 1
+
         def commit_now() -> None:
             error = self.fails(changes)
             if error is not None:

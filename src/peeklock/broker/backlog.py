@@ -2,15 +2,19 @@
 
 Every active message with a number up to `_through` is in memory here, or was taken; those beyond it are only in
 the store, and are read when the window runs low. So memory holds the working set, however long the queue is.
+
+All that is in memory is counted in a budget that all windows share. A message that comes back when the budget is used
+up makes this window shorter: the highest numbers are let go of, and are read again in their turn.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from functools import partial
+from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Final
 
@@ -23,6 +27,8 @@ FIRST_PAGE_MESSAGES = 128
 next page is as long."""
 PAGE_MESSAGES = 2048
 PAGE_BYTES = 4 * 1024 * 1024
+LEAST_PAGE_BYTES = 64 * 1024
+"""What a page has when the budget is used up: every queue can be received from, however much others keep in memory."""
 LOW_MESSAGES = 16_384
 """Below this many in memory the next page is read, so that it is there when the window runs out: the store may have to
 see to what was committed lately first. Pages that are still growing are half used by then."""
@@ -39,6 +45,11 @@ _number_of = attrgetter("sequence_number")
 def _cost(message: StoredMessage) -> int:
     """Of a message whose body is shared: a share of that."""
     return len(message.payload) + OBJECT_BYTES + (0 if message.body is None else message.body.cost)
+
+
+ReadPage = Callable[[Callable[[list[StoredMessage] | StoreError], None]], None]
+PageRead = Callable[[list[StoredMessage] | StoreError, set[int]], None]
+"""(the page, numbers of messages that changed while it was read)"""
 
 
 class Budget:
@@ -63,6 +74,7 @@ class Backlog:
         on_failed: Callable[[], None] = lambda: None,
         session_id: str | None = None,
         is_out: Callable[[int], bool] = lambda number: False,
+        watch: Callable[[ReadPage, PageRead], None] = lambda read, found: read(lambda page: found(page, set())),
     ) -> None:
         self._entity = entity
         self._session_id = session_id
@@ -72,6 +84,8 @@ class Backlog:
         self._on_failed = on_failed
         self._is_out = is_out
         """Whether that message was taken from here and not given back."""
+        self._watch = watch
+        """Reads a page and tells what changed meanwhile: taken messages, where some may be on the page."""
         self._ready: deque[StoredMessage] = deque()
         """Ascending."""
         self._returned: list[tuple[int, StoredMessage]] = []
@@ -80,6 +94,8 @@ class Backlog:
         self._bytes = 0
         self._through = 0
         self._tail = 0
+        self._read_again = 0
+        """Up to this number messages may have been taken though they are beyond the window: it was longer before."""
         self._gone: set[int] = set()
         """Of those here: to be skipped."""
         self._limit = min(FIRST_PAGE_MESSAGES, PAGE_MESSAGES)
@@ -89,6 +105,8 @@ class Backlog:
         self._forgotten = False
         self._late: list[StoredMessage] = []
         """Arrived, with a number in the range that is being read: the read may have been too early for them."""
+        self._missed: int | None = None
+        """The lowest number among others like these, for which there was no memory."""
         self.held = False
         """While set no page is read: somebody is removing messages that may lie beyond the window."""
 
@@ -114,14 +132,18 @@ class Backlog:
         if number > self._tail:
             whole = self._through == self._tail
             self._tail = number
-            if whole and len(self._ready) < WINDOW_MESSAGES and self._budget.used < self._budget.limit:
+            if whole and len(self._ready) < WINDOW_MESSAGES and self._has_room(message):
                 self._through = number
                 self._ready.append(message)
                 self._took_memory(message)
         elif number <= self._through:
             self._put_back(message)
         elif self._loading:
-            self._late.append(message)
+            if self._has_room(message):
+                self._late.append(message)
+                self._took_memory(message)
+            elif self._missed is None or number < self._missed:
+                self._missed = number
 
     def take(self) -> StoredMessage | None:
         """The waiting message with the lowest number. None: there is none, or it is still being read."""
@@ -146,8 +168,24 @@ class Backlog:
 
     def discard(self, number: int) -> None:
         """That message left for good while it waited; it is skipped when its turn comes."""
-        if number <= self._through:
-            self._gone.add(number)
+        if number > self._through:
+            return
+        ready, gone = self._ready, self._gone
+        gone.add(number)
+        while ready and ready[0].sequence_number in gone:  # nobody may come to take them: give their memory back
+            message = ready.popleft()
+            gone.discard(message.sequence_number)
+            self._let_go(message)
+
+    def next_after(self, number: int) -> int:
+        """No message above that number and below this one waits; those in between are taken, as far as is known."""
+        ready = self._ready
+        at = bisect_right(ready, number, key=_number_of)
+        lowest = ready[at].sequence_number if at < len(ready) else max(number, self._through) + 1
+        for each in self._returned_numbers:
+            if number < each < lowest:
+                lowest = each
+        return lowest
 
     def forget(self) -> None:
         """The entity is gone: give the memory back."""
@@ -158,6 +196,7 @@ class Backlog:
         self._returned.clear()
         self._returned_numbers.clear()
         self._gone.clear()
+        self._late.clear()
         self._through = self._tail
 
     def _put_back(self, message: StoredMessage) -> None:
@@ -167,9 +206,43 @@ class Backlog:
             self._gone.discard(number)  # it was to leave and could not
         # A page may have seen a message before we were told that it is in the store; it may even be taken by now.
         elif number not in self._returned_numbers and not self._is_ready(number) and not self._is_out(number):
-            heappush(self._returned, (number, message))
-            self._returned_numbers.add(number)
-            self._took_memory(message)
+            if not self._has_room(message):
+                self._make_room(message)
+            if number <= self._through:
+                heappush(self._returned, (number, message))
+                self._returned_numbers.add(number)
+                self._took_memory(message)
+
+    def _has_room(self, message: StoredMessage) -> bool:
+        size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
+        return self._budget.used + size <= self._budget.limit
+
+    def _make_room(self, message: StoredMessage) -> None:
+        """Let go of the higher half of the window and, when that is not enough, of all above the message, and of it."""
+        held = sorted([*self._ready, *(each for _, each in self._returned)], key=_number_of)
+        kept, most = 0, self._bytes // 2
+        for each in held:
+            kept += _cost(each)
+            if kept > most:
+                self._shorten(each.sequence_number - 1)
+                break
+        if message.sequence_number <= self._through and not self._has_room(message):
+            self._shorten(message.sequence_number - 1)
+
+    def _shorten(self, through: int) -> None:
+        """The window ends here; what is behind it is read again."""
+        self._read_again = max(self._read_again, self._through)
+        self._through = through
+        ready = self._ready
+        while ready and ready[-1].sequence_number > through:
+            self._let_go(ready.pop())
+        for number, message in self._returned:
+            if number > through:
+                self._let_go(message)
+        self._returned = [each for each in self._returned if each[0] <= through]
+        heapify(self._returned)
+        self._returned_numbers = {number for number, _ in self._returned}
+        self._gone = {number for number in self._gone if number <= through}
 
     def _is_ready(self, number: int) -> bool:
         ready = self._ready
@@ -181,6 +254,11 @@ class Backlog:
         size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
         self._bytes += size
         self._budget.used += size
+
+    def _let_go(self, message: StoredMessage) -> None:
+        size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
+        self._bytes -= size
+        self._budget.used -= size
 
     def _load(self) -> None:
         """Read the next page, unless there is none or the window is full enough."""
@@ -195,28 +273,41 @@ class Backlog:
             after=self._through,
             through=through,
             limit=limit,
-            max_bytes=PAGE_BYTES,
+            max_bytes=min(PAGE_BYTES, max(LEAST_PAGE_BYTES, self._budget.limit - self._budget.used)),
             session_id=self._session_id,
         )
-        self._store.read(wanted, lambda page: self._loaded(page, through, limit))
+        read = partial(self._store.read, wanted)
+        if self._through < self._read_again:
+            self._watch(read, lambda page, changed: self._loaded(page, wanted, changed))
+        else:
+            read(lambda page: self._loaded(page, wanted, None))
 
-    def _loaded(self, page: list[StoredMessage] | StoreError, asked_through: int, limit: int) -> None:
+    def _loaded(self, page: list[StoredMessage] | StoreError, wanted: Range, changed: set[int] | None) -> None:
         self._loading = False
         late, self._late = self._late, []
+        missed, self._missed = self._missed, None
         if self._forgotten:
             return
+        for message in late:
+            self._let_go(message)
         if isinstance(page, StoreError):
             # Asked again when somebody next wants a message.
             log.error("messages of entity %d could not be read: %s", self._entity, page)
             self._on_failed()
             return
+        limit = wanted.limit
         self._low = LOW_MESSAGES if limit == PAGE_MESSAGES else limit // 2
         self._limit = min(4 * limit, PAGE_MESSAGES)
-        whole = len(page) < limit and sum(message.size for message in page) < PAGE_BYTES
-        self._through = asked_through if whole else page[-1].sequence_number
-        for message in page:
-            self._ready.append(message)
-            self._took_memory(message)
-        for message in late:
-            self.add(message)
+        if self._through == wanted.after:  # else it became shorter meanwhile, and the page does not follow
+            whole = len(page) < limit and sum(message.size for message in page) < wanted.max_bytes
+            self._through = wanted.through if whole else page[-1].sequence_number
+            for message in page:
+                number = message.sequence_number
+                if changed is None or (number not in changed and not self._is_out(number)):
+                    self._ready.append(message)
+                    self._took_memory(message)
+            for message in late:
+                self.add(message)
+            if missed is not None and missed <= self._through:
+                self._shorten(missed - 1)
         self._on_loaded()

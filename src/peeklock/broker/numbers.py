@@ -27,6 +27,10 @@ class Numbered(Scheduling):
         """Lend deferred messages, of one session where there are sessions. Raises when they cannot be lent."""
         raise NotImplementedError  # abstract
 
+    def _next_waiting(self, after: int, session_id: str | None) -> int:
+        """The lowest number above that one that may be a waiting message's; those in between are locked."""
+        return after + 1
+
     def peek(self, first: int, limit: int, session_id: str | None, done: Peeked) -> None:
         """Messages from a number on, in any state, ascending; nothing is locked or counted."""
 
@@ -66,7 +70,8 @@ class Numbered(Scheduling):
     def _delete_after(
         self, after: int, enqueued_before: int, limit: int, session_id: str | None, done: Deleted, deleted: int = 0
     ) -> None:
-        """A page at a time: some of a page may be locked, or be large, and there may be others behind it."""
+        """A page at a time, from the next message that is not locked on: some of a page may be locked, or be large,
+        and there may be others behind it."""
 
         def finish(outcome: int | BrokerError) -> None:
             self._swept()
@@ -80,6 +85,9 @@ class Numbered(Scheduling):
                 finish(deleted or EntityNotFound(self.path))
                 return
             leaving = [message for message in messages if self._may_delete(message, enqueued_before, changed)]
+            if not leaving:  # no commit for nothing, and not at once: a store may answer in the same turn
+                self._machinery.call_soon(lambda: removed((messages, leaving), None))
+                return
             removals = self._journal.rest.changes.removals
             for message in leaving:
                 self._leaving.add(message.sequence_number)
@@ -105,6 +113,7 @@ class Numbered(Scheduling):
                 last = messages[-1].sequence_number
                 self._delete_after(last, enqueued_before, limit, session_id, done, count)
 
+        after = self._next_waiting(after, session_id) - 1
         wanted = self._range(after, limit - deleted, session_id, state=ACTIVE)
         self._watch(partial(self._store.read, wanted), found)
 

@@ -65,7 +65,13 @@ class Queue(Numbered):
     ) -> None:
         super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._backlog = Backlog(
-            entity, machinery.store, machinery.budget, self.wake, self._wake_later, is_out=self._is_out
+            entity,
+            machinery.store,
+            machinery.budget,
+            self.wake,
+            self._wake_later,
+            is_out=self._is_out,
+            watch=self._watch,
         )
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._lock_timer: Appointment | None = None
@@ -240,6 +246,9 @@ class Queue(Numbered):
 
     def _discard(self, message: StoredMessage) -> None:
         self._backlog.discard(message.sequence_number)
+
+    def _next_waiting(self, after: int, session_id: str | None) -> int:
+        return self._backlog.next_after(after)
 
     # --- locks ---
 

@@ -185,6 +185,7 @@ class SessionQueue(Numbered):
             lambda: void(self._agenda.at(self._agenda.now() + READ_AGAIN_MS, wake)),
             session_id=session.id,
             is_out=self._is_out,
+            watch=self._watch,
         )
         session.backlog.held = self._sweeps > 0
         self._held.add(session)
@@ -380,6 +381,12 @@ class SessionQueue(Numbered):
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.discard(message.sequence_number)
+
+    def _next_waiting(self, after: int, session_id: str | None) -> int:
+        session = self._sessions.get(session_id or "")
+        if session is None or session.backlog is None:
+            return super()._next_waiting(after, session_id)
+        return session.backlog.next_after(after)
 
     # --- locks ---
 
