@@ -35,20 +35,21 @@ def codename() -> str:
     return release["VERSION_CODENAME"]
 
 
-def unpack(package: str, folder: Path, release: str | None = None) -> Path:
+def unpack(package: str, folder: Path, release: str | None = None, *, wanted: re.Pattern[str] = _WANTED) -> Path:
     """Unpack a package with its libraries below a folder, and return the root of it; once for all runs."""
-    return once(folder, lambda root: _unpack(package, root, release or codename()))
+    return once(folder, lambda root: _unpack(package, root, release or codename(), wanted))
 
 
-def _unpack(package: str, root: Path, release: str) -> None:
+def _unpack(package: str, root: Path, release: str, wanted: re.Pattern[str]) -> None:
     apt = _Apt(root.with_name(f"{root.name}.apt"), release)
     try:
-        archives = apt.download(package)
+        archives = apt.download(package, wanted)
         for archive in archives:
             run(["dpkg-deb", "-x", str(archive), str(root)], seconds=120)
     finally:
         shutil.rmtree(apt.folder, ignore_errors=True)
-    _move_home(root)
+    if (root / "usr/lib/erlang").is_dir():
+        _move_home(root)
 
 
 class _Apt:
@@ -61,11 +62,11 @@ class _Apt:
             (folder / part).mkdir(parents=True)
         _write_sources(folder / "sources", codename(), release)
 
-    def download(self, package: str) -> list[Path]:
+    def download(self, package: str, matching: re.Pattern[str]) -> list[Path]:
         self._run("update", seconds=600)
         planned = self._run("install", "--print-uris", "-qq", "--no-install-recommends", package)
         names = [line.split()[1].split("_")[0] for line in planned.splitlines() if line.startswith("'")]
-        wanted = [name for name in names if _WANTED.match(name)]
+        wanted = [name for name in names if matching.match(name)]
         if package not in wanted:
             raise Unavailable(f"apt has no package {package}")
         self._run("download", *wanted, seconds=1200)

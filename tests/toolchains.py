@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,9 +13,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from bench.debian import unpack
+from bench.packages import Unavailable
 
 SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For a Java that lives for seconds: to compile its code well, and to collect beside it, takes longer than it saves."""
+
+_CHROMIUM = re.compile(r"(?!libc6|libc-bin)(lib|zlib|chromium|fontconfig|fonts-)")
+"""Packages that the browser needs to run. The C library is the machine's own, which its loader belongs to."""
+
+_LIBRARIES = ("lib/*-linux-gnu*", "usr/lib/*-linux-gnu*", "usr/lib/*-linux-gnu*/pulseaudio")
 
 
 def toolchain(name: str) -> str:
@@ -84,6 +92,26 @@ def go_program(folder: Path) -> Path:
             assert outcome.returncode == 0, outcome.stderr
             done.write_text(wanted)
         return program
+
+
+def chromium() -> list[str]:
+    """How the browser is started. In CI it is unpacked from Debian's package where there is none."""
+    found = shutil.which("chromium")
+    if found is not None:
+        return [found]
+    if os.environ.get("CI") != "true":
+        missing("'chromium' is not installed on this machine")
+    folder = Path(__file__).parents[1] / "build"
+    folder.mkdir(exist_ok=True)
+    with _locked(folder):
+        try:
+            root = unpack("chromium", folder / "chromium", wanted=_CHROMIUM)
+        except Unavailable as reason:
+            missing(f"'chromium' cannot be unpacked: {reason}")
+    libraries = [path for part in _LIBRARIES for path in sorted(root.glob(part))]
+    fonts = root / "etc/fonts"
+    settings = [f"LD_LIBRARY_PATH={os.pathsep.join(map(str, libraries))}", f"FONTCONFIG_PATH={fonts}"]
+    return ["env", *settings, str(root / "usr/lib/chromium/chromium")]
 
 
 def _all_there(classpath: str) -> bool:

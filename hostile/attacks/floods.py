@@ -75,13 +75,13 @@ def tls_flood(victim: Victim) -> None:
 @attack(answer="answers in order, a few at a time", says="request refused")
 def pipelined_requests(victim: Victim) -> None:
     """5,000 HTTP requests at once on one connection, and on one that does not read the answers."""
-    ask = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
+    ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     deaf = victim.dial(receive_buffer=4096)
     for _ in range(50):
         if not deaf.send_some(ask * 100):
             break
     with victim.dial() as line:
-        line.send(ask * 5000, b"GET /nowhere HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        line.send(ask * 5000, b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answers = line.answer().count(b"HTTP/1.1 200")
         require(answers == 5000, f"of 5000 requests {answers} were answered")
     deaf.reset()

@@ -7,7 +7,7 @@ import os
 import struct
 
 from hostile.attack import attack, require
-from hostile.victim import OTHER, QUEUE, UPGRADE, Victim
+from hostile.victim import HOST, OTHER, QUEUE, UPGRADE, Victim
 from peeklock.client.atom import ATOM, SERVICE_BUS
 
 
@@ -29,7 +29,7 @@ def request_smuggling(victim: Victim) -> None:
     """Requests with two lengths, a length and chunks, chunks spelt wrongly, odd line ends, with a deletion inside."""
     hidden = victim.request("DELETE", f"/{OTHER}?api-version=2021-05")
     token = victim.token()
-    head = f"PUT /{QUEUE}x?api-version=2021-05 HTTP/1.1\r\nHost: here\r\nAuthorization: {token}\r\n"
+    head = f"PUT /{QUEUE}x?api-version=2021-05 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {token}\r\n"
     length = f"Content-Length: {len(hidden)}\r\n"
     chunked = "Transfer-Encoding: chunked\r\n"
     for lines in (
@@ -85,13 +85,13 @@ def broken_chunks(victim: Victim) -> None:
 def endless_heads(victim: Victim) -> None:
     """Request lines and headers of a megabyte, 10,000 headers, and a header in 10,000 lines."""
     for head in (
-        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nHost: here\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: here\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 1_000_000 + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"a" * 1_000_000 + b": x\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: here\r\n" + b"".join(b"X-%d: x\r\n" % each for each in range(10_000)) + b"\r\n",
-        b"GET / HTTP/1.1\r\nHost: here\r\nX: a\r\n" + b" a\r\n" * 10_000 + b"\r\n",
-        b"GET / HTTP/9.9\r\nHost: here\r\n\r\n",
-        b"GET /\x00 HTTP/1.1\r\nHost: here\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: x\r\n" % each for each in range(10_000)) + b"\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\r\n" + b" a\r\n" * 10_000 + b"\r\n",
+        b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET \r\n\r\n",
         b"POST" + b"T" * 100_000,
     ):
@@ -246,4 +246,27 @@ def websocket_handshakes(victim: Victim) -> None:
     ):
         status, _ = victim.ask(UPGRADE.replace(old, new).replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
         require(status in (0, 400, 401, 405, 426), f"an upgrade with {new[:20]!r} was answered with {status}")
-    victim.ask(b"GET /x HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    victim.ask(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+
+
+@attack(answer="answers 403, whatever key the page knows", says="request refused.*403")
+def web_pages(victim: Victim) -> None:
+    """Upgrades and requests with the origins of web pages, and under host names that are made to point here."""
+    own = f"Host: {HOST}"
+    for name in ("evil.example", f"{HOST}.evil.example", f"localhost:{victim.port}.evil.example", "", "0.0.0.0", "[::"):
+        status, _ = victim.ask(UPGRADE.replace(own.encode(), f"Host: {name}".encode()))
+        require(status in (400, 403), f"an upgrade under the name {name!r} was answered with {status}")
+        for method, path in (("GET", "/metrics"), ("GET", "/$Resources/queues"), ("DELETE", f"/{OTHER}")):
+            asked = victim.request(method, f"{path}?api-version=2021-05", Connection="close")
+            status, _ = victim.ask(asked.replace(f"{own}:{victim.port}".encode(), f"Host: {name}".encode()))
+            require(status in (400, 403), f"{method} {path} under the name {name!r} was answered with {status}")
+    for origin in (
+        "https://evil.example",
+        "null",
+        f"http://{HOST}:3000",
+        f"http://{HOST}:{victim.port}@evil.example",
+        "",
+    ):
+        status, _ = victim.ask(UPGRADE.replace(b"\r\n\r\n", f"\r\nOrigin: {origin}\r\n\r\n".encode()))
+        require(status == 403, f"an upgrade of the origin {origin!r} was answered with {status}")
+    require(_exists(victim, OTHER), "a web page deleted a queue")

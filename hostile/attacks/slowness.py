@@ -113,7 +113,7 @@ def slow_request_line(victim: Victim) -> None:
 @attack(answer="hangs up after 20 s", says="connection dropped.*request did not come", is_slow=True)
 def slow_http_headers(victim: Victim) -> None:
     """HTTP headers that never end, a byte a second."""
-    _are_hung_up_on(_dialled(victim, b"GET /health HTTP/1.1\r\nHost: here\r\n"), b"X-A: b\r\n" * 20)
+    _are_hung_up_on(_dialled(victim, b"GET /health HTTP/1.1\r\nHost: localhost\r\n"), b"X-A: b\r\n" * 20)
 
 
 @attack(answer="answers 408 after 20 s and hangs up", says="request refused.*408", is_slow=True)
@@ -126,14 +126,14 @@ def slow_body(victim: Victim) -> None:
 @attack(answer="answers 401 before the body and hangs up 10 s later", says="request refused.*401", is_slow=True)
 def slow_body_of_a_stranger(victim: Victim) -> None:
     """The body of a request without a token, a byte a second."""
-    head = b"PUT /slow HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n"
+    head = b"PUT /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     _are_hung_up_on(_dialled(victim, head), b"<" * 1000)
 
 
 @attack(answer="hangs up after 20 s", says="request refused.*401", is_slow=True)
 def silence_between_requests(victim: Victim) -> None:
     """HTTP connections that stay open after one request."""
-    _are_hung_up_on(_dialled(victim, f"GET /{QUEUE} HTTP/1.1\r\nHost: here\r\n\r\n".encode()))
+    _are_hung_up_on(_dialled(victim, f"GET /{QUEUE} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()))
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)

@@ -325,7 +325,8 @@ def test_a_version_that_is_none_is_refused(atom: AtomClient) -> None:
     assert atom.get("/queue?api-version=latest").status == 400
 
 
-def test_a_host_that_is_none_does_not_reach_the_answer(atom: AtomClient) -> None:
+def test_a_host_that_is_none_does_not_reach_the_answer(start_broker: StartBroker) -> None:
+    atom = AtomClient(start_broker(data=None, allowed_hosts=("*",)).broker.port)
     answer = atom.get("/queue", Host="<evil>")
     assert (answer.xml.findtext(f"{A}id") or "").startswith("http://localhost/queue?")
 
@@ -449,7 +450,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     monkeypatch.setattr("peeklock.admin.service.BODY_SECONDS", 0.05)
     stream = dial(atom.port)
     stream.sendall(
-        f"PUT /slow?api-version=2021-05 HTTP/1.1\r\nHost: here\r\nAuthorization: {atom.token()}\r\n"
+        f"PUT /slow?api-version=2021-05 HTTP/1.1\r\nHost: localhost\r\nAuthorization: {atom.token()}\r\n"
         "Content-Length: 100\r\n\r\n<".encode()
     )
     assert stream.recv(65536).startswith(b"HTTP/1.1 408")

@@ -358,7 +358,7 @@ def test_a_client_that_is_silent_does_not_hold_up_the_stop(tmp_path: Path, caplo
     websocket = RawClient(WebSocketStream(port))
     websocket.open()
     http = dial(port)
-    http.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+    http.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     http.recv(1)
     unspoken = dial(port)
     eventually(lambda: broker.call(lambda: broker.broker.connections) == 4)

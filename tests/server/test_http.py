@@ -11,6 +11,8 @@ import websocket
 from aiohttp import web
 
 from peeklock.amqp.errors import Condition
+from peeklock.broker.authorization import AuthorizationRule, Right
+from peeklock.broker.definitions import NamespaceDefinition
 from peeklock.engine.sasl import SaslClient
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.server.http import WRITE_PART
@@ -297,3 +299,74 @@ def test_the_log_says_why_a_websocket_was_closed(
     fields = record.fields  # type: ignore[attr-defined]
     assert str(fields["peer"]).endswith("(websocket)")
     assert reason in str(fields["reason"])
+
+
+# --- web pages ---
+
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+    "Sec-WebSocket-Protocol": "AMQPWSB10",
+}
+
+
+def status_of(port: int, path: str, method: str = "GET", **headers: str) -> int:
+    connection = HTTPConnection(HOST, port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        assert not [name for name, _ in response.getheaders() if name.lower().startswith("access-control")]
+        return response.status
+    finally:
+        connection.close()
+
+
+def test_a_foreign_origin_gets_no_websocket(port: int) -> None:
+    path = "/$servicebus/websocket"
+    assert status_of(port, path, **UPGRADE, Origin="https://evil.example") == 403
+    assert status_of(port, path, **UPGRADE, Origin="null") == 403
+    assert status_of(port, path, **UPGRADE, Origin=f"http://{HOST}:{port}") == 101
+    assert status_of(port, path, **UPGRADE) == 101
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/queue", "/nowhere", "/$servicebus/websocket"])
+def test_a_foreign_host_is_refused_on_every_path(port: int, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert status_of(port, path, Host="evil.example") == 403
+    assert status_of(port, path, **UPGRADE, Host="evil.example") == 403
+    assert "request refused" in caplog.text
+
+
+def test_nothing_is_allowed_by_cors(port: int) -> None:
+    asked = {"Access-Control-Request-Method": "DELETE", "Access-Control-Request-Headers": "authorization"}
+    assert status_of(port, "/queue", "OPTIONS", Origin="https://evil.example", **asked) == 403
+    assert status_of(port, "/health", Origin=f"http://localhost:{port}") == 403
+    assert status_of(port, "/health", Origin=f"http://{HOST}:{port}") == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /health HTTP/1.0\r\n", b"200"),
+        (b"GET /health HTTP/1.1\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n", b"400"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nOrigin: null\r\n", b"400"),
+        (b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\n", b"403"),
+    ],
+)
+def test_a_request_has_one_host_and_at_most_one_origin(port: int, head: bytes, status: bytes) -> None:
+    stream = dial(port)
+    stream.sendall(head + b"Connection: close\r\n\r\n")
+    assert read_to_end(stream)[9:12] == status
+
+
+def test_metrics_of_a_broker_for_others_need_a_token_under_a_name_that_could_be_anybodys(
+    start_broker: StartBroker,
+) -> None:
+    rule = AuthorizationRule(name="owner", primary_key="own", rights=frozenset({Right.MANAGE}))
+    namespace = NamespaceDefinition(authorization_rules=(rule,))
+    port = start_broker(data=None, host="0.0.0.0", namespace=namespace).broker.port
+    assert status_of(port, "/health", Host="bus.example") == 200
+    assert status_of(port, "/metrics") == 200
+    assert status_of(port, "/metrics", Host="bus.example") == 401

@@ -97,7 +97,7 @@ def test_health_is_answered_over_https(port: int, authority: Path) -> None:
 
 def test_an_http_request_that_comes_byte_by_byte_is_answered(port: int) -> None:
     stream = dial(port)
-    for byte in b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n":
+    for byte in b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n":
         stream.sendall(bytes((byte,)))
     assert read_to_end(stream).startswith(b"HTTP/1.1 200")
 
@@ -120,7 +120,7 @@ def test_a_tls_hello_that_comes_byte_by_byte_is_understood(port: int, authority:
                 incoming.write(stream.recv(65536))
 
     insist(tls.do_handshake)
-    tls.write(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    tls.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert insist(lambda: tls.read(12)) == b"HTTP/1.1 200"
     stream.close()
 
@@ -260,7 +260,7 @@ def test_a_websocket_that_is_silent_is_hung_up_on(start_broker: StartBroker) -> 
 def test_an_http_connection_that_stays_idle_is_hung_up_on(start_broker: StartBroker) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
-    stream.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+    stream.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b"healthy" in read_to_end(stream)
 
 
@@ -307,7 +307,7 @@ def test_an_http_connection_that_was_used_is_hung_up_on_without_a_line(
 ) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
-    stream.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+    stream.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b"healthy" in read_to_end(stream)
     assert dropped(caplog) == []
 

@@ -24,7 +24,8 @@ from peeklock.cli.profiles import ProfileName
 from peeklock.engine import session
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
-from peeklock.server.config import ConfigError, default_namespace, load_config
+from peeklock.server.config import ConfigError, Configuration, default_namespace, load_configuration
+from peeklock.server.config_server import ServerSettings
 from peeklock.server.logs import configure_logging
 from peeklock.server.reload import Reloader
 
@@ -77,6 +78,12 @@ def serve(
     insecure_default_key: Annotated[
         bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
     ] = False,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="A name that HTTP clients may use for the broker; several may be given.")
+    ] = None,
+    allowed_origin: Annotated[
+        list[str] | None, typer.Option(help="The origin of a web page that may connect, such as https://app.example.")
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP."""
@@ -93,11 +100,16 @@ def serve(
     configure_logging(log_level)
     limits = PROFILES[profile or (EMULATOR_PROFILE if emulator else DEFAULT_PROFILE.name)]
     try:
-        namespace = default_namespace(limits) if config is None else load_config(config, limits)
+        configured = (
+            Configuration(default_namespace(limits), ServerSettings())
+            if config is None
+            else load_configuration(config, limits)
+        )
     except ConfigError as error:
         fail(str(error))
+    server = configured.server
     options = Options(
-        namespace=namespace,
+        namespace=configured.namespace,
         profile=limits,
         data=None if memory else (data or DEFAULT_DATA),
         host=host,
@@ -107,6 +119,9 @@ def serve(
         tls_key=tls_key,
         tls_folder=default_tls_folder() if memory else None,
         make_certificates=ensure_certificates_apart,
+        allowed_hosts=(*server.allowed_hosts, *(allowed_host or ())),
+        allowed_origins=(*server.allowed_origins, *(allowed_origin or ())),
+        limits=server.limits,
         insecure_default_key=insecure_default_key,
         administration=administer,
     )

@@ -22,6 +22,7 @@ from peeklock.broker.definitions import NamespaceDefinition
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.server.browsers import BrowserGuard
 from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates, server_context
 from peeklock.server.config import default_namespace
 from peeklock.server.health import Health
@@ -67,6 +68,10 @@ class Options:
     tls_folder: Path | None = None
     """Where the local authority lives; the data folder when there is one."""
     make_certificates: Callable[[Path, Sequence[str]], Certificates] = ensure_certificates
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that HTTP clients may use for the broker, beside those of loopback."""
+    allowed_origins: tuple[str, ...] = ()
+    """Of web pages that may connect."""
     insecure_default_key: bool = False
     clock: Clock = system_clock
     limits: Limits = field(default_factory=Limits)
@@ -144,6 +149,12 @@ class Broker:
                 self.shells.add,
                 self.shells.discard,
                 limits,
+                BrowserGuard(
+                    self.options.host,
+                    allowed_hosts=self.options.allowed_hosts,
+                    allowed_origins=self.options.allowed_origins,
+                    insecure_default_key=self.options.insecure_default_key,
+                ),
                 {"/health": health.answer, "/metrics": metrics_page.answer},
                 None if administer is None else administer(self.namespace),
             )

@@ -7,6 +7,7 @@ know. Every mistake becomes a `ConfigError` that names the file, the line and th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,11 +32,12 @@ from peeklock.broker.rules.definitions import (
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile, settings_of
 from peeklock.server.config_keys import LOG_TARGETS, Thing
+from peeklock.server.config_server import ServerSettings, read_server
 from peeklock.server.config_shape import ConfigError, Shape, read_document
 from peeklock.server.config_values import parse_value
 from peeklock.server.jsonc import Node
 
-__all__ = ["ConfigError", "default_namespace", "load_config"]
+__all__ = ["ConfigError", "Configuration", "default_namespace", "load_config", "load_configuration"]
 
 D = TypeVar("D", bound=EntityDefinition)
 Named = TypeVar("Named", bound=EntityDefinition | AuthorizationRule | RuleDefinition)
@@ -64,14 +66,30 @@ def default_namespace(profile: Profile = DEFAULT_PROFILE) -> NamespaceDefinition
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All that a file says."""
+
+    namespace: NamespaceDefinition
+    server: ServerSettings
+
+
 def load_config(path: Path, profile: Profile) -> NamespaceDefinition:
     """Read the file and check it against the profile; ConfigError for whatever is wrong."""
-    return _Reader(path, profile).namespace(read_document(path))
+    return load_configuration(path, profile).namespace
+
+
+def load_configuration(path: Path, profile: Profile) -> Configuration:
+    """Read the namespace and what is said about the server; ConfigError for whatever is wrong."""
+    document = read_document(path)
+    reader = _Reader(path, profile)
+    return Configuration(reader.namespace(document), reader.server(document))
 
 
 class _Reader(Shape):
     def __init__(self, file: Path, profile: Profile) -> None:
         super().__init__(file)
+        self.file = file
         self.profile = profile
         self.forwarding: list[tuple[QueueDefinition | SubscriptionDefinition, dict[str, Node]]] = []
         """The entities that may forward, with their properties: the destinations are checked last."""
@@ -103,6 +121,10 @@ class _Reader(Shape):
             raise ConfigError(*self.problems)
         self._check_entities(node, found, arguments["queues"], arguments["topics"])
         return self.make(NamespaceDefinition, arguments, node, found)
+
+    def server(self, document: Node) -> ServerSettings:
+        config = self.thing(self.thing(document, Thing.FILE)["UserConfig"], Thing.USER_CONFIG)
+        return read_server(self, config["Server"], self.file) if "Server" in config else ServerSettings()
 
     def _check_logging(self, node: Node) -> None:
         kind = self.thing(node, Thing.LOGGING)["Type"]

@@ -18,9 +18,14 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.rules.definitions import CORRELATION_FIELDS, FilterKind
+from peeklock.server.limits import Limits
 
+LIMITS = Limits()
 LOG_TARGETS = ("Console", "File")
 """What `Logging.Type` may name, one or both. Our log is on standard error, whichever it is."""
+
+MAX_COUNT = 1_000_000
+"""The largest number that a key of `Server` may have."""
 
 
 class Thing(StrEnum):
@@ -29,6 +34,7 @@ class Thing(StrEnum):
     FILE = "the file"
     USER_CONFIG = "`UserConfig`"
     LOGGING = "`Logging`"
+    SERVER = "`Server`"
     NAMESPACE = "namespace"
     QUEUE = "queue"
     TOPIC = "topic"
@@ -54,6 +60,9 @@ class Value(StrEnum):
     SQL = "an expression"
     RIGHT = "a right"
     SECRET = "a key"
+    FLAG = "true or false"
+    COUNT = "a number"
+    FILE = "a file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,7 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
     Thing.USER_CONFIG: (
         Key("Namespaces", Thing.NAMESPACE, required=True, many=True, note="exactly one"),
         Key("Logging", Thing.LOGGING),
+        Key("Server", Thing.SERVER, note="not the emulator's"),
     ),
     Thing.LOGGING: (
         Key(
@@ -90,6 +100,22 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
             required=True,
             note=f"{', '.join(f'`{target}`' for target in LOG_TARGETS)} or `{','.join(LOG_TARGETS)}`; "
             "logs go to standard error, whichever it is",
+        ),
+    ),
+    Thing.SERVER: (
+        Key("AllowedHosts", Value.TEXT, many=True, note="names that HTTP clients may use for the broker"),
+        Key("AllowedOrigins", Value.TEXT, many=True, note="web pages that may connect, such as `https://app.example`"),
+        Key("RequireTls", Value.FLAG, note="refuse connections without TLS"),
+        Key("MtlsCa", Value.FILE, note="PEM; clients must show a certificate that it signed"),
+        Key("Audit", Value.FILE, note="where administration and denied access are recorded"),
+        *(
+            Key(name, Value.COUNT, note=f"default {default}; {note}")
+            for name, (default, note) in {
+                "MaxConnections": (f"{LIMITS.max_connections}", "of any protocol"),
+                "ReservedConnections": (f"{LIMITS.reserved_connections}", "beyond them, for administration with a key"),
+                "MaxConnectionsPerAddress": ("half of `MaxConnections`", "by default loopback is not limited"),
+                "MaxFailedLogins": (f"{LIMITS.max_failed_logins}", "of one address in a minute"),
+            }.items()
         ),
     ),
     Thing.NAMESPACE: (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peeklock.broker.names import DefinitionError
-from peeklock.server.config_keys import KEYS, Thing
+from peeklock.server.config_keys import KEYS, MAX_COUNT, Thing
 from peeklock.server.jsonc import MAX_CHARACTERS, JsonError, Node, load
 
 MAX_FILE_BYTES = MAX_CHARACTERS
@@ -90,6 +90,17 @@ class Shape:
         if not isinstance(node.value, str):
             raise self.error(node, "must be text, in double quotes")
         return node.value
+
+    def flag(self, node: Node) -> bool:
+        if not isinstance(node.value, bool):
+            raise self.error(node, "must be true or false")
+        return node.value
+
+    def count(self, node: Node, least: int = 0) -> int:
+        value = node.value
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
+            raise self.error(node, f"must be a whole number from {least} to {MAX_COUNT}")
+        return value
 
     def child(self, node: Node, key: str) -> Node:
         """The member, or the object itself when it has no such member: where to point at."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, cast
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
 
 from peeklock.broker.namespace import Namespace
+from peeklock.server.browsers import BrowserGuard
 from peeklock.server.limits import Limits
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
@@ -43,17 +45,19 @@ class HttpService:
         on_made: Callable[[Shell], None],
         on_gone: Callable[[Shell], None],
         limits: Limits,
+        guard: BrowserGuard,
         pages: Mapping[str, Handler],
         administration: Handler | None,
     ) -> None:
         self._namespace = namespace
+        self._guard = guard
         self._on_made = on_made
         self._on_gone = on_gone
         self._limits = limits
         self._websockets = 0
         self._silent: dict[asyncio.Protocol, FirstRequest] = {}
         """Connections whose first request has not come yet."""
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request, self._check_browser])
         for path, page in pages.items():
             app.router.add_get(path, _unless_administered(page, administration))
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
@@ -92,6 +96,23 @@ class HttpService:
         if first is not None:
             first.came()
         return await handler(request)
+
+    @web.middleware
+    async def _check_browser(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what a web page has its visitor's browser ask, on any path. Nothing is ever allowed by CORS."""
+        hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
+        status = HTTPStatus.FORBIDDEN
+        refusal = self._guard.refusal(hosts[0] if hosts else None, origins[0] if origins else None)
+        if len(hosts) > 1 or len(origins) > 1 or (not hosts and request.version >= HttpVersion11):
+            status, refusal = (
+                HTTPStatus.BAD_REQUEST,
+                "The request must have one Host, and at most one Origin (RFC 9112).",
+            )
+        if refusal is None:
+            return await handler(request)
+        peer = peer_name(request.transport)
+        event(log, logging.WARNING, "request refused", peer=peer, status=int(status), reason=refusal)
+        return web.Response(status=status, text=f"{refusal}\n")
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(

@@ -12,7 +12,13 @@ class Limits:
     """Times are in seconds, sizes in bytes."""
 
     max_connections: int = 5000
-    """Of any protocol, silent ones too; further ones are hung up on."""
+    """Of any protocol, silent ones too; further ones are closed, except for administration."""
+    reserved_connections: int = 50
+    """Beyond `max_connections`: for requests of administration that show a key."""
+    max_connections_per_address: int | None = None
+    """None: half of `max_connections`, and no limit for loopback addresses."""
+    max_failed_logins: int = 100
+    """From one address in a minute; further logins from there are refused for the rest of it. 0: no limit."""
     first_bytes_seconds: float = 20.0
     """Until a connection has said what it speaks, and for each request of an HTTP connection that stays open."""
     handshake_seconds: float = 20.0

@@ -25,6 +25,7 @@ from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.definitions import QueueDefinition, TopicDefinition
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.namespace import Namespace
+from peeklock.server.browsers import is_own_machine
 from peeklock.server.loopback import is_loopback
 from peeklock.store.base import Changes, Committed, Store, StoreError
 
@@ -110,9 +111,12 @@ class MetricsPage:
         self._count_connections = count_connections
 
     async def answer(self, request: web.Request) -> web.Response:
-        """The names of entities are not for everybody: from other machines a token of the namespace is needed."""
+        """The names of entities are not for everybody: from other machines a token of the namespace is needed.
+
+        A web page that has its own host name point here comes from this machine's browser, under that name.
+        """
         peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-        if not (peer and is_loopback(peer[0])):
+        if not (peer and is_loopback(peer[0]) and is_own_machine(request.headers.get("Host"))):
             try:
                 self._authorize(request)
             except BrokerError as failure:

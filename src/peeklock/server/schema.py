@@ -16,7 +16,7 @@ from peeklock.broker.durations import format_duration
 from peeklock.broker.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
 from peeklock.broker.rules.definitions import FilterKind
 from peeklock.broker.settings import LAXEST, MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
-from peeklock.server.config_keys import KEYS, LOG_TARGETS, SETTINGS, Key, Thing, Value
+from peeklock.server.config_keys import KEYS, LOG_TARGETS, MAX_COUNT, SETTINGS, Key, Thing, Value
 from peeklock.server.config_values import TYPES
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -66,6 +66,9 @@ _VALUES: dict[Value, Schema] = {
     Value.SQL: {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
     Value.RIGHT: {"enum": [right.value for right in Right]},
     Value.SECRET: {"type": "string", "minLength": 1, "maxLength": 256},
+    Value.FLAG: {"type": "boolean"},
+    Value.COUNT: {"type": "integer", "minimum": 0, "maximum": MAX_COUNT},
+    Value.FILE: {"type": "string", "minLength": 1},
 }
 
 
