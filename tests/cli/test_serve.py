@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from peeklock.amqp.outcomes import Accepted
 from raw_client import HOST, RawClient, body_of, dial, dial_tls, eventually, get, health
 from serving import SOURCE, ServedBroker
 
+ROOT = Path(__file__).parents[2]
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO |WARN |ERROR) [a-z.]+ .+")
 CONFIG = """
 {
@@ -368,6 +370,46 @@ def test_a_second_signal_changes_nothing(serve: Serve) -> None:
     assert client.closed_with() is not None
     assert broker.process.wait(timeout=10) == 0
     assert "Traceback" not in broker.log
+
+
+def test_a_broker_that_was_started_to_ignore_ctrl_c_ignores_it(tmp_path: Path) -> None:
+    # As a shell script starts its background commands: a Ctrl-C that ends the script leaves them running.
+    script = f"{shlex.quote(sys.executable)} -m peeklock serve --memory --port 0 & echo $!; wait $!"
+    with subprocess.Popen(
+        ["sh", "-c", script], env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as shell:
+        assert shell.stdout is not None
+        process = int(shell.stdout.readline())
+        try:
+            port = int(shell.stdout.readline().split(";")[0].rsplit(":", 1)[1])
+            os.kill(process, signal.SIGINT)
+            client = RawClient.opened(port)
+            assert isinstance(client.outcome(client.post(client.sender(), b"still there")), Accepted)
+        finally:
+            os.kill(process, signal.SIGTERM)
+        assert client.closed_with() is not None
+        assert shell.wait(timeout=10) == 0
+
+
+def test_the_tests_of_ctrl_c_pass_when_they_are_started_in_the_background(tmp_path: Path) -> None:
+    tests = " ".join(
+        f"tests/cli/{test}"
+        for test in (
+            "test_send.py::test_an_interrupt_leaves_what_was_sent",
+            "test_serve.py::test_a_second_signal_changes_nothing",
+        )
+    )
+    script = f"{shlex.quote(sys.executable)} -m pytest -q -p no:cacheprovider {tests} & wait $!"
+    ended = subprocess.run(
+        ["sh", "-c", script],
+        cwd=ROOT,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout
 
 
 # --- a full disk ---

@@ -18,6 +18,7 @@ import typer
 from peeklock.cli.connecting import exit_code, messaging, sentence
 from peeklock.cli.failing import Exit, fail
 from peeklock.cli.output import printable
+from peeklock.cli.signals import stopping_signals
 from peeklock.cli.values import moment, pairs
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _signals() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stopping.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in stopping_signals()}
     try:
         yield stopping
     finally:

@@ -21,6 +21,7 @@ from peeklock.admin.service import administer
 from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
+from peeklock.cli.signals import stopping_signals
 from peeklock.engine import session
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
@@ -149,7 +150,7 @@ def _emulator_http_port() -> int:
 async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stopping_signals():
         loop.add_signal_handler(number, stop.set)
     broker = Broker(options)
     # Before the start, because without a handler the signal ends the process.
