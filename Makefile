@@ -6,6 +6,8 @@ RUN_STAMP := $(VENV)/.run-installed
 SPARK_STAMP := $(VENV)/.spark-installed
 DEV_STAMP := $(VENV)/.dev-installed
 SPARK_CLASSES := build/spark.jsa
+WHEEL_STAMP := build/wheel/.built
+WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f -not -name '*.pyc')
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
@@ -90,8 +92,15 @@ bench-peers: compiled
 	$(BIN)/python -m bench peers --compiled build/checkout/src $(ARGS)
 
 # With the modules that every message passes through compiled; needs a C compiler.
-wheel: $(DEV_STAMP)
-	PEEKLOCK_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel .
+wheel: $(WHEEL_STAMP)
+
+# Built as on a new machine: by an environment with nothing in it, since mypy also reads the packages of the environment
+# that pip runs in, and without what an earlier build left.
+$(WHEEL_STAMP): $(WHEEL_SOURCES) | $(BIN)/python
+	rm -rf $(addprefix build/,builder wheel types c objects libraries)
+	$(BIN)/python -m venv build/builder
+	PEEKLOCK_COMPILE=1 build/builder/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel .
+	@touch $@
 
 # This checkout, with the package as the compiled wheel has it.
 compiled: wheel

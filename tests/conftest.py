@@ -19,8 +19,8 @@ QUIETLY = ("-Xlog:disable", "-Xlog:all=error:stderr")
 FROM_CLASSES = (f"-XX:SharedArchiveFile={CLASSES}", *QUIETLY) if CLASSES.exists() else ()
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*SHORT_LIVED_JAVA, *FROM_CLASSES)))
 
-# A shell script starts background commands with SIGINT ignored, and programs inherit that. Tests send SIGINT to programs
-# that they start, so those get the default back, however the tests were started.
+# A shell script starts background commands with SIGINT ignored, and programs inherit that. Tests send SIGINT to
+# programs that they start, so those get the default back, however the tests were started.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
