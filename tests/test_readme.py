@@ -1,13 +1,12 @@
-"""The README and the documentation tell the truth: programs run, links lead somewhere, named tests exist."""
+"""The README and the documentation tell the truth: links lead somewhere, named tests exist.
+
+Programs and commands are run by `test_clean_room`.
+"""
 
 from __future__ import annotations
 
 import ast
-import os
 import re
-import shlex
-import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -15,33 +14,23 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from pyarrow.parquet import read_table
 
+from pages import DOCS, README, ROOT, blocks
 from peeklock.broker.forwarding import REASONS
 from peeklock.broker.rules.compiler import MAX_DEPTH, MAX_STATEMENTS
 from peeklock.broker.rules.like import MAX_PATTERN
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
 from peeklock.broker.rules.values import MAX_TEXT_MADE
 from peeklock.broker.settings import MAX_TEXT
-from peeklock.client import Message, connect
 from peeklock.server.broker import Broker, Options
 from peeklock.server.metrics import Metrics
-from serving import SOURCE, ServedBroker
-from toolchains import toolchain
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "fuzz").glob("*.md")])
-README = ROOT / "README.md"
 COMPATIBILITY = DOCS / "compatibility.md"
 
 
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def prose(page: Path) -> str:
@@ -50,18 +39,6 @@ def prose(page: Path) -> str:
 
 
 # --- the README's programs ---
-
-
-def program_with(text: str) -> str:
-    (program,) = [program for program in blocks(README, "python") if text in program]
-    return program
-
-
-def at(served: ServedBroker, program: str) -> str:
-    """The program as it stands but for the port, so that tests can run side by side."""
-    address = f"127.0.0.1:{Options().port}"
-    assert program.count(address) == 1
-    return program.replace(address, f"127.0.0.1:{served.port}")
 
 
 def test_the_programs_connection_string_is_the_one_the_broker_prints() -> None:
@@ -75,61 +52,6 @@ def test_the_programs_connection_string_is_the_one_the_broker_prints() -> None:
         port = Options().port
 
     assert Started(Options()).connection_string == printed
-
-
-def test_the_programs_ten_lines_work_as_they_stand(served: ServedBroker) -> None:
-    program = program_with("azure.servicebus")
-    assert len([line for line in program.splitlines() if line]) <= 10
-    outcome = subprocess.run(
-        [sys.executable, "-c", at(served, program)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={key: value for key, value in os.environ.items() if key != "SERVICEBUS_CONNECTION_STRING"},
-    )
-    assert (outcome.returncode, outcome.stdout) == (0, "Hello\n"), outcome.stderr
-
-
-def test_the_six_lines_of_spark_work_as_they_stand(served: ServedBroker, tmp_path: Path) -> None:
-    toolchain("java")
-    program = program_with("pyspark")
-    assert len([line for line in program.splitlines() if line]) == 6
-    bodies = [b"a lamp", b"a house", b"a car"]
-    with connect(served.connection_string) as connection:
-        connection.sender("queue").send_all(Message(data=[body]) for body in bodies)
-        outcome = subprocess.run(
-            [sys.executable, "-c", at(served, program)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable},
-        )
-        assert outcome.returncode == 0, outcome.stderr
-        assert connection.management("queue").peek() == []
-    # Read without Spark; rows of a file have one order, the files of several tasks none.
-    files = sorted((tmp_path / "lake" / "messages").glob("*.parquet"))
-    assert sorted(body for file in files for body in read_table(file)["body"].to_pylist()) == sorted(bodies)
-
-
-def test_the_commands_for_a_terminal_work_as_they_stand(served: ServedBroker) -> None:
-    (block,) = [block for block in blocks(README, "console") if "peeklock topic create" in block]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(SOURCE),
-        "PEEKLOCK_CONNECTION_STRING": served.connection_string,
-    }
-    said = ""
-    for line in block.splitlines():
-        program, *arguments = shlex.split(line.removeprefix("$ "))
-        assert program == "peeklock"
-        command = [sys.executable, "-m", program, *arguments]
-        outcome = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
-        assert outcome.returncode == 0, (line, outcome.stderr)
-        said += outcome.stdout
-    assert "a house" in said
 
 
 # --- links and names ---

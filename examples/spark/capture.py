@@ -1,6 +1,6 @@
 """Messages of a queue into Parquet, each exactly once, and what can be asked of them then.
 
-Runs as it stands, and cell by cell in a notebook. Needs `pip install 'peeklock[spark]'` and Java 17.
+Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
 # %% Where the messages are

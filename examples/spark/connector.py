@@ -1,14 +1,15 @@
 """Spark reads a queue, takes its messages into Parquet files, each once, and writes messages.
 
-Written like a notebook: run it whole, or cell by cell. It needs `pip install 'peeklock[spark]'` and Java 17 or newer.
+Written like a notebook: run it whole, or cell by cell. It needs `pip install '.[spark]'` and Java 17 or newer.
 """
 
 # %% A Spark on this machine, and a queue
 import os
 import tempfile
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+
+from peeklock.spark.session import local_session
 
 DEVELOPMENT = (
     "Endpoint=sb://127.0.0.1:5672;SharedAccessKeyName=RootManageSharedAccessKey;"
@@ -16,7 +17,7 @@ DEVELOPMENT = (
 )
 QUEUE = {"connectionString": os.environ.get("SERVICEBUS_CONNECTION_STRING", DEVELOPMENT), "queue": "queue"}
 
-spark = SparkSession.builder.appName("connector").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+spark = local_session("connector", cores=2)
 
 # %% Write: each row is a message
 orders = spark.createDataFrame(

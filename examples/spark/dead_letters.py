@@ -1,6 +1,6 @@
 """Why messages were dead-lettered: what is in a dead-letter queue, and what the failed have in common.
 
-Runs as it stands, and cell by cell in a notebook. Needs `pip install 'peeklock[spark]'` and Java 17.
+Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
 # %% Where the messages are

@@ -1,6 +1,6 @@
 """Captured messages to a queue again: some of them, in order, at most so many a second.
 
-Runs as it stands, and cell by cell in a notebook. Needs `pip install 'peeklock[spark]'` and Java 17.
+Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
 # %% Something to replay

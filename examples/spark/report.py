@@ -1,6 +1,6 @@
 """Captured messages into a report: tables as Parquet, and one page for a browser.
 
-Runs as it stands, and cell by cell in a notebook. Needs `pip install 'peeklock[spark]'` and Java 17.
+Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
 # %% Where the messages are

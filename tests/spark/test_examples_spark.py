@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import subprocess
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from serving import SOURCE, ServedBroker
+from rooms import reader_variables
+from serving import ServedBroker
 from toolchains import toolchain
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "spark"
@@ -74,13 +74,7 @@ def test_an_example_runs_as_a_program_of_its_own(served: ServedBroker, tmp_path:
     toolchain("java")
     outcome = subprocess.run(
         [sys.executable, str(EXAMPLES / "connector.py")],
-        env={
-            **os.environ,
-            "SERVICEBUS_CONNECTION_STRING": served.connection_string,
-            "PYTHONPATH": str(SOURCE),
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
+        env={**reader_variables(tmp_path), "SERVICEBUS_CONNECTION_STRING": served.connection_string},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -59,6 +59,17 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def use_this_python() -> None:
+    """Let Spark run the Python of this program. Call it before the first session is started.
+
+    Spark's Java looks for data sources and runs tasks with the `python3` of the path, unless PYSPARK_PYTHON names
+    another Python when it starts. In an environment that is not activated, `python3` does not know this package. A
+    variable that is set, and the choice of `spark-submit`, stay in force.
+    """
+    if not submitted():
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
 def local_session(app_name: str, cores: str | int = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
     """The session of `spark-submit` or of this process if there is one; otherwise a Spark on this machine.
 
@@ -71,9 +82,8 @@ def local_session(app_name: str, cores: str | int = "*", settings: Mapping[str, 
         return running
     asked = dict(settings or {})
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)
+    use_this_python()
     if not submitted():
-        # Workers on this machine run what this program runs, whatever `python3` is on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         asked = {"spark.master": f"local[{cores}]", **LOCAL_SETTINGS, **asked}
     for name, value in {**SETTINGS, **asked}.items():
         builder = builder.config(name, value)

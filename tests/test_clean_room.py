@@ -1,0 +1,65 @@
+"""What the README prints works for a reader with a fresh clone and nothing set up, as it is printed but for the port.
+
+The port is chosen freely, so that tests can run side by side: the broker gets it by PEEKLOCK_PORT, and clients with the
+connection string.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pyarrow.parquet import read_table
+
+from pages import README, block_with, commands
+from peeklock.client import Message, connect
+from peeklock.server.broker import Options
+from rooms import Room
+from toolchains import toolchain
+
+FREE_PORT = {"PEEKLOCK_PORT": "0"}
+
+
+def at(connection_string: str, program: str) -> str:
+    """The program, with another port."""
+    address = f"127.0.0.1:{Options().port}"
+    assert program.count(address) == 1
+    return program.replace(address, re.findall(r"127\.0\.0\.1:\d+", connection_string)[0])
+
+
+def printed(command: str, page: Path = README) -> str:
+    """A command, which the page must print."""
+    assert f"`{command}`" in page.read_text() or f"$ {command}\n" in page.read_text(), f"{page.name}: {command}"
+    return command
+
+
+def test_the_readme_by_make(tmp_path: Path) -> None:
+    room = Room(tmp_path / "peeklock", ".venv", checkout=True)
+    with room.serving(printed("make serve"), **FREE_PORT) as connection_string:
+        room.run(printed("pip install azure-servicebus"))
+        program = block_with(README, "python", "azure.servicebus")
+        assert len([line for line in program.splitlines() if line]) <= 10
+        assert room.run_program(at(connection_string, program)) == "Hello\n"
+        typed = commands(block_with(README, "console", "peeklock topic create"))
+        there = {"PEEKLOCK_CONNECTION_STRING": connection_string}
+        assert "a house" in [room.run(command, **there) for command in typed][-1]
+
+
+@pytest.mark.spark
+def test_the_readme_by_pip_with_spark(tmp_path: Path) -> None:
+    toolchain("java")
+    room = Room(tmp_path / "peeklock", checkout=True)
+    room.make_environment()
+    room.run(printed("pip install ."))
+    room.run(printed("pip install '.[spark]'"))
+    program = block_with(README, "python", "spark")
+    assert len([line for line in program.splitlines() if line]) == 6
+    bodies = [b"a lamp", b"a house", b"a car"]
+    with room.serving(printed("peeklock serve"), **FREE_PORT) as address, connect(address) as connection:
+        connection.sender("queue").send_all(Message(data=[body]) for body in bodies)
+        room.run_program(at(address, program))
+        assert connection.management("queue").peek() == []
+    # Read without Spark; rows of a file have one order, the files of several tasks none.
+    files = sorted((room.folder / "lake" / "messages").glob("*.parquet"))
+    assert sorted(body for file in files for body in read_table(file)["body"].to_pylist()) == sorted(bodies)
