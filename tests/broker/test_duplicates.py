@@ -13,7 +13,7 @@ from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.duplicates import TIDY_MS
 from peeklock.broker.envelope import PARTITION_KEY, Incoming, read_incoming
-from peeklock.broker.errors import BrokerError, StorageFailed, TransactionRolledBack
+from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed, TransactionRolledBack
 from peeklock.broker.settings import PROFILES
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.store.base import Changes, StoreError
@@ -55,6 +55,40 @@ def test_a_repetition_is_taken_and_dropped() -> None:
     assert world.send("one", "one", "two") == [None, None, None]
     assert world.bodies() == ["one", "two"]
     world.check()
+
+
+def test_an_entity_that_remembers_as_many_ids_as_it_may_refuses_new_ones_and_forgets_none() -> None:
+    world = World(detecting(), max_message_ids=3)
+    assert world.send("one", "two") == [None, None]
+    with pytest.raises(QuotaExceeded, match=r"remembers 2 message ids .* the limit is 3"):
+        world.send_together(incoming("three"), incoming("four"))
+    assert world.send("three", "one", "three") == [None, None, None]
+    with pytest.raises(QuotaExceeded):
+        world.send("four")
+    assert world.bodies() == ["one", "two", "three"]
+    assert remembered(world) == 3
+    world.check()
+
+
+def test_ids_that_have_left_the_window_make_room_at_once() -> None:
+    world = World(detecting(), max_message_ids=2)
+    world.send("one", "two")
+    world.clock.advance(WINDOW)  # and nothing was tidied yet
+    assert world.send("three", "four") == [None, None]
+    with pytest.raises(QuotaExceeded):
+        world.send("five")
+    world.advance(WINDOW + TIDY_MS)
+    assert world.send("five") == [None]
+
+
+def test_a_restart_forgets_no_id_though_there_are_more_than_may_be() -> None:
+    world = World(detecting())
+    world.send("one", "two", "three")
+    again = World(detecting(), store=world.store, max_message_ids=1)
+    assert again.send("one", "two", "three") == [None, None, None]
+    assert again.bodies() == ["one", "two", "three"]
+    with pytest.raises(QuotaExceeded):
+        again.send("four")
 
 
 def test_nothing_is_dropped_where_duplicates_are_not_detected() -> None:

@@ -21,6 +21,7 @@ from peeklock.broker.definitions import (
     SubscriptionDefinition,
     TopicDefinition,
 )
+from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import (
     SCHEDULED_ENQUEUE_TIME,
@@ -61,6 +62,7 @@ class World:
         now: int = 1_800_000_000_000,
         profile: Profile = DEFAULT_PROFILE,
         only_if_empty: bool = False,
+        max_message_ids: int = MAX_IDS,
     ) -> None:
         self.clock = ManualClock(now)
         self.store = store if store is not None else FlakyStore()
@@ -71,7 +73,14 @@ class World:
             queues=tuple(each for each in entities if isinstance(each, QueueDefinition)),
             topics=tuple(each for each in entities if isinstance(each, TopicDefinition)),
         )
-        self.namespace = Namespace(definition, self.store, self._turn.append, clock=self.clock, profile=profile)
+        self.namespace = Namespace(
+            definition,
+            self.store,
+            self._turn.append,
+            clock=self.clock,
+            profile=profile,
+            max_message_ids=max_message_ids,
+        )
         started: list[StoreError | None] = []
         self.namespace.start(started.append)
         self.run()

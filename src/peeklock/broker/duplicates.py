@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.envelope import identity_of, partition_key_of, session_of
-from peeklock.broker.errors import BrokerError, ServerBusy, StorageFailed
+from peeklock.broker.errors import BrokerError, QuotaExceeded, ServerBusy, StorageFailed
 from peeklock.broker.journal import Journal, Lane
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Done
 
+MAX_IDS: Final = 2_000_000
+"""What an entity remembers at most, unless the broker is told otherwise: about 300 MB. Beyond it messages with new ids
+are refused. An id is never forgotten before its time: that would let a duplicate in."""
 KEY_BYTES: Final = 16
 """Long enough that two ids with one fingerprint are not to be expected in the life of any broker."""
 TIDY_MS: Final = 1000
@@ -48,8 +51,17 @@ class _Batch:
 class History:
     """The ids of one entity."""
 
-    def __init__(self, entity: int, window_ms: int, by_partition: bool, journal: Journal, agenda: Agenda) -> None:
+    def __init__(
+        self,
+        entity: int,
+        window_ms: int,
+        by_partition: bool,
+        journal: Journal,
+        agenda: Agenda,
+        max_ids: int = MAX_IDS,
+    ) -> None:
         self.window_ms = window_ms
+        self._max_ids = max_ids
         self._entity = entity
         self._by_partition = by_partition
         self._journal = journal
@@ -79,10 +91,13 @@ class History:
         """The messages that are new, noted on the lane they are staged on; and who to tell instead of `done`.
 
         ServerBusy when one repeats a message on its way to the store, and other things depend on what becomes of it.
+        QuotaExceeded when there are more new ids than can be remembered.
         """
         now, since = self._agenda.now(), self.since
         taken, under_way = self._taken, self._under_way
         keys = [self._key(message) for message in messages]
+        if len(taken) + len(keys) > self._max_ids:
+            self._check_number(keys)
         repeated = [under_way[key] for key in keys if key in under_way and taken[key] > since]
         if lane is not self._journal.sends and any(first.lane is not lane for first in repeated):
             # A sender can be told later that neither was stored. What is removed for it elsewhere would be lost.
@@ -115,6 +130,17 @@ class History:
 
         return kept, outcome
 
+    def _check_number(self, keys: list[bytes]) -> None:
+        new = {key for key in keys if key not in self._taken}
+        if new and len(self._taken) + len(new) > self._max_ids:
+            self._forget_old()
+            if len(self._taken) + len(new) > self._max_ids:
+                raise QuotaExceeded(
+                    f"The entity remembers {len(self._taken)} message ids for duplicate detection; the limit is "
+                    f"{self._max_ids}. It accepts new ids again when older ones have left its duplicate detection "
+                    "window. Shorten the window, or raise --max-message-ids."
+                )
+
     def _key(self, message: StoredMessage) -> bytes:
         identity = identity_of(message.payload)
         if self._by_partition:
@@ -128,6 +154,10 @@ class History:
 
     def _tidy(self) -> None:
         self._tidying = None
+        self._forget_old()
+        self._expect_tidying()
+
+    def _forget_old(self) -> None:
         since = self.since
         old: list[bytes] = []
         for key, at in self._taken.items():
@@ -142,7 +172,6 @@ class History:
             lane.changes.forgotten.append((self._entity, since + 1))
             lane.waiting.append((lambda _, error: None, None))  # what is not dropped now is dropped with the next
             self._journal.wake()
-        self._expect_tidying()
 
 
 def _when_decided(repeated: list[_Batch], done: Done) -> None:

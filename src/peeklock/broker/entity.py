@@ -17,7 +17,7 @@ from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
-from peeklock.broker.duplicates import History
+from peeklock.broker.duplicates import MAX_IDS, History
 from peeklock.broker.envelope import (
     Annex,
     Incoming,
@@ -57,6 +57,8 @@ class Machinery:
     find: Callable[[str], Entity]
     """The entity that messages for a name go to; EntityNotFound."""
     tags: LockTags
+    max_message_ids: int = MAX_IDS
+    """Of one entity, for duplicate detection."""
 
 
 class Lock:
@@ -134,6 +136,7 @@ class Entity:
                 definition.enable_partitioning,
                 machinery.journal,
                 machinery.agenda,
+                machinery.max_message_ids,
             )
         self._locks: dict[int, Lock] = {}
         """By sequence number, in the order in which they were made or renewed."""

@@ -21,6 +21,7 @@ from peeklock.broker.catalogue import (
 )
 from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.definitions import AnyDefinition, NamespaceDefinition, SubscriptionDefinition
+from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Machinery
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
@@ -52,6 +53,7 @@ class Namespace:
         *,
         clock: Clock = system_clock,
         profile: Profile = DEFAULT_PROFILE,
+        max_message_ids: int = MAX_IDS,
     ) -> None:
         self.definition = definition
         self.profile = profile
@@ -68,6 +70,7 @@ class Namespace:
             call_soon,
             lambda name: self._catalogue.destination(name),
             LockTags(),
+            max_message_ids,
         )
         idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
         self._catalogue = Catalogue(self._machinery, self.keys, idleness)

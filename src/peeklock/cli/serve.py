@@ -18,6 +18,7 @@ import uvloop
 
 from peeklock import __version__
 from peeklock.admin.service import administer
+from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
@@ -76,6 +77,9 @@ def serve(
             f"port (EMULATOR_HTTP_PORT, else {EMULATOR_HTTP_PORT}), its file (CONFIG_PATH), nothing kept.",
         ),
     ] = False,
+    max_message_ids: Annotated[
+        int, typer.Option(min=1, help="How many message ids an entity remembers for duplicate detection.")
+    ] = MAX_IDS,
     insecure_default_key: Annotated[
         bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
     ] = False,
@@ -123,6 +127,7 @@ def serve(
         allowed_hosts=(*server.allowed_hosts, *(allowed_host or ())),
         allowed_origins=(*server.allowed_origins, *(allowed_origin or ())),
         limits=server.limits,
+        max_message_ids=max_message_ids,
         insecure_default_key=insecure_default_key,
         administration=administer,
     )

@@ -19,6 +19,7 @@ from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Clock, system_clock
 from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition
+from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
@@ -73,6 +74,8 @@ class Options:
     allowed_origins: tuple[str, ...] = ()
     """Of web pages that may connect."""
     insecure_default_key: bool = False
+    max_message_ids: int = MAX_IDS
+    """That one entity remembers for duplicate detection."""
     clock: Clock = system_clock
     limits: Limits = field(default_factory=Limits)
     make_store: Callable[[CallSoon], Store] | None = None
@@ -136,7 +139,12 @@ class Broker:
         try:
             store = self._store = metrics.measured(self._make_store(loop))
             self.namespace = Namespace(
-                definition, store, loop.call_soon, clock=self.options.clock, profile=self.options.profile
+                definition,
+                store,
+                loop.call_soon,
+                clock=self.options.clock,
+                profile=self.options.profile,
+                max_message_ids=self.options.max_message_ids,
             )
             await self._start_namespace()
             tls = self._tls_context()
