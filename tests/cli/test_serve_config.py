@@ -267,10 +267,33 @@ def test_sighup_changes_the_keys_of_the_namespace(configured: Configured) -> Non
     assert "another" not in broker.log
 
 
+def test_a_key_of_ones_own_is_in_no_output(tmp_path: Path) -> None:
+    secret = "a-key-of-our-own"
+    rules = [{"Name": "root", "Rights": ["Manage"], "PrimaryKey": secret, "SecondaryKey": secret + "-2"}]
+    broker = ConfiguredBroker(tmp_path, {"Name": "ns", "AuthorizationRules": rules}, "--log-level", "debug")
+    assert broker.connection_string.endswith(";SharedAccessKeyName=root;UseDevelopmentEmulator=true;")
+    assert broker.process.stdout is not None
+    assert broker.process.stdout.readline() == (
+        f"The key of root is not shown here: it is the PrimaryKey in {broker.file}.\n"
+    )
+    broker.connection_string = f"{broker.connection_string}SharedAccessKey={secret}"
+    assert broker.names() == []
+    broker.stop()
+    assert secret not in broker.log
+
+
+def test_a_file_with_keys_that_others_can_read_is_warned_of(configured: Configured) -> None:
+    rules = [{"Name": "root", "Rights": ["Manage"], "PrimaryKey": "own"}]
+    broker = configured({"Name": "ns", "AuthorizationRules": rules})
+    assert "a file with keys can be read by other users" in broker.log
+    assert f"file={broker.file} mode=0644" in broker.log
+
+
 def test_the_well_known_key_is_not_taken_on_by_a_broker_that_others_can_reach(configured: Configured) -> None:
     keys = [{"Name": "root", "Rights": ["Manage"], "PrimaryKey": "my-own"}]
     broker = configured({"AuthorizationRules": keys}, "--host", "0.0.0.0")
     assert "well-known default key" in broker.reload({"Queues": [{"Name": "n"}]}, REFUSED)
+    broker.connection_string += "SharedAccessKey=my-own;"
     assert broker.names() == []
 
 

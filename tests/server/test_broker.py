@@ -174,6 +174,14 @@ def test_the_connection_string_names_a_rule_that_may_do_everything(start_broker:
         f"Endpoint=sb://127.0.0.1:{broker.broker.port};SharedAccessKeyName=root;"
         "SharedAccessKey=a-key-of-our-own;UseDevelopmentEmulator=true;"
     )
+    assert broker.broker.shown_connection_string == (
+        f"Endpoint=sb://127.0.0.1:{broker.broker.port};SharedAccessKeyName=root;UseDevelopmentEmulator=true;"
+    )
+
+
+def test_the_well_known_key_is_shown(start_broker: StartBroker) -> None:
+    broker = start_broker(data=None)
+    assert broker.broker.shown_connection_string == broker.connection_string
 
 
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("localhost", "localhost"), ("::1", "[::1]")])

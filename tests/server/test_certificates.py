@@ -123,6 +123,20 @@ def test_only_the_owner_can_read_the_keys(made: Certificates) -> None:
     assert mode(made.key) == 0o600
     assert mode(made.authority.parent / "authority-key.pem") == 0o600
     assert mode(made.authority) == mode(made.certificate) == 0o644
+    assert mode(made.authority.parent) == 0o700
+
+
+def test_others_lose_rights_that_they_had_before(tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir(mode=0o755)
+    made = ensure_certificates(tmp_path, [])
+    assert mode(folder) == 0o700
+    secrets = (made.key, folder / "authority-key.pem")
+    for path, rights in ((folder, 0o777), (secrets[0], 0o644), (secrets[1], 0o640)):
+        path.chmod(rights)
+    ensure_certificates(tmp_path, [])
+    assert mode(folder) == 0o700
+    assert {mode(path) for path in secrets} == {0o600}
 
 
 def test_nothing_is_left_behind_in_the_folder(made: Certificates) -> None:

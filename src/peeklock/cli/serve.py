@@ -30,6 +30,7 @@ from peeklock.server.config import ConfigError, Configuration, default_namespace
 from peeklock.server.config_server import ServerSettings
 from peeklock.server.logs import configure_logging
 from peeklock.server.reload import Reloader
+from peeklock.server.secrets import has_keys, warn_of_readers
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,10 @@ def serve(
     ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
 ) -> None:
-    """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP."""
+    """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP.
+
+    A key of your own is not printed.
+    """
     if emulator:
         config = config or _emulator_config()
         memory = memory or data is None
@@ -112,6 +116,10 @@ def serve(
         )
     except ConfigError as error:
         fail(str(error))
+    if config is not None and has_keys(configured.namespace):
+        warn_of_readers(config, "keys")
+    if tls_key is not None:
+        warn_of_readers(tls_key, "a private key")
     server = configured.server
     options = Options(
         namespace=configured.namespace,
@@ -166,7 +174,9 @@ async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     if reloader is not None:
         await reloader.follow(options.namespace)
         reloading = asyncio.create_task(reloader.run())
-    print(broker.connection_string, flush=True)
+    print(broker.shown_connection_string, flush=True)
+    if broker.has_secret_key:
+        print(f"The key of {broker.key_name} is not shown here: it is the PrimaryKey in {config}.", flush=True)
     await stop.wait()
     if reloading is not None:
         reloading.cancel()

@@ -111,19 +111,39 @@ class Broker:
 
     @property
     def connection_string(self) -> str:
-        rule = next(
-            (rule for rule in self.options.namespace.authorization_rules if Right.MANAGE in rule.rights),
-            self.options.namespace.authorization_rules[0],
-        )
+        """For clients in this process; it has the key."""
+        rule = self._first_rule
+        return f"{self._endpoint}SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
+
+    @property
+    def shown_connection_string(self) -> str:
+        """For people and logs: it has the key only if that is the well-known one."""
+        if self.has_secret_key:
+            return f"{self._endpoint}UseDevelopmentEmulator=true;"
+        return self.connection_string
+
+    @property
+    def has_secret_key(self) -> bool:
+        return self._first_rule.primary_key != DEFAULT_KEY
+
+    @property
+    def key_name(self) -> str:
+        """Of the key that the connection string is made with."""
+        return self._first_rule.name
+
+    @property
+    def _first_rule(self) -> AuthorizationRule:
+        rules = self.options.namespace.authorization_rules
+        return next((rule for rule in rules if Right.MANAGE in rule.rights), rules[0])
+
+    @property
+    def _endpoint(self) -> str:
         host = self.options.host
         if host in ("", "0.0.0.0", "::"):
             host = "127.0.0.1"
         elif ":" in host:
             host = f"[{host}]"
-        return (
-            f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={rule.name};"
-            f"SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
-        )
+        return f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={self.key_name};"
 
     async def start(self) -> None:
         """Serve when this returns. StartError says why it cannot."""

@@ -15,6 +15,7 @@ import os
 import re
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,7 @@ def ensure_certificates(folder: Path, hosts: Sequence[str], *, now: datetime | N
     try:
         if not files.in_order(wanted, moment):
             _renew(files, wanted, moment)
+        files.protect()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise CertificateError(f"The certificates in {files.folder} cannot be kept: {reason}.") from error
@@ -161,9 +163,15 @@ class _Files:
             total.update(hashlib.sha256(path.read_bytes()).digest())
         return total.hexdigest()
 
+    def protect(self) -> None:
+        """Take the rights of others away, also from what an earlier version or a user left."""
+        for path, mode in ((self.folder, 0o700), (self.key, 0o600), (self.authority_key, 0o600)):
+            if path.exists() and stat.S_IMODE(path.stat().st_mode) & ~mode:
+                path.chmod(mode)
+
     def write(self, path: Path, data: bytes, *, secret: bool = False) -> None:
         """All of the file or nothing of it, and a secret is never readable by others, not even at first."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=f".{path.name}.")  # mode 0600
         try:
             with os.fdopen(handle, "wb") as file:

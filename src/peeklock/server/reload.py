@@ -31,6 +31,7 @@ from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.server.broker import Broker, StartError
 from peeklock.server.config import ConfigError, load_config
 from peeklock.server.logs import event
+from peeklock.server.secrets import has_keys, warn_of_readers
 
 log = logging.getLogger(__name__)
 
@@ -240,6 +241,8 @@ class Reloader:
         except ConfigError as error:
             self._refuse(error)
         else:
+            if has_keys(wanted):
+                warn_of_readers(self._path, "keys")
             await self.follow(wanted)
 
     async def follow(self, wanted: NamespaceDefinition) -> None:
