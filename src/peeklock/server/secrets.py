@@ -34,5 +34,9 @@ def warn_of_readers(path: Path, holds: str) -> None:
 
 def has_keys(namespace: NamespaceDefinition) -> bool:
     """Whether a definition has a key that is a secret."""
-    entities = (namespace, *namespace.queues, *namespace.topics)
-    return any(key != DEFAULT_KEY for each in entities for rule in each.authorization_rules for key in rule.keys)
+    rules = [*namespace.authorization_rules]
+    for queue in namespace.queues:
+        rules += queue.authorization_rules
+    for topic in namespace.topics:
+        rules += topic.authorization_rules
+    return any(key != DEFAULT_KEY for rule in rules for key in rule.keys)
