@@ -101,6 +101,9 @@ class Driver:
         self.store.read_session_state(id, session_id, answers.append)
         return self._answered(answers)
 
+    def state_sizes(self, id: int) -> dict[str, int]:
+        return self.ask(partial(self.store.read_session_state_sizes, id))
+
     def session_counts(self, id: int) -> list[tuple[str, int]]:
         """A list, since the order is part of the answer."""
         return list(self.ask(partial(self.store.read_session_counts, id)).items())

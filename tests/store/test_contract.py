@@ -328,6 +328,17 @@ def test_any_text_is_a_session_id_of_its_own(driver: Driver) -> None:
         assert driver.state(1, name) is None
 
 
+def test_how_long_the_states_of_sessions_are(driver: Driver) -> None:
+    driver.create(1, 2)
+    assert driver.state_sizes(1) == driver.state_sizes(3) == {}
+    for name, state in (("a", b"x" * 70_000), ("b\0,", b""), ("c", b"abc"), ("c", None), ("d", b"1"), ("d", b"22")):
+        driver.set_state(1, name, state)
+    driver.set_state(2, "e", b"333")
+    assert driver.state_sizes(1) == {"a": 70_000, "b\0,": 0, "d": 2}
+    driver.commit(Changes(dropped_entities=[2]))
+    assert driver.state_sizes(2) == {}
+
+
 class TestNumbers:
     def test_those_that_exist_come_ascending_in_any_state(self, driver: Driver) -> None:
         driver.create(1, 2)
@@ -714,6 +725,7 @@ def test_after_close_every_call_is_answered_with_an_error(driver: Driver) -> Non
         lambda: driver.expired(1, 1),
         lambda: driver.due(1, 1),
         lambda: driver.session_counts(1),
+        lambda: driver.state_sizes(1),
         lambda: driver.state(1, "s"),
         lambda: driver.sessions(1),
         lambda: driver.seen(1),

@@ -11,7 +11,7 @@ from typing import Any, Final
 from peeklock.broker import envelope
 from peeklock.broker.entity import Done, Entity, Lock
 from peeklock.broker.envelope import AddedProperties, Annex
-from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost
+from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost, MessageSizeExceeded
 from peeklock.broker.journal import Lane
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
@@ -69,11 +69,15 @@ class Container(Entity):
 
     def abandon(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Give the message back, counted; one time too many and it is dead-lettered."""
-        self._give_back(lock, self._settle(lock), done, properties)
+        lane = self._settle(lock)
+        self._check_added([lock], properties)
+        self._give_back(lock, lane, done, properties)
 
     def abandon_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
         """As `abandon`, for all of them or, when one is not held, for none."""
-        self._give_back_all(self._all_held(locks), done, properties)
+        held = self._all_held(locks)
+        self._check_added(held, properties)
+        self._give_back_all(held, done, properties)
 
     def _give_back_all(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
         outcome = _gather(len(locks), done)
@@ -102,6 +106,7 @@ class Container(Entity):
 
     def _stage_deferral(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
         lane = self._journal.rest
+        self._check_added(locks, properties)
         added = _added(properties)
         deferred = [(lock, self._changed(lock.message, added, state=DEFERRED)) for lock in locks]
         for lock, changed in deferred:
@@ -146,6 +151,7 @@ class Container(Entity):
         """As `dead_letter`, for all of them or, when one is not held, for none."""
         check_reason(reason, description)
         held = self._all_held(locks)
+        self._check_added(held, properties)
         properties = dict(properties or {})
         if reason is not None:
             properties["DeadLetterReason"] = reason
@@ -169,6 +175,24 @@ class Container(Entity):
             raise MessageLockLost
         self._check_lock(lock, self._agenda.now())
         return self._journal.rest
+
+    def _check_added(self, locks: list[Lock], properties: dict[Any, Any] | None) -> None:
+        """Raise why messages may not be given these properties of a receiver's: they count as what is sent does.
+
+        What the broker adds, and the reason for a dead letter, is short: it finds room in any case.
+        """
+        added = _added(properties)
+        if added is None:
+            return
+        self._check_room()
+        limit = self.max_message_bytes
+        for lock in locks:
+            message = lock.message
+            size = message.size
+            if size + added.size > limit and size - len(message.payload) + len(added.to(message.payload)) > limit:
+                raise MessageSizeExceeded(
+                    f"With these properties the message would be larger than {limit} bytes, the limit of this entity."
+                )
 
     def _settled(self, lock: Lock, error: BrokerError | None) -> None:
         """The settlement is durable, or did not happen."""

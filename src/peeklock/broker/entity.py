@@ -33,7 +33,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
-from peeklock.broker.settings import Status
+from peeklock.broker.settings import DEFAULT_PROFILE, Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Machinery:
     tags: LockTags
     max_message_ids: int = MAX_IDS
     """Of one entity, for duplicate detection."""
+    max_message_bytes: int = DEFAULT_PROFILE.max_message_bytes
 
 
 class Lock:
@@ -126,6 +127,8 @@ class Entity:
         self._last_number = counters.last_sequence_number
         self._staged_bytes = 0
         self._max_bytes = definition.max_size_in_megabytes << 20
+        self._state_bytes = 0
+        """What the states of its sessions count for."""
         self._refuses_sends = self._why_no_sends()
         self.history: History | None = None
         """Where duplicates are detected."""
@@ -152,9 +155,16 @@ class Entity:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of its messages, those in its sub-queues too."""
+        """Of its messages, those in its sub-queues too, and of the states of its sessions."""
         parts = (self.dead_letters, self.transfer_dead_letters)
-        return self.counters.size_in_bytes + sum(part.counters.size_in_bytes for part in parts if part is not None)
+        own = self.counters.size_in_bytes + self._state_bytes
+        return own + sum(part.counters.size_in_bytes for part in parts if part is not None)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Bytes of the largest message that it takes."""
+        limit, kilobytes = self._machinery.max_message_bytes, self.definition.max_message_size_in_kilobytes
+        return limit if kilobytes is None else min(limit, kilobytes * 1024)
 
     @property
     def reads_session_ids(self) -> bool:

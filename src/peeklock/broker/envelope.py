@@ -242,6 +242,11 @@ class AddedProperties:
             self._fields += (encode_value(name), encode_value(value))
         self._section = map_section(APPLICATION_PROPERTIES, self._fields)
 
+    @property
+    def size(self) -> int:
+        """What a message grows by, at most."""
+        return len(self._section)
+
     def to(self, bare: bytes) -> bytes:
         """The message with them; its other application properties keep their bytes."""
         if bare[:4] == _PROPERTIES_START:  # most have one data section behind their properties, or a body elsewhere

@@ -71,6 +71,7 @@ class Namespace:
             lambda name: self._catalogue.destination(name),
             LockTags(),
             max_message_ids,
+            profile.max_message_bytes,
         )
         idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
         self._catalogue = Catalogue(self._machinery, self.keys, idleness)

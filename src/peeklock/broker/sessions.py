@@ -34,6 +34,9 @@ from peeklock.store.base import Counters, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
+STATE_BYTES: Final = 1024
+"""What a session's state counts for beside its bytes, in the size of a queue: however short they are, there cannot be
+millions of them."""
 MAX_WAITING: Final = 5000
 """Receivers that wait for the next free session of one queue."""
 
@@ -57,9 +60,23 @@ class SessionQueue(Numbered):
         """Sessions with messages that nobody holds, the one that waits longest first."""
         self._waiting: deque[Waiter] = deque()
         self._held: set[Session] = set()
+        self._state_sizes: dict[str, int] = {}
+        """What the state of each session counts for in the size of the queue."""
 
     def load(self, done: Callable[[StoreError | None], None]) -> None:
-        """At start: which sessions have messages."""
+        """At start: how long the states of sessions are, and which sessions have messages."""
+
+        def found(sizes: dict[str, int] | StoreError) -> None:
+            if isinstance(sizes, StoreError):
+                done(sizes)
+                return
+            self._state_sizes = {id: STATE_BYTES + size for id, size in sizes.items()}
+            self._state_bytes = sum(self._state_sizes.values())
+            self._load_sessions(done)
+
+        self._store.read_session_state_sizes(self.entity, found)
+
+    def _load_sessions(self, done: Callable[[StoreError | None], None]) -> None:
 
         def found(counts: dict[str, int] | StoreError) -> None:
             if isinstance(counts, StoreError):
@@ -422,11 +439,27 @@ class SessionQueue(Numbered):
     # --- state ---
 
     def set_state(self, id: str, state: bytes | None, done: Callable[[BrokerError | None], None]) -> None:
-        """Keep something with the session; None forgets it. The session must be held."""
+        """Keep something with the session; None forgets it. The session must be held.
+
+        It counts in the size of the queue, so one that grows is refused where there is no room for messages.
+        """
         self.held(id)
+        size = 0 if state is None else STATE_BYTES + len(state)
+        if size > self._state_sizes.get(id, 0):
+            self._check_room()
+
+        def stored(_: Any, error: BrokerError | None) -> None:
+            self._staged_bytes -= size
+            if error is None:
+                self._state_bytes += size - self._state_sizes.pop(id, 0)
+                if size:
+                    self._state_sizes[id] = size
+            done(error)
+
+        self._staged_bytes += size
         lane = self._journal.rest
         lane.changes.session_states.append((self.entity, id, state, self._agenda.now()))
-        lane.waiting.append((lambda _, error: done(error), None))
+        lane.waiting.append((stored, None))
         self._journal.wake()
 
     def get_state(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:

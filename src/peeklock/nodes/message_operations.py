@@ -31,7 +31,6 @@ from peeklock.broker.heads import (
 )
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
-from peeklock.nodes.sending import largest_message
 from peeklock.nodes.session_operations import (
     check_holder,
     check_not_held_by_another,
@@ -189,7 +188,7 @@ def schedule_message(call: Call) -> None:
 def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
     values = check_keys(_SCHEDULED_ITEM, item)
     encoded = values["message"]
-    limit = largest_message(call.entity, call.peer.namespace.profile)
+    limit = call.entity.max_message_bytes
     if len(encoded) > limit:
         raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
     incoming = read_incoming(encoded, call.entity.reads_session_ids)

@@ -20,7 +20,6 @@ from peeklock.broker.errors import (
     NotSupported,
     ServerBusy,
 )
-from peeklock.broker.settings import Profile
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
@@ -64,7 +63,7 @@ class SendingNode(Node):
         self._arrived: list[IncomingDelivery] = []
         """In this turn."""
         self._journal = peer.namespace.journal
-        self._limit = link.max_message_size = limit = largest_message(container, peer.namespace.profile)
+        self._limit = link.max_message_size = limit = container.max_message_bytes
         properties: dict[Any, Any] = {Symbol(MAX_BATCH_SIZE): ULong(min(limit, MAX_BATCH_BYTES))}
         asked = link.remote.properties if link.remote is not None else None
         if asked and TRANSFER_DESTINATION in asked:
@@ -73,7 +72,7 @@ class SendingNode(Node):
         link.grant(CREDIT)
 
     def entity_changed(self) -> None:
-        self._limit = self._link.max_message_size = largest_message(self._container, self.peer.namespace.profile)
+        self._limit = self._link.max_message_size = self._container.max_message_bytes
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if delivery.state is not None:
@@ -170,9 +169,3 @@ class SendingNode(Node):
         if link.credit + self._in_flight < CREDIT // 2 and link.attached:
             link.grant(CREDIT - self._in_flight)
         self.peer.wake()
-
-
-def largest_message(container: AnyContainer, profile: Profile) -> int:
-    """Bytes of the largest message that an entity takes."""
-    kilobytes = container.definition.max_message_size_in_kilobytes
-    return profile.max_message_bytes if kilobytes is None else min(profile.max_message_bytes, kilobytes * 1024)

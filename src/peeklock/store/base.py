@@ -300,6 +300,10 @@ class Store(Protocol):
         """How many active messages each session has that has any, in the order of the first of them."""
         ...
 
+    def read_session_state_sizes(self, entity: int, done: SessionCountsRead) -> None:
+        """How many bytes the state of each session has that has one, in any order."""
+        ...
+
     def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
         """None if it was never set, or cleared."""
         ...

@@ -86,6 +86,9 @@ class MemoryStore:
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
         self._ask(entity, lambda entity: entity.read_session_counts(), done)
 
+    def read_session_state_sizes(self, entity: int, done: SessionCountsRead) -> None:
+        self._ask(entity, lambda entity: entity.read_session_state_sizes(), done)
+
     def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
         self._ask(entity, lambda entity: entity.read_session_state(session_id), done)
 
@@ -292,6 +295,9 @@ class _Entity:
             self._session_states.pop(session_id, None)
         else:
             self._session_states[session_id] = (state, updated_at)
+
+    def read_session_state_sizes(self) -> dict[str, int]:
+        return {session_id: len(state) for session_id, (state, _) in self._session_states.items()}
 
     def read_session_state(self, session_id: str) -> bytes | None:
         found = self._session_states.get(session_id)

@@ -548,6 +548,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
         (sqlite_queries.DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
         (sqlite_queries.DUE.following, "INDEX message_due (<expr>=?"),
         (sqlite_queries.SESSION_COUNTS, "COVERING INDEX message_session (<expr>=?"),
+        (sqlite_queries.SESSION_STATE_SIZES, "INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.SESSION_STATE, "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
         (sqlite_queries.SESSIONS, "COVERING INDEX message_session (<expr>=?"),
         (sqlite_queries.SESSIONS, "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),

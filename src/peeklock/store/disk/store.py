@@ -164,6 +164,9 @@ class DiskStore:
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
         self._ask(lambda: self._reader.read_session_counts(entity), done)
 
+    def read_session_state_sizes(self, entity: int, done: SessionCountsRead) -> None:
+        self._ask(lambda: self._reader.read_session_state_sizes(entity), done)
+
     def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
         self._ask(lambda: self._reader.read_session_state(entity, session_id), done)
 

@@ -112,6 +112,10 @@ SESSION_COUNTS = f"""
     SELECT json_group_array(session_id), group_concat(count)
     FROM (SELECT session_id, count(*) AS count {_WITH_ACTIVE} GROUP BY session_id ORDER BY min(key) LIMIT -1)
 """
+SESSION_STATE_SIZES = f"""
+    SELECT json_group_array(session_id), group_concat(length(state))
+    FROM session WHERE entity = :entity AND {_ENTITY_EXISTS}
+"""
 SESSION_STATE = f"""
     SELECT state FROM session WHERE entity = :entity AND session_id = :session_id AND {_ENTITY_EXISTS}
 """

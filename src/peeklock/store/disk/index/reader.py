@@ -93,6 +93,10 @@ class Reader:
         names, counts = self._row(queries.SESSION_COUNTS, entity=entity)
         return dict(zip(json.loads(names), _numbers(counts), strict=True))
 
+    def read_session_state_sizes(self, entity: int) -> dict[str, int]:
+        names, sizes = self._row(queries.SESSION_STATE_SIZES, entity=entity)
+        return dict(zip(json.loads(names), _numbers(sizes), strict=True))
+
     def read_session_state(self, entity: int, session_id: str) -> bytes | None:
         (state,) = self._row(queries.SESSION_STATE, entity=entity, session_id=session_id) or (None,)
         return state

@@ -1,0 +1,150 @@
+"""What counts in the size of a message and of an entity beside what is sent: states of sessions, added properties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.entity import Lock
+from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
+from peeklock.broker.sessions import STATE_BYTES
+from peeklock.broker.settings import PROFILES
+from peeklock.store.base import StoreError
+
+MEGABYTE = 1 << 20
+LIMIT = PROFILES["standard"].max_message_bytes
+Settle = Callable[[World, list[Lock], dict[str, Any]], None]
+
+
+def ignore(error: BrokerError | None) -> None: ...
+
+
+def set_state(world: World, session: str, state: bytes | None) -> BrokerError | None:
+    outcomes: list[BrokerError | None] = []
+    world.sessions().set_state(session, state, outcomes.append)
+    world.run()
+    return outcomes[0]
+
+
+# --- states ---
+
+
+def test_the_states_of_sessions_count_in_the_size_of_their_queue_also_after_a_restart() -> None:
+    world = World(session_queue())
+    for name in ("a", "b"):
+        SessionReceiver(world, name)
+    assert set_state(world, "a", b"x" * 1000) is None
+    assert set_state(world, "b", b"") is None
+    assert world.sessions().size_in_bytes == 1000 + 2 * STATE_BYTES
+    assert set_state(world, "a", b"x") is None
+    assert world.sessions().size_in_bytes == 1 + 2 * STATE_BYTES
+    again = World(session_queue(), store=world.store)
+    assert again.sessions().size_in_bytes == 1 + 2 * STATE_BYTES
+    SessionReceiver(again, "a")
+    assert set_state(again, "a", None) is None
+    assert again.sessions().size_in_bytes == STATE_BYTES
+
+
+def test_a_queue_full_of_states_takes_neither_messages_nor_longer_states() -> None:
+    world = World(session_queue(max_size_in_megabytes=1))
+    for name in ("a", "b"):
+        SessionReceiver(world, name)
+    assert set_state(world, "a", b"x" * MEGABYTE) is None
+    with pytest.raises(QuotaExceeded, match="maximum size of 1 MB"):
+        set_state(world, "b", b"")
+    with pytest.raises(QuotaExceeded):
+        world.send("one", to="s", session_id="b")
+    assert set_state(world, "a", b"shorter") is None
+    assert world.send("one", to="s", session_id="b") == [None]
+
+
+def test_states_on_their_way_to_the_store_count() -> None:
+    store = FlakyStore()
+    world = World(session_queue(max_size_in_megabytes=1), store=store)
+    for name in ("a", "b"):
+        SessionReceiver(world, name)
+    store.held = []
+    world.sessions().set_state("a", b"x" * MEGABYTE, ignore)
+    world.run()
+    with pytest.raises(QuotaExceeded):
+        world.sessions().set_state("b", b"", ignore)
+    store.fails = lambda changes: StoreError("not now")
+    store.release_commits()
+    world.run()
+    assert world.sessions().size_in_bytes == 0
+    store.fails = lambda changes: None
+    assert set_state(world, "b", b"") is None
+
+
+# --- properties that are added ---
+
+
+def abandon(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().abandon(locks[0], ignore, properties)
+
+
+def abandon_all(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().abandon_all(locks, ignore, properties)
+
+
+def defer(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().defer(locks[0], ignore, properties)
+
+
+def defer_all(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().defer_all(locks, ignore, properties)
+
+
+def dead_letter(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().dead_letter(locks[0], ignore, "reason", "description", properties)
+
+
+ALL = pytest.mark.parametrize("settle", [abandon, abandon_all, defer, defer_all, dead_letter])
+
+
+@ALL
+def test_properties_may_not_make_a_message_larger_than_the_entity_takes(settle: Settle) -> None:
+    world = World()
+    world.send("x" * (LIMIT // 2), "y" * (LIMIT // 2))
+    receiver = Receiver(world, world.queue(), credit=2)
+    with pytest.raises(MessageSizeExceeded, match="With these properties"):
+        settle(world, receiver.locks, {"p": "z" * (LIMIT // 2)})
+    settle(world, receiver.locks, {"p": "z" * (LIMIT // 4)})  # and nothing was changed before
+    world.run()
+    world.check()
+
+
+@ALL
+def test_properties_are_refused_where_the_entity_is_full(settle: Settle) -> None:
+    world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
+    world.send(*["x" * (LIMIT - 1000)] * 5)
+    receiver = Receiver(world, world.queue(), credit=2)
+    with pytest.raises(QuotaExceeded):
+        settle(world, receiver.locks, {"p": "z"})
+    settle(world, receiver.locks, {})
+    world.run()
+    world.check()
+
+
+def test_a_message_as_large_as_may_be_can_be_dead_lettered_with_a_reason() -> None:
+    world = World()
+    world.send("x" * (LIMIT - 100))
+    receiver = Receiver(world, world.queue())
+    world.queue().dead_letter(receiver.locks[0], ignore, "r" * 4096, "d" * 4096)
+    world.run()
+    assert world.queue().counters.active == 0
+    world.check()
+
+
+def test_a_property_that_replaces_a_long_one_is_taken() -> None:
+    world = World()
+    world.send("x")
+    receiver = Receiver(world, world.queue())
+    for letter in "abc":
+        world.queue().abandon(receiver.locks[-1], ignore, {"p": letter * (LIMIT - 1000)})
+        world.run()
+    assert len(receiver.locks) == 4
