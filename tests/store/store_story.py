@@ -106,12 +106,18 @@ class Story:
         return self.random.choice([0, 0, 0, 1, 1, 2, 5])
 
     def _create(self, changes: Changes) -> None:
-        self._ids += 1
-        changes.entities[self._ids] = entity(self._ids)
-        self.entities.append(self._ids)
-        self.messages[self._ids] = {}
-        self._last[self._ids] = 0
-        self._skipped[self._ids] = []
+        """Half of them have the id of one that was dropped, and start their numbers again."""
+        if self._gone and self.random.random() < 0.5:
+            id = self._gone.pop(self.random.randrange(len(self._gone)))
+            self.forgotten.pop(id, None)
+        else:
+            self._ids += 1
+            id = self._ids
+        changes.entities[id] = entity(id, path=f"created-{self.told}")
+        self.entities.append(id)
+        self.messages[id] = {}
+        self._last[id] = 0
+        self._skipped[id] = []
 
     def _drop(self, changes: Changes) -> None:
         id = self.random.choice(self.entities)

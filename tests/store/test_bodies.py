@@ -362,3 +362,13 @@ class _Model:
     def commit(self, changes: Changes) -> None:
         self.asked += 1
         self.driver.store.commit(changes, self.answers.append)
+
+
+def test_the_highest_key_of_a_body_is_known_when_the_store_is_opened(driver: Driver) -> None:
+    assert driver.store.highest_body_key() == 0
+    driver.append(1, message(1, body=body(7)), message(2, body=body(1 << 62)), message(3))
+    driver.reopen()
+    assert driver.store.highest_body_key() == 1 << 62
+    driver.commit(Changes(removals=[(1, message(2, body=body(1 << 62)))]))
+    driver.reopen()
+    assert driver.store.highest_body_key() == 7

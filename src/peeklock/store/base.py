@@ -6,7 +6,8 @@ are those the broker asks for by. The broker collects what changed into `Changes
 it becomes durable, or none. Commits become durable in the order in which they were handed over.
 
 `commit` and the reads do not block: the answer arrives by callback, on the thread that called, at once or
-later. A read sees every commit whose callback has run, and may see later ones.
+later. A read sees every commit whose callback has run, and may see later ones. Commits are answered in order, and so are
+reads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ SCHEDULED: Final = 2
 SEEN_KEY_BYTES: Final = 16
 
 MAX_ENTITY: Final = (1 << 19) - 1
-"""The highest number an entity may have."""
+"""The highest id an entity may have, and so how many can exist at once: a message's key in the index of the store on
+disk is the id of its entity and its sequence number, together 63 bits."""
 
 
 class StoreError(Exception):
@@ -124,9 +126,11 @@ class Counters:
 
 @dataclass(slots=True)
 class StoredEntity:
-    """An entity, by a number of its own that is never used again; sub-queues are entities of their own."""
+    """An entity, by an id of its own; sub-queues are entities of their own."""
 
     id: int
+    """From 1 to `MAX_ENTITY`. When the commit that dropped an entity is done, a later one may create another with its id,
+    which has nothing of the first. What that commit and later ones still say of the first, they say of the second."""
     path: str
     kind: str
     definition: dict[str, Any]
@@ -164,7 +168,8 @@ class Changes:
     forgotten: list[tuple[int, int]] = field(default_factory=list)
     """Entity, time: what it saw before that time is not asked for again, even if a later commit should add some."""
     dropped_entities: list[int] = field(default_factory=list)
-    """Deleted, with all their messages, session states and what they have seen."""
+    """Deleted, with all their messages, session states and what they have seen. None of them is created by the same
+    changes."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -265,6 +270,10 @@ class Store(Protocol):
 
     def open(self) -> list[StoredEntity]:
         """Take hold of the store (StoreHeld, StoreError) and return all entities. Blocks; called once."""
+        ...
+
+    def highest_body_key(self) -> int:
+        """The highest key of a body that was in the store when it was opened; 0 if there was none."""
         ...
 
     def commit(self, changes: Changes, done: Committed) -> None:

@@ -13,7 +13,7 @@ class Body:
 
     def __init__(self, key: int, data: bytes, cost: int | None = None) -> None:
         self.key = key
-        """Never used again for other bytes."""
+        """Not used for other bytes while a message has this body."""
         self.data = data
         self.cost = len(data) if cost is None else cost
         """What one message that has it is charged in memory. The store does not keep it."""

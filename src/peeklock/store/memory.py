@@ -57,6 +57,9 @@ class MemoryStore:
         self._is_open = True
         return [_copy_entity(entity.stored) for entity in self._entities.values()]
 
+    def highest_body_key(self) -> int:
+        return max(self._bodies, default=0)
+
     def commit(self, changes: Changes, done: Committed) -> None:
         try:
             self._check_open()

@@ -86,6 +86,7 @@ class DiskStore:
         self._catch_up: Callable[[], None] = _nothing
         """Have the index know all that was committed, before it is asked."""
         self._is_open = False
+        self._highest_body_key = 0
 
     def open(self) -> list[StoredEntity]:
         make_folder(self._folder)
@@ -101,6 +102,7 @@ class DiskStore:
                 held.callback(self._segments.close)
                 place = _replay(writer, self._segments)
                 entities = _load_entities(connection)
+                (self._highest_body_key,) = connection.execute("SELECT coalesce(max(key), 0) FROM body").fetchone()
                 self._reader.open()
                 held.callback(self._reader.close)
             except (sqlite3.Error, OSError) as error:
@@ -130,6 +132,9 @@ class DiskStore:
         for thread in self._threads:
             thread.start()
         return entities
+
+    def highest_body_key(self) -> int:
+        return self._highest_body_key
 
     def commit(self, changes: Changes, done: Committed) -> None:
         if not self._is_open:

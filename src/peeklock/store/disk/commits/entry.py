@@ -204,7 +204,10 @@ class Entry:
         """Parameters of statements that do one after the other what this does, each with so many appends at most."""
         pieces = list(_pieces(self.appends, most))
         for appends in pieces[:-1]:
-            yield Entry()._parameters(appends)
+            piece = Entry()
+            # Entities are created before they are appended to: what a dropped one with that id left is deleted first.
+            piece.entities = self.entities
+            yield piece._parameters(appends)
         yield self._parameters(pieces[-1])
 
     def _parameters(self, appends: Iterable[Run]) -> dict[str, Any]:

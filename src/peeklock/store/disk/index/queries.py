@@ -135,7 +135,13 @@ UPDATED_SESSIONS = f"""
     )
 """
 
-ARE_TAKEN = "SELECT EXISTS (SELECT 1 FROM message WHERE key IN (SELECT value FROM json_each(:keys)))"
+ARE_TAKEN = f"""
+    SELECT EXISTS (
+        SELECT 1 FROM message
+        WHERE key IN (SELECT value FROM json_each(:keys)) AND key >> {NUMBER_BITS} IN (SELECT id FROM entity)
+    )
+"""
+"""Not by what a dropped entity left: if its id comes again, the messages of the new one have these numbers too."""
 
 INLINE = f"""
     SELECT {_joined("payload")}

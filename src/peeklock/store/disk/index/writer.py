@@ -11,7 +11,6 @@ is a row that is changed by the same transaction.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
@@ -208,6 +207,11 @@ _APPLY = f"INSERT INTO entry VALUES ({', '.join(f':{name}' for name in SECTIONS)
 _APPLY_USUAL = _APPLY.replace("entry", "usual_entry")
 
 _OF_ENTITY = f"key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}"
+_NEXT_DROPPED = "SELECT min(id) FROM dropped_entity"
+_DROPPED_AMONG = f"""
+    SELECT id FROM dropped_entity
+    WHERE id IN (SELECT id FROM (SELECT {_fields("id")} FROM json_each(:entities)))
+"""
 _FIRST_MESSAGES = f"FROM message WHERE {_OF_ENTITY} ORDER BY key LIMIT {_PURGE_ROWS}"
 _PURGED_BODIES = (
     f"SELECT json_group_array(DISTINCT body) FILTER (WHERE body IS NOT NULL) FROM (SELECT body {_FIRST_MESSAGES})"
@@ -239,7 +243,9 @@ class Writer:
     def __init__(self, connection: sqlite3.Connection, file: Path, synchronous: Synchronous) -> None:
         self.file = file
         self._synchronous: Synchronous = synchronous
-        self._dropped = [id for (id,) in connection.execute("SELECT id FROM dropped_entity")]
+        self._has_dropped = True
+        """There may be rows of dropped entities. Which ones is not kept here, but asked each time: an id may belong to a
+        new entity by now, also by a commit that seemed to fail."""
         self._may_purge = True
         self._connection: sqlite3.Connection | None = _set_up(connection)
 
@@ -271,41 +277,38 @@ class Writer:
         return not busy
 
     def _apply(self, entries: list[dict[str, Any]], through: Place) -> None:
-        dropped: list[int] = []
         try:
             connection = self._connected()
             connection.execute("BEGIN IMMEDIATE")
             for parameters in entries:
                 is_usual = all(parameters[section] is None for section in _SELDOM)
-                connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
+                if parameters["entities"] is not None:
+                    _purge_predecessors(connection, parameters["entities"])
                 if parameters["dropped"] is not None:
-                    dropped += json.loads(parameters["dropped"])
+                    self._has_dropped = True
+                connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
             connection.execute('UPDATE log SET segment = ?, "offset" = ?, "commit" = ?', through)
             connection.execute("COMMIT")
         except Exception as error:
             raise self._failed(error) from error
-        self._dropped += dropped
         self._may_purge = True
 
     @property
     def has_leftovers(self) -> bool:
-        """Messages, session states and history of dropped entities wait to be deleted."""
-        return bool(self._dropped) and self._may_purge
+        """Rows of dropped entities may wait to be deleted."""
+        return self._has_dropped and self._may_purge
 
     def purge(self) -> None:
         """Delete a few of them. A failure is no one's loss: it goes on after the next entry that works."""
-        entity = self._dropped[0]
         try:
             connection = self._connected()
+            (entity,) = connection.execute(_NEXT_DROPPED).fetchone()
+            if entity is None:
+                self._has_dropped = False
+                return
             connection.execute("BEGIN IMMEDIATE")
-            (bodies,) = connection.execute(_PURGED_BODIES, {"entity": entity}).fetchone()
-            deleted = any(connection.execute(purge, {"entity": entity}).rowcount for purge in _PURGES)
-            connection.execute(_FREE_BODIES.format(freed=":freed"), {"freed": bodies})
-            if not deleted:
-                connection.execute("DELETE FROM dropped_entity WHERE id = ?", (entity,))
+            _purge_some(connection, entity)
             connection.execute("COMMIT")
-            if not deleted:
-                del self._dropped[0]
         except Exception as error:
             self._recover(error)
             self._may_purge = False
@@ -385,6 +388,27 @@ class Writer:
             with suppress(sqlite3.Error):
                 self._connection.close()
             self._connection = None
+
+
+def _purge_some(connection: sqlite3.Connection, entity: int) -> bool:
+    """Delete some rows of a dropped entity; whether it had any. If not, the drop is complete."""
+    (bodies,) = connection.execute(_PURGED_BODIES, {"entity": entity}).fetchone()
+    deleted = any(connection.execute(purge, {"entity": entity}).rowcount for purge in _PURGES)
+    connection.execute(_FREE_BODIES.format(freed=":freed"), {"freed": bodies})
+    if not deleted:
+        connection.execute("DELETE FROM dropped_entity WHERE id = ?", (entity,))
+    return deleted
+
+
+def _purge_predecessors(connection: sqlite3.Connection, entities: str) -> None:
+    """Delete all rows that entities with these ids left behind when they were dropped, before new ones have the ids.
+
+    This may take long, but an id is seldom reused before its rows were deleted in the background. Extents stay: they
+    say where a segment may have messages of an id, and go with the segment.
+    """
+    for (entity,) in connection.execute(_DROPPED_AMONG, {"entities": entities}).fetchall():
+        while _purge_some(connection, entity):
+            pass
 
 
 def _set_up(connection: sqlite3.Connection) -> sqlite3.Connection:
