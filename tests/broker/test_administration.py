@@ -374,19 +374,6 @@ def test_entities_on_their_way_to_the_store_count_too() -> None:
     assert outcomes == [None]
 
 
-def test_when_the_store_has_no_numbers_left_creating_is_refused_and_all_else_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = start()
-    create(world, queue("last"))
-    monkeypatch.setattr("peeklock.broker.catalogue.MAX_ENTITY", max(rows(world).values()) + 2)
-    for _ in range(2):
-        with pytest.raises(QuotaExceeded, match="new data folder"):
-            world.administration.create_queue(queue("one-too-many"), lambda error: None)
-    assert world.send("hello", to="last") == [None]
-    delete(world, "last")
-
-
 def test_there_are_as_many_subscriptions_as_the_profile_allows() -> None:
     world = start(topic("t", "a"), topic("t/b"), profile=limited(max_subscriptions=2))
     elsewhere = begin(world.administration.create_subscription, "t/b", subscription("b"))

@@ -39,7 +39,18 @@ from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.broker.topic import Topic
-from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Committed, Range, Store, StoredMessage, StoreError
+from peeklock.store.base import (
+    ACTIVE,
+    DEFERRED,
+    MAX_ENTITY,
+    SCHEDULED,
+    Changes,
+    Committed,
+    Range,
+    Store,
+    StoredMessage,
+    StoreError,
+)
 from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
 
@@ -63,6 +74,7 @@ class World:
         profile: Profile = DEFAULT_PROFILE,
         only_if_empty: bool = False,
         max_message_ids: int = MAX_IDS,
+        highest_entity_id: int = MAX_ENTITY,
     ) -> None:
         self.clock = ManualClock(now)
         self.store = store if store is not None else FlakyStore()
@@ -73,6 +85,7 @@ class World:
             queues=tuple(each for each in entities if isinstance(each, QueueDefinition)),
             topics=tuple(each for each in entities if isinstance(each, TopicDefinition)),
         )
+        self._highest_entity_id = highest_entity_id
         self.namespace = Namespace(
             definition,
             self.store,
@@ -80,6 +93,7 @@ class World:
             clock=self.clock,
             profile=profile,
             max_message_ids=max_message_ids,
+            highest_entity_id=highest_entity_id,
         )
         started: list[StoreError | None] = []
         self.namespace.start(started.append)
@@ -137,6 +151,7 @@ class World:
             now=self.clock(),
             profile=self.namespace.profile,
             only_if_empty=True,
+            highest_entity_id=self._highest_entity_id,
         )
 
     def run(self) -> None:

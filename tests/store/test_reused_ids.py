@@ -1,4 +1,4 @@
-"""An id that a dropped entity had may be given to a new one, which has nothing of its predecessor; asked of every store.
+"""The id of a dropped entity may be given to a new one, which has nothing of its predecessor; asked of every store.
 
 On disk, rows of a dropped entity are deleted later, and after a crash the log is applied again.
 """

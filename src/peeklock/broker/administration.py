@@ -236,8 +236,12 @@ class Administration:
                 raise QuotaExceeded(f"The namespace has {entities} queues and topics; no more are allowed.")
         definition = self._checked(definition)
         check_forwarding(path, definition, self._catalogue)
-        rows = self._catalogue.new_rows(path, definition)
         self._begin(path, parent)
+        try:
+            rows = self._catalogue.new_rows(path, definition)
+        except BrokerError:
+            self._changing.discard(fold(path))
+            raise
         lane = self._journal.moves
         for row in (self._catalogue.namespace_row(), *rows.all()):
             lane.changes.entities[row.id] = row
@@ -246,6 +250,8 @@ class Administration:
             if error is None:
                 made = self._catalogue.add(rows, definition)
                 self._catalogue.begin(made)
+            else:
+                self._catalogue.discard(rows)
             done(error)
 
         self._commit(lane, path, created)

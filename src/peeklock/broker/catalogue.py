@@ -19,7 +19,8 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.entity import Entity, Machinery
-from peeklock.broker.errors import EntityNotFound, OperationNotAllowed, QuotaExceeded
+from peeklock.broker.entity_ids import EntityIds
+from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
@@ -28,7 +29,7 @@ from peeklock.broker.topic import Topic
 from peeklock.store.base import MAX_ENTITY, StoredEntity
 
 NAMESPACE: Final = "namespace"
-"""The kind of the one entity that stands for the namespace: it knows which numbers were given to entities."""
+"""The kind of the one entity that stands for the namespace: it knows which id was given out last."""
 QUEUE, TOPIC, SUBSCRIPTION = "queue", "topic", "subscription"
 DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "dead-letter-queue", "transfer-dead-letter-queue"
 DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
@@ -71,7 +72,9 @@ class Rows:
 class Catalogue:
     """Every entity of a namespace."""
 
-    def __init__(self, machinery: Machinery, keys: Keys, idleness: Idleness) -> None:
+    def __init__(
+        self, machinery: Machinery, keys: Keys, idleness: Idleness, highest_entity_id: int = MAX_ENTITY
+    ) -> None:
         self._machinery = machinery
         self._keys = keys
         self._idleness = idleness
@@ -79,7 +82,7 @@ class Catalogue:
         self._count = 0
         self._stored: dict[int, StoredEntity] = {}
         """By number: as last written."""
-        self._last_entity = 0
+        self._ids = EntityIds(highest_entity_id, machinery.journal, machinery.store)
         self._namespace_row: StoredEntity | None = None
 
     def now(self) -> int:
@@ -143,8 +146,8 @@ class Catalogue:
             self._stored[entity.id] = entity
             if entity.kind == NAMESPACE:
                 self._namespace_row = entity
-        given = self._namespace_row.definition.get("last_entity", 0) if self._namespace_row is not None else 0
-        self._last_entity = max((given, *self._stored))
+        last = self._namespace_row.definition.get("last_entity", 0) if self._namespace_row is not None else 0
+        self._ids.resume(self._stored, last)
 
     @property
     def created_at(self) -> int:
@@ -153,41 +156,42 @@ class Catalogue:
         return int(self._namespace_row.definition["created_at"])
 
     def namespace_row(self) -> StoredEntity:
-        """What to write whenever an entity is added: numbers of entities are never given twice."""
+        """What to write whenever an entity is added, so that after a restart ids go on where they were."""
         row = self._namespace_row
         if row is None:
-            row = StoredEntity(self._next_number(), "", NAMESPACE, {"created_at": self._machinery.agenda.now()})
+            row = StoredEntity(self._ids.take(1)[0], "", NAMESPACE, {"created_at": self._machinery.agenda.now()})
             self._stored[row.id] = row
-        self._namespace_row = replace(row, definition=row.definition | {"last_entity": self._last_entity})
+        self._namespace_row = replace(row, definition=row.definition | {"last_entity": self._ids.last})
         return self._namespace_row
 
     def new_rows(self, path: str, definition: AnyDefinition, known: dict[str, StoredEntity] | None = None) -> Rows:
-        """The rows of an entity that is to be added; those that are `known`, by folded path, keep their numbers."""
+        """The rows of an entity that is to be added; those that are `known`, by folded path, keep their ids.
+
+        QuotaExceeded. If they cannot be stored, `discard` them.
+        """
         now = self._machinery.agenda.now()
         known = known or {}
         main = known.get(fold(path))
         kind = next(kind for kind, of in KINDS.items() if isinstance(definition, of))
+        suffixes = () if kind == TOPIC else SUB_QUEUES
+        known_parts = {part_kind: known.get(fold(f"{path}/{suffix}")) for suffix, part_kind in suffixes}
+        ids = iter(self._ids.take([main, *known_parts.values()].count(None)))
         if main is None:
-            main = StoredEntity(self._next_number(), path, kind, _to_json(definition, now, now))
+            main = StoredEntity(next(ids), path, kind, _to_json(definition, now, now))
         parts = {}
-        for suffix, part_kind in () if kind == TOPIC else SUB_QUEUES:
-            part = known.get(fold(f"{path}/{suffix}"))
-            parts[part_kind] = part or StoredEntity(self._next_number(), f"{main.path}/{suffix}", part_kind, {})
+        for suffix, part_kind in suffixes:
+            part = known_parts[part_kind]
+            parts[part_kind] = part or StoredEntity(next(ids), f"{main.path}/{suffix}", part_kind, {})
         return Rows(main, parts)
+
+    def discard(self, rows: Rows) -> None:
+        """An entity could not be created."""
+        self._ids.release(row.id for row in rows.all())
 
     def changed_row(self, container: AnyContainer, definition: AnyDefinition) -> StoredEntity:
         """The row of an entity under another definition."""
         now = self._machinery.agenda.now()
         return replace(self._stored[container.entity], definition=_to_json(definition, container.created_at, now))
-
-    def _next_number(self) -> int:
-        if self._last_entity >= MAX_ENTITY:
-            raise QuotaExceeded(
-                f"The store has given all its {MAX_ENTITY} numbers for entities, those of deleted ones too: "
-                "export the namespace and start it with a new data folder."
-            )
-        self._last_entity += 1
-        return self._last_entity
 
     # --- coming and going ---
 
@@ -238,7 +242,7 @@ class Catalogue:
         container.tell_of_change()
 
     def rows_of(self, container: AnyContainer) -> list[int]:
-        """The numbers of an entity and of what belongs to it."""
+        """The ids of an entity and of what belongs to it."""
         parts = [container, container.dead_letters, container.transfer_dead_letters]
         numbers = [part.entity for part in parts if part is not None]
         if isinstance(container, Topic):
@@ -256,13 +260,16 @@ class Catalogue:
             if isinstance(topic, Topic):
                 topic.remove(container)
         self._count -= not isinstance(container.definition, SubscriptionDefinition)
+        ids: list[int] = []
         for part in (container, container.dead_letters, container.transfer_dead_letters):
             if part is not None:
                 del self._containers[fold(part.path)]
                 del self._stored[part.entity]
+                ids.append(part.entity)
         self._keys.set(container.path, ())
         self._idleness.forget(container)
         container.vanish()
+        self._ids.retire(ids)
 
     def _apply(self, container: AnyContainer) -> None:
         """What follows from a definition beyond the entity itself."""

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
+from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS, History
 from peeklock.broker.envelope import (
@@ -44,6 +45,10 @@ Done = Callable[[BrokerError | None], None]
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
 
+NO_ENTITY: Final = 0
+"""The id of an entity that was deleted. No entity has it in the store, so nothing that is still staged or asked for the
+deleted one can concern the entity that has its id now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
@@ -53,6 +58,7 @@ class Machinery:
     journal: Journal
     agenda: Agenda
     budget: Budget
+    body_keys: BodyKeys
     call_soon: Callable[[Callable[[], None]], object]
     find: Callable[[str], Entity]
     """The entity that messages for a name go to; EntityNotFound."""
@@ -272,6 +278,7 @@ class Entity:
 
     def vanish(self) -> None:
         """It is deleted: let go of everything."""
+        self.entity = NO_ENTITY
         for part in (self.dead_letters, self.transfer_dead_letters):
             if part is not None:
                 part.vanish()

@@ -7,6 +7,7 @@ while settlements, which make room, are tried again without them.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,12 @@ class Journal:
         self._call_soon = call_soon
         self._in_flight = 0
         self._scheduled = False
+        self._last_commit = 0
+        """Commits of staged changes are counted; one that is tried again without a lane keeps its number."""
+        self._unfinished: set[int] = set()
+        """The numbers of those that are on their way."""
+        self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
+        """What to call when all commits up to that number are finished."""
 
     @property
     def idle(self) -> bool:
@@ -102,6 +109,18 @@ class Journal:
         _extend(lane.changes, together.changes)
         lane.waiting += together.waiting
 
+    def when_settled(self, action: Callable[[], None]) -> None:
+        """Call `action` when everything that is staged or on its way by now is in the store or has failed for good."""
+        self._barriers.append((self._last_commit + self._is_staged, action))
+        self._pass_barriers()
+
+    def _pass_barriers(self) -> None:
+        if not self._barriers:
+            return
+        oldest = min(self._unfinished, default=self._last_commit + 1)
+        while self._barriers and self._barriers[0][0] < oldest:
+            self._barriers.popleft()[1]()
+
     def flush(self) -> None:
         """Commit what is staged, unless enough is on its way: then when one of those is done."""
         self._scheduled = False
@@ -115,16 +134,19 @@ class Journal:
         proves = bool(self.sends.waiting) or not isinstance(self.failure, StoreFull)
         self.sends, self.moves, self.rest = Lane(), Lane(), Lane()
         self._in_flight += 1
-        self._commit(lanes, proves)
+        self._last_commit += 1
+        self._unfinished.add(self._last_commit)
+        self._commit(lanes, proves, self._last_commit)
 
-    def _commit(self, lanes: list[Lane], proves: bool) -> None:
+    def _commit(self, lanes: list[Lane], proves: bool, number: int) -> None:
         """Commit the lanes as one; when that fails, without the first of them, until they are all told."""
 
         def done(error: StoreError | None) -> None:
             if error is not None and len(lanes) > 1:
                 lanes[0].finish(self._failed(error))
-                self._commit(lanes[1:], proves=False)
+                self._commit(lanes[1:], False, number)
             else:
+                self._unfinished.discard(number)
                 self._done(lanes, error, proves=proves)
 
         self._store.commit(_merged(lanes), done)
@@ -145,6 +167,7 @@ class Journal:
             self.failure = None
         for lane in lanes:
             lane.finish(failure)
+        self._pass_barriers()
         if self._is_staged:
             self.wake()
 

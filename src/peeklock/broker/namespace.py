@@ -10,6 +10,7 @@ from peeklock.broker.access import Keys
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
+from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.catalogue import (
     KINDS,
     SUBSCRIPTION,
@@ -31,7 +32,7 @@ from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
-from peeklock.store.base import Changes, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import MAX_ENTITY, Changes, Store, StoredEntity, StoredMessage, StoreError
 
 PROBE_INTERVAL_MS = 1000
 """How often a store that failed is tried again."""
@@ -54,6 +55,7 @@ class Namespace:
         clock: Clock = system_clock,
         profile: Profile = DEFAULT_PROFILE,
         max_message_ids: int = MAX_IDS,
+        highest_entity_id: int = MAX_ENTITY,
     ) -> None:
         self.definition = definition
         self.profile = profile
@@ -67,6 +69,7 @@ class Namespace:
             self.journal,
             self.agenda,
             Budget(),
+            BodyKeys(),
             call_soon,
             lambda name: self._catalogue.destination(name),
             LockTags(),
@@ -74,7 +77,7 @@ class Namespace:
             profile.max_message_bytes,
         )
         idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
-        self._catalogue = Catalogue(self._machinery, self.keys, idleness)
+        self._catalogue = Catalogue(self._machinery, self.keys, idleness, highest_entity_id)
         self.administration = Administration(self._catalogue, self.journal, profile)
         self._recovery_expected = False
 
@@ -112,6 +115,7 @@ class Namespace:
         DefinitionError when it changes what cannot be changed.
         """
         stored = self._store.open()
+        self._machinery.body_keys.resume(self._store.highest_body_key())
         self._catalogue.remember(stored)
         known = {fold(entity.path): entity for entity in stored}
         changes = Changes()

@@ -51,7 +51,7 @@ class Scheduling(Container):
         self._expiries = Timetable(
             self._agenda,
             lambda now, limit, max_bytes, after, done: self._read_timed(
-                partial(store.read_expired, entity, now, limit, max_bytes, after=after), done
+                partial(store.read_expired, self.entity, now, limit, max_bytes, after=after), done
             ),
             attrgetter("expires_at"),
             self._expire_found,
@@ -61,7 +61,7 @@ class Scheduling(Container):
         self._due = Timetable(
             self._agenda,
             lambda now, limit, max_bytes, after, done: self._read_timed(
-                partial(store.read_due, entity, now, limit, max_bytes, after=after), done
+                partial(store.read_due, self.entity, now, limit, max_bytes, after=after), done
             ),
             attrgetter("due_at"),
             self._enqueue_due,

@@ -53,6 +53,7 @@ class Timetable:
         self._after: Position | None = None
         """The last message that was looked at, while others behind it are due. Messages that cannot be acted on now,
         because a receiver holds them, are so passed by."""
+        self._stopped = False
 
     def expect(self, at: int) -> None:
         """Something is due at that time."""
@@ -63,6 +64,8 @@ class Timetable:
         self._appoint(at)
 
     def _appoint(self, at: int) -> None:
+        if self._stopped:
+            return
         if self._appointment is not None:
             if self._appointment.at <= at:
                 return
@@ -70,7 +73,8 @@ class Timetable:
         self._appointment = self._agenda.at(at, self.look)
 
     def stop(self) -> None:
-        """Nothing is expected any more."""
+        """Nothing is expected any more, also not by a look that is under way."""
+        self._stopped = True
         if self._appointment is not None:
             self._appointment.cancel()
 

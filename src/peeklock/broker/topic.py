@@ -24,8 +24,6 @@ from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
 MIN_SHARED_BYTES: Final = 256
 """A body shorter than this is stored with each copy: looking it up elsewhere would cost more than it saves."""
-NUMBER_BITS: Final = 44
-"""In the key of a body: below the topic's own number."""
 
 FILTER_FAILED: Final = "FilterException"
 
@@ -173,8 +171,7 @@ class Topic(Scheduling):
         found = self._matcher.match(view)
         body = message.body
         if rest and len(found) > 1 and len(rest) >= MIN_SHARED_BYTES:
-            key = self.entity << NUMBER_BITS | message.sequence_number
-            body, rest = Body(key, rest, len(rest) // len(found)), b""
+            body, rest = Body(self._machinery.body_keys.next(), rest, len(rest) // len(found)), b""
         placed: Placed = []
         for copy in found:
             place = self._place(message, copy, ttl, front, rest, lane)

@@ -6,8 +6,8 @@ are those the broker asks for by. The broker collects what changed into `Changes
 it becomes durable, or none. Commits become durable in the order in which they were handed over.
 
 `commit` and the reads do not block: the answer arrives by callback, on the thread that called, at once or
-later. A read sees every commit whose callback has run, and may see later ones. Commits are answered in order, and so are
-reads.
+later. A read sees every commit whose callback has run, and may see later ones. Commits are answered in order, and so
+are reads.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class StoredEntity:
     """An entity, by an id of its own; sub-queues are entities of their own."""
 
     id: int
-    """From 1 to `MAX_ENTITY`. When the commit that dropped an entity is done, a later one may create another with its id,
-    which has nothing of the first. What that commit and later ones still say of the first, they say of the second."""
+    """From 1 to `MAX_ENTITY`. After the commit that drops an entity, another may be created with its id, which has
+    nothing of the first. Changes and reads name entities by id, so those meant for the first must be over by then."""
     path: str
     kind: str
     definition: dict[str, Any]

@@ -244,7 +244,7 @@ class Writer:
         self.file = file
         self._synchronous: Synchronous = synchronous
         self._has_dropped = True
-        """There may be rows of dropped entities. Which ones is not kept here, but asked each time: an id may belong to a
+        """There may be rows of dropped entities. Their ids are not kept here but read each time: an id may belong to a
         new entity by now, also by a commit that seemed to fail."""
         self._may_purge = True
         self._connection: sqlite3.Connection | None = _set_up(connection)

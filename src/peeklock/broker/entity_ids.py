@@ -1,0 +1,79 @@
+"""The ids of entities: numbers of 19 bits that are used again, each only after all others were.
+
+The store keeps messages under the id of their entity, so an id belongs to one entity at a time. It is free again when
+nothing that is on its way to or from the store can be meant for the entity that had it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from peeklock.broker.errors import QuotaExceeded
+from peeklock.broker.journal import Journal
+from peeklock.store.base import Store
+
+
+class EntityIds:
+    """Which ids are taken, and which one is next."""
+
+    def __init__(self, highest: int, journal: Journal, store: Store) -> None:
+        self.last = 0
+        """The one given out last. The search for a free one starts behind it."""
+        self._highest = highest
+        self._journal = journal
+        self._store = store
+        self._taken: set[int] = set()
+        self._dropped: list[int] = []
+        """Not free yet, and nobody waits for them yet."""
+        self._is_waiting = False
+
+    def resume(self, taken: Iterable[int], last: int) -> None:
+        """At start: the ids of all entities there are, and `last` as it was."""
+        self._taken = set(taken)
+        self.last = last if 0 < last <= self._highest else max(self._taken, default=0)
+
+    def take(self, count: int) -> list[int]:
+        """So many free ids. QuotaExceeded, and none is taken."""
+        if len(self._taken) + count > self._highest:
+            raise QuotaExceeded(
+                f"The namespace has {len(self._taken)} entities, its dead-letter and transfer dead-letter queues "
+                f"included; at most {self._highest} can exist at once. Delete entities that are not used."
+            )
+        found: list[int] = []
+        candidate = self.last
+        while len(found) < count:
+            candidate = candidate % self._highest + 1
+            if candidate not in self._taken:
+                found.append(candidate)
+                self._taken.add(candidate)
+        self.last = candidate
+        return found
+
+    def release(self, ids: Iterable[int]) -> None:
+        """The entities with these ids could not be created: the store never had them."""
+        self._taken.difference_update(ids)
+
+    def retire(self, ids: Iterable[int]) -> None:
+        """The entities with these ids were deleted."""
+        self._dropped += ids
+        if not self._is_waiting:
+            self._free_dropped()
+
+    def _free_dropped(self) -> None:
+        """Free them when commits with changes of the old entities and reads of them are over.
+
+        A commit that failed is tried again in part, after commits that were staged later. Reads are answered in order.
+        """
+        ids, self._dropped = self._dropped, []
+        self._is_waiting = True
+
+        def settled() -> None:
+            self._store.read_session_state(ids[0], "", answered)
+
+        def answered(_: object) -> None:
+            self._taken.difference_update(ids)
+            self._is_waiting = False
+            if self._dropped:
+                self._free_dropped()
+
+        self._journal.when_settled(settled)
