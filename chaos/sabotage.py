@@ -20,6 +20,7 @@ from peeklock.broker.schedule import Scheduling
 from peeklock.broker.transactions import Transaction
 from peeklock.store.base import Changes, Committed
 from peeklock.store.disk.index.writer import Writer
+from peeklock.store.disk.log import writer as log_writer
 from peeklock.store.disk.log.writer import Log
 from peeklock.store.disk.store import DiskStore
 
@@ -48,23 +49,12 @@ def acknowledge_early() -> None:
 
 def forget_syncs() -> None:
     """Say that a commit is done when it was written."""
-    set_up = DiskStore.__init__
-
-    def made(store: Any, *arguments: Any, **options: Any) -> None:
-        set_up(store, *arguments, **options | {"synchronous": "normal"})
-
-    _put(DiskStore, "__init__", made)
+    _put(log_writer, "sync", lambda descriptor: None)
 
 
 def free_early() -> None:
     """Free parts of the log when the index that says so may still be lost."""
-    forget = Writer.forget_segments
-
-    def forgotten(writer: Any, segments: list[int]) -> None:
-        writer._synchronous = "off"
-        forget(writer, segments)
-
-    _put(Writer, "forget_segments", forgotten)
+    _put(Writer, "forget_segments", lambda writer, segments: None)
 
 
 def forget_removals() -> None:
@@ -141,7 +131,7 @@ def forget_counts() -> None:
     _put(Container, "_changed", unchanged)
 
 
-def _put(owner: type, name: str, function: Callable[..., Any]) -> None:
+def _put(owner: Any, name: str, function: Callable[..., Any]) -> None:
     setattr(owner, name, function)
 
 

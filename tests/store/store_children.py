@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import resource
 import subprocess
 import sys
 from functools import partial
@@ -95,10 +95,17 @@ def share_until_killed(folder: str) -> None:
 
 
 def run_out_of_room(folder: str) -> None:
-    """Hit a limit on the size of files, then have it lifted."""
+    """Fill a small disk, then get a larger one."""
     driver = Driver(lambda call: DiskStore(Path(folder), call))
     driver.commit(Changes(entities={1: entity(1)}))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+    allocate, room = os.posix_fallocate, [4_000_000]
+
+    def limited(descriptor: int, offset: int, length: int) -> None:
+        if sum(file.stat().st_size for file in Path(folder).glob("*log-*")) + length > room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        allocate(descriptor, offset, length)
+
+    os.posix_fallocate = limited
     kept: list[int] = []
     failures = 0
     for number in range(1, 200):
@@ -120,7 +127,7 @@ def run_out_of_room(folder: str) -> None:
         gone = driver.try_commit(Changes(removals=[(1, message(number, bytes(10_000)))]))
         assert gone is None, f"there was no room to remove what takes room: {gone}"
     assert driver.numbers(1) == kept
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    room[0] = 1 << 40
     driver.append(1, *(message(5000 + at, bytes(10_000)) for at in range(100)))
     kept += range(5000, 5100)
     assert driver.numbers(1) == kept

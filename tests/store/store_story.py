@@ -17,10 +17,10 @@ from typing import Any
 from store_harness import FIELDS, Driver, as_dict, entity
 
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Body, Changes, StoredMessage, StoreError
+from peeklock.store.disk import reserve
 from peeklock.store.disk import store as sqlite
 from peeklock.store.disk.index import index as sqlite_index
 from peeklock.store.disk.index import tidying as sqlite_tidying
-from peeklock.store.disk.index.connections import Synchronous
 from peeklock.store.disk.log import segments
 from peeklock.store.disk.log import writer as log
 from peeklock.store.disk.store import DiskStore
@@ -39,6 +39,7 @@ SMALL = {
     (segments, "_READ_BYTES"): 1024,
     (segments, "_OPEN_FILES"): 3,
     (log, "_RESERVE"): 1024,
+    (reserve, "_SIZE"): 4096,
     (log, "_LONG"): 300,
     (log, "_MOST_PARTS"): 20,
     (sqlite, "_JOINED_ROWS"): 50,
@@ -264,12 +265,12 @@ def everything(driver: Driver, story: Story) -> dict[Any, Any]:
     return found
 
 
-def live(folder: str, seed: int, calls: int, synchronous: Synchronous) -> None:
+def live(folder: str, seed: int, calls: int) -> None:
     """Go on with the story where the store ends and tell each change that is done; die at this call to the disk."""
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
     _die_at(calls, random.Random(calls))
-    driver = Driver(lambda call: DiskStore(Path(folder), call, synchronous=synchronous))
+    driver = Driver(lambda call: DiskStore(Path(folder), call))
     story = Story(seed)
     told = driver.entities[0].counters.last_sequence_number if driver.entities else 0
     while story.told < told:

@@ -74,7 +74,7 @@ def test_a_body_is_kept_once_however_many_messages_have_it(driver: Driver, tmp_p
     driver.append(1, message(1, body=body(1, data)))
     assert driver.bodies == 1
     # The log has it twice, once for each commit, and index and unused ends of segments come on top.
-    assert sum(file.stat().st_size for file in tmp_path.rglob("*")) < 5_000_000
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.name != "reserve") < 5_000_000
     for id in 1, 10, 255, 509:
         assert contents(driver, id) == [b"payload 1" + data]
 
@@ -279,7 +279,7 @@ steps = st.lists(
 def test_whatever_is_done_every_message_has_its_body_and_no_other_is_kept(kind: str, steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         memory = MemoryStore()
-        world = Driver(lambda call: memory if kind == "memory" else DiskStore(Path(folder), call, synchronous="off"))
+        world = Driver(lambda call: memory if kind == "memory" else DiskStore(Path(folder), call))
         try:
             _Model(world).follow(steps)
         finally:

@@ -36,7 +36,7 @@ def by_id(entities: list[StoredEntity]) -> list[StoredEntity]:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Path, seed: int) -> None:
-    sqlite = Driver(lambda call: DiskStore(tmp_path, call, synchronous="off"))
+    sqlite = Driver(lambda call: DiskStore(tmp_path, call))
     memory = remembering()
     story = Story(seed)
     answers: list[StoreError | None] = []
@@ -57,22 +57,20 @@ def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize(("seed", "synchronous"), [(100, "full"), (101, "normal"), (102, "off")])
-def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(
-    tmp_path: Path, seed: int, synchronous: str
-) -> None:
+@pytest.mark.parametrize("seed", [100, 101, 102])
+def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(tmp_path: Path, seed: int) -> None:
     folder = tmp_path / "data"
     told = 0
     calls = Story(seed).random
     for life in range(6):
-        child = start(f"live({str(folder)!r}, {seed}, {calls.randint(1, 300)}, {synchronous!r})", "store_story")
+        child = start(f"live({str(folder)!r}, {seed}, {calls.randint(1, 300)})", "store_story")
         said, _ = child.communicate(timeout=60)
         assert child.returncode == 9
         told = max([told, *map(int, said.split())])
 
         copy = tmp_path / f"copy-{life}"  # so that the next life begins with what this one left
         shutil.copytree(folder, copy)
-        sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call, synchronous="off"))
+        sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call))
         there = sqlite.entities[0].counters.last_sequence_number if sqlite.entities else 0
         assert there >= told
         memory = remembering()
@@ -109,7 +107,7 @@ def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_fail
 
         copy = tmp_path / f"copy-{life}"
         shutil.copytree(folder, copy)
-        sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call, synchronous="off"))
+        sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call))
         assert by_id(sqlite.entities) == by_id(memory.reopen())
         assert everything(sqlite, story) == everything(memory, story)
         sqlite.store.close()

@@ -25,6 +25,10 @@ DEFERRED: Final = 1
 SCHEDULED: Final = 2
 """The state of a stored message, with the numbers of `x-opt-message-state`."""
 
+DAMAGED: Final = 3
+"""Of a message whose bytes the disk no longer has as they were written: no read returns it, and it stays until it is
+repaired or its entity is deleted."""
+
 SEEN_KEY_BYTES: Final = 16
 
 MAX_ENTITY: Final = (1 << 19) - 1
@@ -106,14 +110,17 @@ class Counters:
     deferred: int = 0
     scheduled: int = 0
     size_in_bytes: int = 0
+    damaged: int = 0
 
     def count(self, state: int, change: int) -> None:
         if state == ACTIVE:
             self.active += change
         elif state == DEFERRED:
             self.deferred += change
-        else:
+        elif state == SCHEDULED:
             self.scheduled += change
+        else:
+            self.damaged += change
 
     def add(self, delta: Counters) -> None:
         """What `Changes.deltas` says of this entity."""
@@ -122,6 +129,20 @@ class Counters:
         self.deferred += delta.deferred
         self.scheduled += delta.scheduled
         self.size_in_bytes += delta.size_in_bytes
+        self.damaged += delta.damaged
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A message whose bytes were found damaged when they were read: counted off its state, and never given out."""
+
+    entity: int
+    sequence_number: int
+    state: int
+    """Before."""
+    session_id: str | None
+    where: str
+    """File and offset."""
 
 
 @dataclass(slots=True)

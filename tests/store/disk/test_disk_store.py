@@ -9,7 +9,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,8 +137,8 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
     connections: list[sqlite3.Connection] = []
     page_limits = [2**30]
 
-    def connect(file: Path, synchronous: sqlite_file.Synchronous) -> sqlite3.Connection:
-        connections.append(sqlite_file.connect_writer(file, synchronous))
+    def connect(file: Path) -> sqlite3.Connection:
+        connections.append(sqlite_file.connect_writer(file))
         connections[-1].execute(f"PRAGMA max_page_count = {page_limits[-1]}")
         return connections[-1]
 
@@ -178,8 +177,8 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
 def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect(file: Path, synchronous: sqlite_file.Synchronous) -> sqlite3.Connection:
-        connection = sqlite_file.connect_writer(file, synchronous)
+    def connect(file: Path) -> sqlite3.Connection:
+        connection = sqlite_file.connect_writer(file)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000_000)
         return connection
 
@@ -235,191 +234,21 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
     driver.store.close()
 
 
-def test_a_newer_version_is_refused_in_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, 4, 99])
+def test_another_version_is_refused_in_a_sentence(tmp_path: Path, version: int) -> None:
     open_store(tmp_path).store.close()
-    query(tmp_path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match=r"newer Peeklock: its schema version is 99, this one knows .* 4\.$"):
+    query(tmp_path, f"PRAGMA user_version = {version}")
+    with pytest.raises(StoreError, match=rf"another version .* its format is version {version}, .* version 1\.$"):
         open_store(tmp_path)
 
 
-def test_an_older_file_is_brought_to_the_newest_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = open_store(tmp_path)
-    driver.create(1)
-    driver.append(1, message(1))
-    driver.store.close()
-    further = [["ALTER TABLE entity ADD COLUMN color TEXT"], ["UPDATE entity SET color = 'blue'"]]
-    monkeypatch.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, *further])
-    driver = open_store(tmp_path)
-    assert driver.numbers(1) == [1]
-    driver.store.close()
-    assert query(tmp_path, "SELECT id, color FROM entity") == [(1, "blue")]
-    assert query(tmp_path, "PRAGMA user_version") == [(6,)]
-
-
-def test_a_file_of_version_1_keeps_its_messages_and_gains_sessions_and_due_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched, closing(sqlite_file.connect_writer(tmp_path / "peeklock.db", "off")) as old:
-        patched.setattr(sqlite_schema, "MIGRATIONS", sqlite_schema.MIGRATIONS[:1])
-        sqlite_schema.migrate(old)
-        old.execute(
-            "INSERT INTO entity VALUES (1, 'q', 'queue', 4, 2, 1, 1, 4, '{}'), (2, 'r', 'queue', 0, 0, 0, 0, 0, '{}')"
-        )
-        old.executemany(
-            "INSERT INTO message (key, enqueued_at, state, session_id, due_at, payload) VALUES (?, 5, ?, ?, ?, x'61')",
-            [
-                (1 << 44 | 1, 0, "b", None),
-                (1 << 44 | 2, 0, "a\0", None),
-                (1 << 44 | 3, 1, "b", None),
-                (1 << 44 | 4, 2, None, 70),
-            ],
-        )
-    assert query(tmp_path, "PRAGMA user_version") == [(1,)]
-    driver = open_store(tmp_path)
-    assert driver.entities == [
-        entity(1, path="q", counters=Counters(4, 2, 1, 1, 4)),
-        entity(2, path="r"),
-    ]
-    assert driver.session_counts(1) == [("b", 1), ("a\0", 1)]
-    assert driver.numbers(1, session_id="b", state=None) == [1, 3]
-    assert driver.due(1, 70) == ([4], None)
-    assert driver.sessions(1) == ["a\0", "b"]
-    driver.set_state(1, "c", b"state")
-    assert driver.sessions(1) == ["a\0", "b", "c"]
-    driver.store.close()
-    assert query(tmp_path, "PRAGMA user_version") == [(4,)]
-    assert query(tmp_path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_a_file_of_version_2_keeps_its_messages_and_gains_bodies_and_what_was_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched, closing(sqlite_file.connect_writer(tmp_path / "peeklock.db", "off")) as old:
-        patched.setattr(sqlite_schema, "MIGRATIONS", sqlite_schema.MIGRATIONS[:2])
-        sqlite_schema.migrate(old)
-        old.execute("INSERT INTO entity VALUES (1, 'q', 'queue', 3, 2, 0, 1, 20002, '{}')")
-        old.executemany(
-            "INSERT INTO message (key, enqueued_at, state, session_id, due_at, annex, payload) "
-            "VALUES (?, 5, ?, ?, ?, ?, ?)",
-            [
-                (1 << 44 | 1, 0, "s", None, b"annex", b"1"),
-                (1 << 44 | 2, 0, None, None, None, bytes(20_000)),
-                (1 << 44 | 3, 2, None, 70, None, b"3"),
-            ],
-        )
-        old.execute("INSERT INTO session (entity, session_id, updated_at, state) VALUES (1, 's', 5, x'61')")
-    assert query(tmp_path, "PRAGMA user_version") == [(2,)]
-    driver = open_store(tmp_path)
-    assert driver.entities == [entity(1, path="q", counters=Counters(3, 2, 0, 1, 20_002))]
-    first, second, third = driver.read(1, state=None)
-    assert (first.content, first.annex, first.session_id, first.body) == (b"1", b"annex", "s", None)
-    assert second.content == bytes(20_000)
-    assert (third.content, third.due_at) == (b"3", 70)
-    assert driver.state(1, "s") == b"a"
-    driver.commit(
-        Changes(
-            appends=[(1, message(4, body=body(1))), (1, message(5, body=body(1)))],
-            rewrites=[(1, message(2, b"2"), 0, 20_000)],
-            removals=[(1, first), (1, message(4, body=body(1)))],
-            seen=[(1, bytes(16), 5)],
-        )
-    )
-    assert [each.content for each in driver.read(1)] == [b"2", b"payload 5 and body 1"]
-    assert driver.seen(1) == [(bytes(16), 5)]
-    assert driver.bodies == 1
-    driver.store.close()
-    assert query(tmp_path, "PRAGMA user_version") == [(4,)]
-    assert query(tmp_path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_a_file_of_version_3_keeps_the_payloads_and_bodies_that_are_in_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = b"\0body\xff" * 1000
-    with monkeypatch.context() as patched, closing(sqlite_file.connect_writer(tmp_path / "peeklock.db", "off")) as old:
-        patched.setattr(sqlite_schema, "MIGRATIONS", sqlite_schema.MIGRATIONS[:3])
-        sqlite_schema.migrate(old)
-        old.execute("INSERT INTO entity VALUES (1, 'q', 'queue', 6, 5, 0, 1, 12020, '{}')")
-        old.execute("INSERT INTO body VALUES (7, ?), (8, x'62')", (shared,))
-        old.executemany(
-            "INSERT INTO message (key, enqueued_at, expires_at, state, session_id, due_at, annex, payload, body) "
-            "VALUES (?, 5, 20 - (?1 & 15), ?, ?, ?, ?, ?, ?)",  # the last expires first
-            [
-                (1 << 44 | 1, 0, None, None, None, b"\0,one", None),
-                (1 << 44 | 2, 0, "s", None, b"annex", b"", None),
-                (1 << 44 | 3, 0, None, None, None, b"three", 7),
-                (1 << 44 | 4, 2, None, 70, None, b"four", None),
-                (1 << 44 | 5, 0, None, None, None, b"five", 7),
-                (1 << 44 | 6, 0, None, None, None, b"", 8),
-            ],
-        )
-        old.execute("INSERT INTO history VALUES (?, ?)", (1 << 44 | 9, bytes(16)))
-    assert query(tmp_path, "PRAGMA user_version") == [(3,)]
-    driver = open_store(tmp_path)
-    assert driver.entities == [entity(1, path="q", counters=Counters(6, 5, 0, 1, 12_020))]
-    wanted = [b"\0,one", b"", b"three" + shared, b"four", b"five" + shared, b"b"]
-    for _ in range(2):
-        assert [each.content for each in driver.read(1, state=None)] == wanted
-        assert driver.reopen()[0].counters == Counters(6, 5, 0, 1, 12_020)
-    assert driver.numbers(1, max_bytes=6_000) == [1, 2, 3]
-    expired, _ = driver.ask(partial(driver.store.read_expired, 1, 20, 10, 100_000))
-    assert [each.content for each in expired] == [b"b", b"five" + shared, b"three" + shared, b"", b"\0,one"]
-    assert driver.seen(1) == [(bytes(16), 9)]
-
-    # Old and new messages are read together, in any order of those that are in rows and those in the log.
-    driver.append(1, message(7, b"seven", body=body(7, shared)), message(9, b"nine"))
-    driver.commit(
-        Changes(
-            appends=[(1, message(8, b"eight", body=body(9, b"!")))],
-            updates=[(1, message(1, b"\0,one", delivery_count=3), 0)],
-            rewrites=[
-                (1, message(4, b"4", state=1, annex=b"new"), 2, 4),
-                (1, message(3, b"3", body=body(7)), 0, 6_005),
-            ],
-            removals=[(1, message(6, b"", body=body(8, b"b")))],
-        )
-    )
-    wanted = [b"\0,one", b"", b"3" + shared, b"4", b"five" + shared, b"seven" + shared, b"eight!", b"nine"]
-    for _ in range(2):
-        found = driver.read(1, state=None)
-        assert [each.content for each in found] == wanted
-        assert [(each.delivery_count, each.annex) for each in found[:4]] == [
-            (3, None),
-            (0, b"annex"),
-            (0, None),
-            (0, b"new"),
-        ]
-        assert driver.bodies == 2
-    messages = driver.read(1, state=None)
-    driver.commit(Changes(removals=[(1, each) for each in messages if each.sequence_number in (2, 3, 4, 7, 8)]))
-    assert [each.content for each in driver.read(1, state=None)] == [b"\0,one", b"five" + shared, b"nine"]
-    assert driver.bodies == 1
-    driver.commit(Changes(removals=[(1, each) for each in driver.read(1)]))
-    assert driver.bodies == 0
-    assert driver.numbers(1, state=None) == []
-    driver.store.close()
-    assert query(tmp_path, "PRAGMA user_version") == [(4,)]
-    assert query(tmp_path, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_store(tmp_path).store.close()
-    broken = [["CREATE TABLE extra (x)", "INSERT INTO missing VALUES (1)"]]
-    with monkeypatch.context() as patched:
-        patched.setattr(sqlite_schema, "MIGRATIONS", [*sqlite_schema.MIGRATIONS, *broken])
-        with pytest.raises(StoreError, match="missing"):
-            open_store(tmp_path)
-    open_store(tmp_path).store.close()
-    assert query(tmp_path, "PRAGMA user_version") == [(4,)]
-    assert query(tmp_path, "SELECT count(*) FROM sqlite_schema WHERE name = 'extra'") == [(0,)]
-
-
-def test_the_file_says_whose_it_is_and_closing_leaves_no_log(sqlite: Driver, tmp_path: Path) -> None:
+def test_the_file_says_whose_it_is_and_closing_leaves_no_log_of_its_own(sqlite: Driver, tmp_path: Path) -> None:
     sqlite.create(1)
     sqlite.store.close()
     assert query(tmp_path / "data", "PRAGMA application_id") == [(sqlite_schema.APPLICATION_ID,)]
     assert query(tmp_path / "data", "PRAGMA journal_mode") == [("wal",)]
-    assert {file.name for file in (tmp_path / "data").iterdir()} == {"lock", "peeklock.db"}
+    left = {"lock", "log-0000000001", "peeklock.db", "reserve", "synced"}
+    assert {file.name for file in (tmp_path / "data").iterdir()} == left
 
 
 def test_callbacks_run_on_close_when_the_loop_no_longer_takes_them(tmp_path: Path) -> None:
@@ -548,21 +377,18 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
         (sqlite_queries.DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
         (sqlite_queries.DUE.following, "INDEX message_due (<expr>=?"),
         (sqlite_queries.SESSION_COUNTS, "COVERING INDEX message_session (<expr>=?"),
-        (sqlite_queries.SESSION_STATE_SIZES, "INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.SESSION_STATE, "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
         (sqlite_queries.SESSIONS, "COVERING INDEX message_session (<expr>=?"),
         (sqlite_queries.SESSIONS, "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.UPDATED_SESSIONS, "INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.BY_NUMBER, "body USING INTEGER PRIMARY KEY (rowid=?)"),
-        (sqlite_queries.INLINE, "message USING INTEGER PRIMARY KEY (rowid=?)"),
-        (sqlite_queries.INLINE_BODIES, "body USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.ARE_TAKEN, "message USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.BODIES, "body USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.SEEN, "history USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     ],
 )
 def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
-    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now", "behind", "behind_key"]
+    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now"]
     names += ["keys", "skip", "top", "updated_after", "since"]
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
@@ -586,12 +412,12 @@ def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, s
         ("updates", "message USING INTEGER PRIMARY KEY (rowid=?)"),
         ("rewrites", "USING ROWID SEARCH ON TABLE message FOR IN-OPERATOR"),
         ("moves", "message USING INTEGER PRIMARY KEY (rowid=?)"),
-        ("body_moves", "body USING COVERING INDEX body_segment (segment=? AND rowid=?)"),
+        ("body_moves", "body USING INTEGER PRIMARY KEY (rowid=?)"),
     ],
 )
 def test_what_a_commit_changes_or_deletes_it_looks_up(section: str, how: str) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        sqlite_schema.migrate(connection)
+        sqlite_schema.create(connection)
         steps: list[str] = []
         for statement in sqlite_writer._STEPS[section].split(";")[:-1]:
             parameters = {"bytes": b"", section: "[]"}

@@ -20,9 +20,10 @@ from peeklock.store.disk.commits.batch import Batch
 from peeklock.store.disk.commits.entry import SECTIONS, Entry, runs_of
 from peeklock.store.disk.commits.record import parameters_of, to_bytes
 from peeklock.store.disk.index.connections import connect_writer
-from peeklock.store.disk.index.schema import migrate
+from peeklock.store.disk.index.schema import create
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.keys import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS
+from peeklock.store.disk.log.records import PAYLOAD_HEAD
 from peeklock.store.disk.log.segments import Place
 
 
@@ -40,15 +41,15 @@ class Index:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        connection = connect_writer(file, "off")
-        migrate(connection)
-        self._writer = Writer(connection, file, "off")
+        connection = connect_writer(file)
+        create(connection)
+        self._writer = Writer(connection, file)
         self._commit = 0
 
     def apply(self, *entries: Entry | dict[str, Any]) -> None:
         self._commit += 1
         parameters = [each.parameters() if isinstance(each, Entry) else each for each in entries]
-        self._writer.apply(parameters, Place(1, 1, self._commit))
+        self._writer.apply(parameters, Place(1, 1, self._commit), [])
 
     def rows(self, statement: str) -> list[Any]:
         with closing(sqlite3.connect(self._file)) as connection:
@@ -147,19 +148,6 @@ def as_json(sections: dict[str, Any]) -> bytes:
     return struct.pack(f"<{len(parts)}Q", *map(len, parts)) + b"".join(parts)
 
 
-def test_older_logs_are_read() -> None:
-    """The first had the places among all else, the next behind `bytes`; both had only JSON."""
-    appends = [(id, message(number, b"x" * number)) for id in (1, 2) for number in range(1, 4)]
-    entry = made(Changes(appends=appends, removals=[(1, message(number)) for number in (7, 9)]))
-    wanted = entry.parameters()
-    assert parameters_of(as_json(wanted)) == wanted
-    runs = json.loads(wanted["appends"])
-    places = [place for run in runs for place in run[-1]]
-    counted = json.dumps([[*run[:-1], len(run[-1])] for run in runs])
-    behind = wanted["bytes"] + struct.pack(f"<{len(places)}Q", *places)
-    assert parameters_of(as_json(wanted | {"appends": counted, "bytes": behind})) == wanted
-
-
 def test_numbers_of_another_form_are_refused() -> None:
     wanted = made(Changes(removals=[(1, message(1)), (1, message(5))])).parameters()
     for section, packed in (("runs", "\0" + "x" * 15), ("updates", "\0" + "x" * 16)):
@@ -221,7 +209,7 @@ def test_messages_that_come_in_turn_to_many_entities_are_one_run_for_each(tmp_pa
         (key(2, 6), 1),
     ]
     assert [entry.appends[0][3] for entry in entries[:5]] == [
-        [1000 * number << LENGTH_BITS | 9] for number in range(1, 6)
+        [1000 * number + PAYLOAD_HEAD << LENGTH_BITS | 9] for number in range(1, 6)
     ]
     with indexes(tmp_path, "alone", "joined", "without") as (alone, at_once, without):
         for index in (alone, at_once, without):
@@ -303,7 +291,7 @@ def _tables(index: Index, story: Story) -> dict[str, list[Any]]:
         "entity": index.rows("SELECT * FROM entity"),
         "message": index.rows("SELECT * FROM message"),
         # A body that went and came back is at one of its places or at the other.
-        "body": index.rows("SELECT key, data FROM body"),
+        "body": index.rows("SELECT key FROM body"),
         "session": sorted(index.rows(sessions)),
         "dropped": index.rows("SELECT * FROM dropped_entity"),
         "history": [

@@ -10,33 +10,48 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
 from peeklock.store.base import StoreError
 from peeklock.store.disk.log import segments as segments_module
+from peeklock.store.disk.log.records import PAYLOAD_HEAD, RECORD, payload_head, payload_seed, record_head
+from peeklock.store.disk.log.replay import Examined, Record, Replay
 from peeklock.store.disk.log.segments import HEADER, Place, Segments
-from peeklock.store.disk.log.writer import RECORD, Log, replay
+from peeklock.store.disk.log.synced import Synced
+from peeklock.store.disk.log.writer import Log
+from peeklock.store.disk.reserve import Reserve
 
 START = Place(0, 0, 0)
+THREE = RECORD.size + PAYLOAD_HEAD + len(b"payloadthree")
+"""How long a record of this payload and end is."""
 NOISE = random.Random(7)
 
 
 class Writing:
     """A log that is written, one group of records after the other."""
 
-    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self.segments = Segments(folder)
-        self.log = Log(self.segments, sync=sync)
+        synced = Synced(folder)
+        synced.open()
+        self.log = Log(self.segments, synced, Reserve(folder))
+
+    def go_on(self, folder: Path) -> Examined:
+        """As after a restart, with nothing applied."""
+        replay = Replay(self.segments, START, Synced(folder).read())
+        examined = replay.examine()
+        replay.mend(examined, folder)
+        self.log.go_on(examined.end, examined.last)
+        return examined
 
     def commit(self, *ends: bytes, payload: bytes = b"payload", room: int = 0, grows: bool = True) -> list[Place]:
         """Records that end like this; where each ends. `room` is what they are said to need besides."""
-        self.log.begin(room + len(payload) * len(ends), len(ends), grows=grows)
+        self.log.begin(room + (PAYLOAD_HEAD + len(payload)) * len(ends), len(ends), grows=grows)
         places = []
         try:
             for end in ends:
-                self.log.add([payload], end)
+                self.log.add(with_heads(self.log, payload), end)
                 places.append(self.log.place)
             self.log.commit()
         finally:
@@ -48,8 +63,26 @@ class Writing:
             self.commit(*ends, **how)
 
 
-def ends(folder: Path, after: Place = START) -> list[bytes]:
-    return [end for _, end in replay(Segments(folder), after)]
+def with_heads(log: Log, *payloads: bytes) -> list[bytes]:
+    """As the next record has them."""
+    segment, offset = log.payloads_at()
+    parts = []
+    for payload in payloads:
+        offset += PAYLOAD_HEAD
+        parts += [payload_head(payload, payload_seed(segment), offset), payload]
+        offset += len(payload)
+    return parts
+
+
+def replayed(folder: Path, after: Place = START, synced: int | None = None) -> list[Record]:
+    """As if the file `synced` said so; as it does, if that is not given."""
+    replay = Replay(Segments(folder), after, Synced(folder).read() if synced is None else synced)
+    replay.examine()
+    return list(replay.records())
+
+
+def ends(folder: Path, after: Place = START, synced: int | None = None) -> list[bytes]:
+    return [record.end for record in replayed(folder, after, synced)]
 
 
 def failing(
@@ -75,34 +108,43 @@ def test_records_are_replayed_in_order_with_their_places(tmp_path: Path) -> None
     writing = Writing(tmp_path)
     places = writing.commit(b"one") + writing.commit(b"two", b"", b"three") + writing.commit(b"four", payload=b"")
     assert [place.commit for place in places] == [1, 2, 3, 4, 5]
-    wanted = list(zip(places, [b"one", b"two", b"", b"three", b"four"], strict=True))
-    assert list(replay(Segments(tmp_path), START)) == wanted
-    for at, (place, _) in enumerate(wanted):
-        assert list(replay(Segments(tmp_path), place)) == wanted[at + 1 :]
+    found = replayed(tmp_path)
+    assert [(record.place, record.end) for record in found] == list(
+        zip(places, [b"one", b"two", b"", b"three", b"four"], strict=True)
+    )
+    assert [record.synced for record in found] == [0, 1, 1, 1, 4]
+    assert [record.start for record in found[1:]] == [place.offset for place in places[:-1]]
+    for at, place in enumerate(places):
+        assert replayed(tmp_path, place) == found[at + 1 :]
 
 
 def test_payloads_are_where_the_log_said_that_they_will_be(tmp_path: Path) -> None:
     writing = Writing(tmp_path)
     writing.commit(b"before")
-    writing.log.begin(9, 2, grows=True)
+    writing.log.begin(9 + 4 * PAYLOAD_HEAD, 2, grows=True)
     said = []
     for payloads in ([b"one", b"three"], [b"", b"!"]):
-        said.append(writing.log.payloads_at())
-        writing.log.add(payloads, b"end")
+        parts = with_heads(writing.log, *payloads)
+        said.append((writing.log.payloads_at(), b"".join(parts)))
+        writing.log.add(parts, b"end")
     writing.log.commit()
-    for (segment, offset), wanted in zip(said, (b"onethree", b"!"), strict=True):
+    for (segment, offset), wanted in said:
         assert writing.segments.path(segment).read_bytes()[offset : offset + len(wanted)] == wanted
 
 
 def test_a_log_that_is_not_there_has_no_records(tmp_path: Path) -> None:
     assert ends(tmp_path) == []
-    assert ends(tmp_path, Place(3, 500, 12)) == []  # all of it was applied, and freed
+
+
+def test_a_log_whose_last_segment_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"log-0000000003 is missing, and the store needs it\."):
+        ends(tmp_path, Place(3, 500, 12))
 
 
 def test_what_was_forgotten_is_not_written(tmp_path: Path) -> None:
     writing = Writing(tmp_path)
     writing.log.begin(5, 1, grows=True)
-    writing.log.add([b"never"], b"never")
+    writing.log.add(with_heads(writing.log, b"never"), b"never")
     writing.log.forget()
     writing.commit(b"one")
     assert ends(tmp_path) == [b"one"]
@@ -128,40 +170,111 @@ def test_what_the_system_writes_only_a_part_of_is_written_on(tmp_path: Path, mon
     assert ends(tmp_path) == [b"one", b"two" * 20, b"three"]
 
 
-@pytest.mark.parametrize("tail", ["cut off", "zeros", "noise"])
-def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(tmp_path: Path, tail: str) -> None:
+@pytest.fixture
+def two_groups(tmp_path: Path) -> tuple[Writing, list[Place]]:
+    """Where the records of the second end; those of the first are synced."""
     writing = Writing(tmp_path)
     writing.commit(b"one", b"two")
     group = writing.commit(b"three", b"four", b"five")
     writing.log.close()
+    writing.segments.cut(1, group[-1].offset)
+    return writing, group
+
+
+@pytest.mark.parametrize("tail", ["cut off", "zeros", "noise"])
+def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(
+    tmp_path: Path, two_groups: tuple[Writing, list[Place]], tail: str
+) -> None:
+    writing, group = two_groups
     file = writing.segments.path(1)
     whole = file.read_bytes()
-    before = [b"one", b"two", b"three", b"four", b"five"]
-    assert len(whole) == group[-1].offset
     for cut in range(group[0].offset, len(whole)):
         rest = bytes(5000) if tail == "zeros" else NOISE.randbytes(5000) if tail == "noise" else b""
         if rest[:1] == whole[cut : cut + 1]:
             rest = b"\xff" + rest  # else this byte is not torn
         file.write_bytes(whole[:cut] + rest)
-        assert ends(tmp_path) == before[: 3 if cut < group[1].offset else 4], cut
+        kept = [b"one", b"two", b"three", b"four"][: 3 if cut < group[1].offset else 4]
+        assert ends(tmp_path, synced=2) == kept, cut
+        with pytest.raises(StoreError, match=rf"log-0000000001 is damaged: at offset \d+ .* commit {len(kept) + 1},"):
+            ends(tmp_path, synced=5)
 
 
-def test_a_record_with_any_byte_changed_is_not_taken_nor_what_follows_it(tmp_path: Path) -> None:
-    writing = Writing(tmp_path)
-    _, second, third = writing.commit(b"one", b"two", b"three")
-    writing.log.close()
+def test_a_changed_byte_is_torn_where_nothing_says_that_it_was_synced_and_damage_where_something_does(
+    tmp_path: Path, two_groups: tuple[Writing, list[Place]]
+) -> None:
+    """A payload is damage of its own: its record is taken, and the message reported when it is read."""
+    writing, group = two_groups
     file = writing.segments.path(1)
     whole = file.read_bytes()
-    for at in range(second.offset, third.offset):
+    for at in range(HEADER.size, len(whole)):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << NOISE.randrange(8))]) + whole[at + 1 :])
-        assert ends(tmp_path) == [b"one", b"two"], at
+        for synced in (2, 5):
+            was_synced = synced == 5 or at < group[0].offset - THREE
+            try:
+                found = replayed(tmp_path, synced=synced)
+            except StoreError:
+                assert was_synced, at
+            else:
+                assert (len(found) == 5) is was_synced, at
+                assert sum(not record.is_sound for record in found) == was_synced, at
+
+
+def test_damage_in_a_group_that_another_follows_is_known_without_the_file(tmp_path: Path) -> None:
+    writing = Writing(tmp_path)
+    (first,) = writing.commit(b"one")
+    writing.commit(b"two")
+    writing.commit(b"three")
+    with writing.segments.path(1).open("r+b") as file:
+        file.seek(first.offset)
+        file.write(b"!!!!")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(StoreError, match=rf"at offset {first.offset} the record of commit 2, which was acknowledged"):
+        ends(tmp_path, synced=0)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_was_torn_is_put_aside_and_never_comes_back(
+    tmp_path: Path, two_groups: tuple[Writing, list[Place]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its later records are whole: they would fit behind one that is as long as the first."""
+    writing, group = two_groups
+    file, start = writing.segments.path(1), group[0].offset - THREE
+    whole = file.read_bytes()
+    file.write_bytes(whole[: start + 20] + b"torn" + whole[start + 24 :] + bytes(100_000))
+    Synced(tmp_path)._file.write_bytes(b"")
+    again = Writing(tmp_path)
+    examined = again.go_on(tmp_path)
+    assert (examined.end, examined.torn) == (Place(1, start, 2), len(whole) - start)
+    assert f"discarded {len(whole) - start} bytes at offset {start}" in caplog.text
+    (kept,) = tmp_path.glob("torn-*")
+    assert kept.read_bytes() == whole[start : start + 20] + b"torn" + whole[start + 24 :]
+    again.commit(b"THREE", grows=False)
+    assert ends(tmp_path) == [b"one", b"two", b"THREE"]
+
+
+def test_records_that_may_not_be_durable_are_written_again_before_they_are_given_out(
+    tmp_path: Path, two_groups: tuple[Writing, list[Place]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync succeeds for bytes that a failed one dropped before, without writing them."""
+    _, group = two_groups
+    written: list[tuple[int, int]] = []
+    pwrite = os.pwrite
+
+    def note(descriptor: int, data: bytes, offset: int) -> int:
+        written.append((offset, offset + len(data)))
+        return pwrite(descriptor, data, offset)
+
+    replay = Replay(Segments(tmp_path), START, 2)
+    examined = replay.examine()
+    monkeypatch.setattr(os, "pwrite", note)
+    replay.mend(examined, tmp_path)
+    assert written == [(group[0].offset - THREE, group[-1].offset)]
 
 
 def put_record(segments: Segments, at: Place, commit: int, salt: int) -> None:
-    head = RECORD.pack(0, 3, 0, commit)
     with segments.path(at.segment).open("r+b") as file:
         file.seek(at.offset)
-        file.write(crc32(head[4:] + b"put", salt).to_bytes(4, "little") + head[4:] + b"put")
+        file.write(record_head(salt, b"put", 0, commit, 0) + b"put")
 
 
 @pytest.mark.parametrize("commit", [0, 1, 2, 3, 4, 2**64 - 1])
@@ -177,7 +290,7 @@ def test_a_record_that_who_does_not_know_the_salt_made_is_not_taken(tmp_path: Pa
     """As a sender could, who guesses number and segment: its bytes may be what a file was used for before."""
     writing = Writing(tmp_path)
     (last,) = writing.commit(b"one")
-    assert Segments(tmp_path).find(0)[1].salt not in (0, 1)  # of 2**32
+    assert Segments(tmp_path).find(0)[1].salt not in (0, 1)  # of 2**31
     put_record(writing.segments, last, 2, salt)
     assert ends(tmp_path) == [b"one"]
 
@@ -185,9 +298,10 @@ def test_a_record_that_who_does_not_know_the_salt_made_is_not_taken(tmp_path: Pa
 def test_a_length_that_cannot_be_is_not_read(tmp_path: Path) -> None:
     writing = Writing(tmp_path)
     (last,) = writing.commit(b"one")
+    salt = Segments(tmp_path).find(0)[1].salt
     with writing.segments.path(1).open("r+b") as file:
         file.seek(last.offset)
-        file.write(RECORD.pack(0, 2**32 - 1, 2**63, 2))
+        file.write(RECORD.pack(salt, 0, 2**32 - 1, 2**63, 2, 1))
     assert ends(tmp_path) == [b"one"]
 
 
@@ -211,18 +325,47 @@ def test_what_a_used_segment_held_before_is_not_taken(tmp_path: Path, monkeypatc
         assert ends(tmp_path, before) == wanted
 
 
-def test_a_log_that_is_opened_again_goes_on_in_a_segment_of_its_own(tmp_path: Path) -> None:
+def test_a_log_that_is_opened_again_goes_on_in_its_last_segment(tmp_path: Path) -> None:
     first = Writing(tmp_path)
-    first.commit(b"one", b"two")
+    (*_, place) = first.commit(b"one", b"two")
     first.log.close()
-    *_, (place, _) = replay(Segments(tmp_path), START)
     second = Writing(tmp_path)
-    second.segments.find(place.segment)
-    second.log.go_on(place)
-    (three,) = second.commit(b"three")
-    assert three.segment == place.segment + 1
+    assert second.go_on(tmp_path).end == place
+    (three,) = second.commit(b"three", grows=False)
+    assert three.segment == place.segment
     assert ends(tmp_path) == [b"one", b"two", b"three"]
     assert ends(tmp_path, place) == [b"three"]
+
+
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_on_a_full_disk_a_log_that_is_opened_again_has_room_to_settle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_orderly: bool
+) -> None:
+    first = Writing(tmp_path)
+    first.commit(b"one", payload=bytes(600_000))
+    if is_orderly:
+        first.log.close()
+    failing(monkeypatch, "posix_fallocate", how=errno.ENOSPC)
+    (tmp_path / "reserve").unlink()
+    second = Writing(tmp_path)
+    second.go_on(tmp_path)
+    second.fail(b"two", payload=bytes(600_000))
+    for _ in range(100):
+        second.commit(b"settled", payload=b"", grows=False)
+    assert ends(tmp_path) == [b"one", *[b"settled"] * 100]
+
+
+def test_where_there_is_no_room_for_a_long_segment_a_short_one_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = Writing(tmp_path)
+    writing.commit(b"one")
+    failing(monkeypatch, "posix_fallocate", when=lambda _, offset, size: offset + size > 500_000, how=errno.ENOSPC)
+    monkeypatch.setattr(Reserve, "hold", lambda _: True)
+    for _ in range(5):
+        writing.commit(b"more", payload=bytes(200_000))
+    assert writing.segments.size(writing.log.place.segment) < 500_000
+    assert len(ends(tmp_path)) == 6
 
 
 @pytest.mark.parametrize("name", ["pwritev", "fdatasync"])
@@ -258,24 +401,6 @@ def test_where_a_failed_commit_cannot_be_undone_the_next_segment_says_where_the_
     assert writing.log.place.segment == 2
     assert b"three" in writing.segments.path(1).read_bytes()
     assert ends(tmp_path) == [b"one", b"TWO", b"THREE"]
-
-
-def test_a_log_that_does_not_sync_its_commits_syncs_them_before_a_segment_follows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where a failed commit could not be undone: a segment that lacks records would keep the log from opening."""
-    writing = Writing(tmp_path, sync=False)
-    writing.commit(b"one")
-    with monkeypatch.context() as patched:
-        failing(patched, "fdatasync")
-        failing(patched, "pwritev")
-        writing.fail(b"two")
-    with monkeypatch.context() as patched:
-        failing(patched, "fdatasync")
-        writing.fail(b"TWO")
-    writing.commit(b"TWO")
-    assert writing.log.place.segment == 2
-    assert ends(tmp_path) == [b"one", b"TWO"]
 
 
 def _refuse(write: Callable[..., int], descriptor: int, data: bytes, offset: int) -> int:
@@ -333,12 +458,10 @@ def test_a_record_that_is_longer_than_its_segment_has_room_is_written_all_the_sa
 @pytest.fixture
 def five_segments(tmp_path: Path) -> list[Place]:
     places = [START]
+    writing = Writing(tmp_path)
     for number in range(1, 6):
-        writing = Writing(tmp_path)
-        writing.segments.find(0)
-        writing.log.go_on(places[-1])
-        places += writing.commit(b"%d" % number)
-        writing.log.close()
+        places += writing.commit(b"%d" % number, room=2_000_000 << number)
+    writing.log.close()
     return places[1:]
 
 
@@ -352,16 +475,17 @@ def test_a_missing_segment_is_told_in_a_sentence(tmp_path: Path, five_segments: 
     Segments(tmp_path).path(missing).unlink()
     with pytest.raises(StoreError, match=rf"log-000000000{missing + 1} begins with commit {missing + 1}, .* missing"):
         ends(tmp_path)
-    assert ends(tmp_path, five_segments[missing - 1]) == [b"%d" % number for number in range(missing + 1, 6)]
+    later = Place(missing + 1, HEADER.size, missing)
+    assert ends(tmp_path, later) == [b"%d" % number for number in range(missing + 1, 6)]
 
 
 def test_a_damaged_record_in_a_segment_that_others_follow_is_told_in_a_sentence(
     tmp_path: Path, five_segments: list[Place]
 ) -> None:
     with Segments(tmp_path).path(3).open("r+b") as file:
-        file.seek(HEADER.size + RECORD.size + 5)
+        file.seek(HEADER.size + 5)
         file.write(b"!")
-    with pytest.raises(StoreError, match="missing or damaged"):
+    with pytest.raises(StoreError, match=rf"log-0000000003 is damaged: at offset {HEADER.size} .* commit 3,"):
         ends(tmp_path)
     assert ends(tmp_path, five_segments[2]) == [b"4", b"5"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from peeklock.store.base import StoreError
 from peeklock.store.disk.keys import LENGTH_BITS
 from peeklock.store.disk.log import segments as segments_module
+from peeklock.store.disk.log.records import PAYLOAD_HEAD, payload_head, payload_seed
 from peeklock.store.disk.log.segments import HEADER, Segment, Segments
 
 KIB = 1024
@@ -30,56 +32,109 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "_SPARES", 1)
 
 
-def make(segments: Segments, number: int, content: bytes = b"", needed: int = 0) -> int:
+def make(segments: Segments, number: int, *payloads: bytes, needed: int = 0) -> int:
     """How long it is."""
     descriptor, size = segments.make(Segment(number, number, number - 1, 0), needed)
-    os.pwrite(descriptor, content, HEADER.size)
+    os.pwrite(descriptor, b"".join(framed(number, payloads)), HEADER.size)
     os.close(descriptor)
     assert segments.path(number).stat().st_size == size == segments.size(number)
     return size
 
 
-def place(offset: int, length: int) -> int:
-    return HEADER.size + offset << LENGTH_BITS | length
+def framed(number: int, payloads: Sequence[bytes]) -> Iterator[bytes]:
+    offset = HEADER.size
+    for payload in payloads:
+        offset += PAYLOAD_HEAD
+        yield payload_head(payload, payload_seed(number), offset)
+        yield payload
+        offset += len(payload)
 
 
-def read(segments: Segments, number: int, *wanted: tuple[int, int]) -> list[bytes]:
-    return segments.read(number, [place(*each) for each in wanted])
+def places_of(payloads: Sequence[bytes]) -> list[int]:
+    places, offset = [], HEADER.size
+    for payload in payloads:
+        offset += PAYLOAD_HEAD
+        places.append(offset << LENGTH_BITS | len(payload))
+        offset += len(payload)
+    return places
 
 
-def test_what_is_at_places_is_read_in_the_order_in_which_it_is_asked_for(segments: Segments) -> None:
-    content = NOISE.randbytes(900_000)
-    make(segments, 1, content)
-    wanted = [(0, 10), (10, 0), (10, 5), (3000, 100), (3100, 1), (500_000, 20), (20, 30), (20, 30), (25, 400_000)]
-    assert read(segments, 1, *wanted) == [content[offset : offset + length] for offset, length in wanted]
+def read(segments: Segments, number: int, *payloads: bytes) -> list[bytes | None]:
+    """From where `make` put these."""
+    return segments.read(number, places_of(payloads))
 
 
-def test_any_places_are_read_however_they_lie(segments: Segments) -> None:
-    content = NOISE.randbytes(60_000)
-    make(segments, 1, content)
+def test_payloads_are_read_in_the_order_in_which_they_are_asked_for(segments: Segments) -> None:
+    payloads = [NOISE.randbytes(length) for length in (10, 0, 5, 3000, 1, 500_000, 20, 30, 9000, 100)]
+    make(segments, 1, *payloads)
+    places = places_of(payloads)
     for _ in range(200):
-        wanted = []
-        for _ in range(NOISE.randint(1, 20)):
-            offset = NOISE.randrange(len(content))
-            wanted.append((offset, NOISE.randint(0, min(9000, len(content) - offset))))
+        wanted = [NOISE.randrange(len(payloads)) for _ in range(NOISE.randint(1, 20))]
         if NOISE.random() < 0.7:
             wanted.sort()
-        assert read(segments, 1, *wanted) == [content[offset : offset + length] for offset, length in wanted]
+        assert segments.read(1, [places[at] for at in wanted]) == [payloads[at] for at in wanted]
 
 
 def test_more_than_is_read_at_once_is_read(segments: Segments) -> None:
-    content = NOISE.randbytes(5_000_000)
-    make(segments, 1, content, needed=len(content) + HEADER.size)
-    wanted = [(0, 3_000_000), *((3_000_000 + 1000 * number, 990) for number in range(2000))]
-    assert read(segments, 1, *wanted) == [content[offset : offset + length] for offset, length in wanted]
+    payloads = [NOISE.randbytes(3_000_000), *(NOISE.randbytes(990) for _ in range(2000))]
+    make(segments, 1, *payloads, needed=6_000_000)
+    assert read(segments, 1, *payloads) == payloads
 
 
-def test_a_segment_that_is_too_short_or_missing_is_named(segments: Segments, tmp_path: Path) -> None:
-    size = make(segments, 1)
-    with pytest.raises(StoreError, match=r"log-0000000001 is damaged: it ends before byte"):
-        read(segments, 1, (size - HEADER.size - 5, 6))
+def test_a_payload_with_any_bit_changed_is_not_read_and_those_beside_it_are(segments: Segments) -> None:
+    payloads = [b"first", b"second", b"third"]
+    make(segments, 1, *payloads)
+    begin = HEADER.size + PAYLOAD_HEAD + len(b"first")
+    whole = segments.path(1).read_bytes()
+    for bit in range(8 * (PAYLOAD_HEAD + len(b"second"))):
+        changed = bytearray(whole)
+        changed[begin + bit // 8] ^= 1 << bit % 8
+        segments.path(1).write_bytes(changed)
+        assert read(segments, 1, *payloads) == [b"first", None, b"third"]
+
+
+def test_a_payload_from_another_place_or_segment_is_not_read(segments: Segments) -> None:
+    make(segments, 1, b"same", b"same")
+    make(segments, 2, b"same", b"same")
+    frames = [HEADER.size + at * (PAYLOAD_HEAD + 4) for at in range(2)]
+    whole = segments.path(1).read_bytes()
+    first, second = (whole[at : at + PAYLOAD_HEAD + 4] for at in frames)
+    with segments.path(1).open("r+b") as file:
+        file.seek(frames[0])
+        file.write(second + first)
+    assert read(segments, 1, b"same", b"same") == [None, None]
+    with segments.path(2).open("r+b") as file:
+        file.seek(frames[0])
+        file.write(first)
+    assert read(segments, 2, b"same", b"same") == [None, b"same"]
+
+
+def test_what_a_segment_that_is_too_short_does_not_have_is_damaged_and_a_missing_one_is_named(
+    segments: Segments,
+) -> None:
+    payloads = [b"first", b"second"]
+    make(segments, 1, *payloads)
+    os.truncate(segments.path(1), HEADER.size + 2 * PAYLOAD_HEAD + len(b"firstsec"))
+    assert read(segments, 1, *payloads) == [b"first", None]
     with pytest.raises(StoreError, match=r"log-0000000002 is missing, and messages need it\.$"):
-        read(segments, 2, (0, 1))
+        read(segments, 2, b"first")
+
+
+def test_a_sector_that_cannot_be_read_damages_only_what_is_in_it(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = [b"first", b"second", b"third"]
+    make(segments, 1, *payloads)
+    bad = HEADER.size + 2 * PAYLOAD_HEAD + len(b"first") + 1
+    pread = os.pread
+
+    def read_sectors(descriptor: int, length: int, offset: int) -> bytes:
+        if offset <= bad < offset + length:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(descriptor, length, offset)
+
+    monkeypatch.setattr(os, "pread", read_sectors)
+    assert read(segments, 1, *payloads) == [b"first", None, b"third"]
 
 
 @pytest.mark.interpreted
@@ -122,6 +177,8 @@ def test_closing_and_opening_leave_no_spare_one(segments: Segments, tmp_path: Pa
     segments.free(5)
     assert len(list(tmp_path.iterdir())) == 5
     segments.find(0)
+    assert len(list(tmp_path.iterdir())) == 5, "a look changes nothing"
+    segments.remove_leftovers()
     assert len(list(tmp_path.iterdir())) == 4
     segments.free(4)
     segments.close()
@@ -130,20 +187,20 @@ def test_closing_and_opening_leave_no_spare_one(segments: Segments, tmp_path: Pa
 
 def test_a_freed_segment_is_not_read_again(segments: Segments) -> None:
     make(segments, 1, b"content")
-    assert read(segments, 1, (0, 7)) == [b"content"]
+    assert read(segments, 1, b"content") == [b"content"]
     segments.free(1)
     with pytest.raises(StoreError, match="missing"):
-        read(segments, 1, (0, 7))
+        read(segments, 1, b"content")
     assert (segments.total, segments.last, segments.size(1)) == (0, 0, 0)
 
 
 def test_a_segment_is_cut_at_its_end_and_never_made_longer(segments: Segments) -> None:
     make(segments, 1, b"content")
-    end = HEADER.size + 7
+    end = HEADER.size + PAYLOAD_HEAD + 7
     for _ in range(2):
         segments.cut(1, end)
         assert segments.path(1).stat().st_size == segments.size(1) == segments.total == end
-        assert read(segments, 1, (0, 7)) == [b"content"]
+        assert read(segments, 1, b"content") == [b"content"]
     segments.cut(1, 1000)
     assert segments.path(1).stat().st_size == end
     segments.cut(9, 1000)  # which is not there
@@ -154,7 +211,7 @@ def test_a_segment_that_cannot_be_made_leaves_no_file(
     segments: Segments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patched:
         patched.setattr(os, name, fail)
@@ -190,7 +247,7 @@ def test_a_header_with_any_byte_changed_is_refused_unless_all_before_is_applied(
         file.seek(at)
         file.write(bytes([byte ^ 1]))
     for applied in (0, 2, 3):
-        with pytest.raises(StoreError, match="log-0000000003 is damaged, or was written by a newer Peeklock"):
+        with pytest.raises(StoreError, match="log-0000000003 is damaged, or was written by another version"):
             Segments(tmp_path).find(applied)
     again = Segments(tmp_path)
     assert list(again.find(4)) == [4]
@@ -213,7 +270,7 @@ def test_only_so_many_files_are_kept_open(segments: Segments, monkeypatch: pytes
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         for number in range(1, 11):
-            assert read(segments, number, (0, len(str(number)))) == [b"%d" % number]
+            assert read(segments, number, b"%d" % number) == [b"%d" % number]
     assert len(os.listdir("/proc/self/fd")) == before + 3
     segments.close()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -11,7 +11,10 @@ from typing import Final
 
 from ..base import StoreError, StoreFull
 
-_NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+WHAT_TO_DO: Final = "Nothing was changed. Restore a backup, or see what `peeklock store repair` can save."
+"""What follows from damage that a start finds."""
+
+NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _PROBE_BYTES: Final = 16384
 
 
@@ -29,7 +32,7 @@ def store_error(error: Exception, file: Path) -> StoreError:
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         return StoreError(f"{file} could not be used: {error} ({name}).")
     if isinstance(error, OSError):
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return StoreFull(f"There is no room left for {file}.")
         return StoreError(f"{file} could not be used: {error.strerror}.")
     return StoreError(f"{file} could not be used: {type(error).__name__}: {error}.")
@@ -42,4 +45,4 @@ def _is_full(file: Path) -> bool:
         with tempfile.TemporaryFile(dir=file.parent) as probe:
             return os.pwrite(probe.fileno(), bytes(_PROBE_BYTES), length) < _PROBE_BYTES
     except OSError as error:
-        return error.errno in _NO_ROOM
+        return error.errno in NO_ROOM

@@ -16,8 +16,8 @@ class FolderLock:
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+            # Over what is there: a full disk has no room for a block that was given back.
+            os.pwrite(descriptor, b"%-15d\n" % os.getpid(), 0)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).strip()
             os.close(descriptor)

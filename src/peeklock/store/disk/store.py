@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..base import (
+    DAMAGED,
     Changes,
     Committed,
     Counters,
+    Damage,
     MessagesRead,
     Position,
     Range,
@@ -32,6 +34,7 @@ from ..base import (
     SessionStateRead,
     StoredEntity,
     StoreError,
+    StoreFull,
     TimedRead,
 )
 from .commits.batch import Batch
@@ -40,14 +43,19 @@ from .commits.known import Known
 from .commits.record import parameters_of, to_bytes
 from .failures import store_error
 from .folder import FolderLock, make_folder, sync_folder
-from .index.connections import Synchronous, connect_writer
+from .index.connections import connect_writer
 from .index.index import Index
+from .index.inspection import inspect
 from .index.reader import Reader
-from .index.schema import migrate
+from .index.schema import create
 from .index.tidying import Tidying
-from .index.writer import Writer
+from .index.writer import SegmentEnd, Writer
+from .log.records import PAYLOAD_HEAD
+from .log.replay import Replay, remove_torn
 from .log.segments import Place, Segments
-from .log.writer import Log, replay
+from .log.synced import Synced
+from .log.writer import Log
+from .reserve import Reserve
 
 _JOINED_ROWS = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
@@ -67,13 +75,15 @@ class DiskStore:
         self,
         folder: Path,
         call: Callable[[Callable[[], None]], object],
-        *,
-        synchronous: Synchronous = "full",
+        on_damage: Callable[[Damage], None] | None = None,
     ) -> None:
         self._folder = folder
         self._file = folder / "peeklock.db"
         self._call = call
-        self._synchronous: Synchronous = synchronous
+        self._on_damage = on_damage
+        """Told of each damaged message that a read met, before that read is answered."""
+        self._damaged: set[tuple[int, int]] = set()
+        """Entity and number of those that were told."""
         self._commits: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         """For the thread of the index."""
@@ -81,7 +91,9 @@ class DiskStore:
         """Callbacks with what they are told, in order; the caller's thread takes them."""
         self._threads: list[Thread] = []
         self._held = ExitStack()
+        self._reserve = Reserve(folder)
         self._segments = Segments(folder)
+        self._synced = Synced(folder)
         self._reader = Reader(self._file, self._segments)
         self._catch_up: Callable[[], None] = _nothing
         """Have the index know all that was committed, before it is asked."""
@@ -93,25 +105,19 @@ class DiskStore:
         with ExitStack() as held:
             try:
                 held.callback(FolderLock(self._folder).release)
-                connection = connect_writer(self._file, self._synchronous)
-                held.callback(connection.close)
-                migrate(connection)
-                sync_folder(self._folder)
-                writer = Writer(connection, self._file, self._synchronous)
-                held.callback(writer.close)
-                held.callback(self._segments.close)
-                place = _replay(writer, self._segments)
-                entities = _load_entities(connection)
-                (self._highest_body_key,) = connection.execute("SELECT coalesce(max(key), 0) FROM body").fetchone()
-                self._reader.open()
-                held.callback(self._reader.close)
+                try:
+                    opened = self._open(held)
+                except StoreFull:
+                    if not self._reserve.release():
+                        raise
+                    opened = self._open(held)
             except (sqlite3.Error, OSError) as error:
                 raise store_error(error, self._file) from error
             self._held = held.pop_all()
+        log, writer, entities = opened
+        self._reserve.hold()
         known = Known(entities, self._are_taken)
-        log = Log(self._segments, sync=self._synchronous == "full")
-        log.go_on(place)
-        index = Index(writer, self._segments, place, self._synchronous)
+        index = Index(writer, log.place, self._reserve)
         tidying = Tidying(writer, self._segments, lambda moves: self._commits.put((moves, moved)))
 
         def moved(error: StoreError | None) -> None:
@@ -135,6 +141,39 @@ class DiskStore:
 
     def highest_body_key(self) -> int:
         return self._highest_body_key
+
+    def _open(self, held: ExitStack) -> tuple[Log, Writer, list[StoredEntity]]:
+        """Look at everything before anything is changed: a start that is refused leaves the folder as it was."""
+        try:
+            inspected = inspect(self._file)
+            replay = Replay(self._segments, inspected.applied, self._synced.read())
+            examined = replay.examine()
+            for end in inspected.ends:
+                self._segments.check_record(*end)
+            self._segments.remove_leftovers()
+            replay.mend(examined, self._folder)
+            with ExitStack() as opened:
+                opened.callback(self._synced.close)
+                opened.callback(self._segments.close)
+                self._synced.open()
+                self._synced.write(examined.end.commit)
+                connection = connect_writer(self._file)
+                opened.callback(connection.close)
+                create(connection)
+                sync_folder(self._folder)
+                writer = Writer(connection, self._file)
+                opened.callback(writer.close)
+                _apply(replay, writer, examined.end)
+                entities = _load_entities(connection)
+                (self._highest_body_key,) = connection.execute("SELECT coalesce(max(key), 0) FROM body").fetchone()
+                self._reader.open()
+                opened.callback(self._reader.close)
+                log = Log(self._segments, self._synced, self._reserve)
+                log.go_on(examined.end, examined.last)
+                held.push(opened.pop_all())
+            return log, writer, entities
+        except (sqlite3.Error, OSError) as error:
+            raise store_error(error, self._file) from error
 
     def commit(self, changes: Changes, done: Committed) -> None:
         if not self._is_open:
@@ -200,11 +239,29 @@ class DiskStore:
         def answer() -> None:
             try:
                 self._catch_up()
-                self._answer(partial(done, question()))
+                found = question()
+                self._report_damage()
+                self._answer(partial(done, found))
             except Exception as error:
                 self._answer(partial(done, store_error(error, self._file)))
 
         self._questions.put(answer)
+
+    def _report_damage(self) -> None:
+        """Messages that a read could not give out: from now on they are known as damaged, also after a restart."""
+        found, self._reader.damaged = self._reader.damaged, []
+        changes = Changes()
+        for entity, message, where in found:
+            number, before = message.sequence_number, message.state
+            if (entity, number) not in self._damaged:
+                self._damaged.add((entity, number))
+                message.state = DAMAGED
+                changes.updates.append((entity, message, before))
+                damage = Damage(entity, number, before, message.session_id, where)
+                if self._on_damage is not None:
+                    self._answer(partial(self._on_damage, damage))
+        if changes:
+            self._commits.put((Batch(changes), lambda error: None))
 
     def _are_taken(self, keys: list[int]) -> bool:
         """Asked by the thread of the log, which waits for the answer."""
@@ -272,6 +329,7 @@ class DiskStore:
             index.room.wait()
             self._write_group(log, index, known, group)
         log.close()
+        remove_torn(self._folder)
         self._questions.put(None)
 
     def _write_group(self, log: Log, index: Index, known: Known, group: list[_Waiting]) -> None:
@@ -297,9 +355,10 @@ class DiskStore:
             raise type(index.failure)(str(index.failure))
         entries: list[tuple[Entry, Place]] = []
         try:
-            log.begin(sum(batch.size for batch in batches), len(batches), grows=grows)
+            log.begin(sum([batch.size + PAYLOAD_HEAD * batch.rows for batch in batches]), len(batches), grows=grows)
             for batch in batches:
                 entry, payloads = Entry.of(batch, *log.payloads_at())
+                entry.record_at = log.place.offset
                 known.check(batch, entry, is_alone=len(batches) == 1)
                 end = to_bytes(entry)
                 entry.size = len(end)
@@ -318,19 +377,19 @@ def _nothing() -> None:
     """Asked to wake who waits for questions, and might wait too long."""
 
 
-def _replay(writer: Writer, segments: Segments) -> Place:
-    """Apply what the log has and the index has not; where the log ends."""
-    place = applied = writer.applied()
-    waiting = []
-    for place, end in replay(segments, applied):
-        waiting.append(parameters_of(end))
+def _apply(replay: Replay, writer: Writer, through: Place) -> None:
+    """Apply what the log has and the index has not."""
+    waiting: list[dict[str, Any]] = []
+    ends: dict[int, SegmentEnd] = {}
+    for record in replay.records():
+        place = record.place
+        waiting.append(parameters_of(record.end))
+        ends[place.segment] = SegmentEnd(place.segment, record.start, place.offset, place.commit)
         if len(waiting) == _REPLAYED_RECORDS:
-            writer.apply(waiting, place)
-            waiting = []
-    if waiting:
-        writer.apply(waiting, place)
-    segments.cut(place.segment, place.offset)
-    return place
+            writer.apply(waiting, place, ends.values())
+            waiting, ends = [], {}
+    if waiting or writer.applied() != through:
+        writer.apply(waiting, through, ends.values())
 
 
 def _checked(batch: Batch | StoreError) -> Batch:
@@ -362,7 +421,7 @@ def _popped(pending: deque[_Waiting | None], waiting: _Waiting) -> _Waiting:
 
 def _load_entities(connection: sqlite3.Connection) -> list[StoredEntity]:
     rows = connection.execute(
-        "SELECT id, path, kind, definition, last_sequence_number, active, deferred, scheduled, size_in_bytes "
+        "SELECT id, path, kind, definition, last_sequence_number, active, deferred, scheduled, size_in_bytes, damaged "
         "FROM entity ORDER BY id"
     )
     return [

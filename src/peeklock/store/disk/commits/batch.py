@@ -177,8 +177,8 @@ def _is_plain(message: StoredMessage) -> bool:
     )
 
 
-def counter_row(of: Counters) -> tuple[int, int, int, int, int]:
-    return (of.last_sequence_number, of.active, of.deferred, of.scheduled, of.size_in_bytes)
+def counter_row(of: Counters) -> tuple[int, int, int, int, int, int]:
+    return (of.last_sequence_number, of.active, of.deferred, of.scheduled, of.size_in_bytes, of.damaged)
 
 
 def _changed(message: StoredMessage) -> Changed:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ...base import Counters
 from ..keys import LENGTH_BITS, NUMBER_BITS
+from ..log.records import PAYLOAD_HEAD, payload_head, payload_seed
 from ..turns import in_turns
 from .batch import Batch, Changed, Kind, counter_row
 
@@ -81,11 +82,13 @@ class Entry:
         """In the log."""
         self.size = 0
         """Of its bytes in the log."""
+        self.record_at = 0
+        """Where its record begins in its segment."""
         self.stands_alone = False
 
     @classmethod
     def of(cls, batch: Batch, segment: int, offset: int) -> tuple[Entry, list[bytes]]:
-        """The entry, and the payloads that are to be in that segment one after the other from that offset on."""
+        """The entry, and the payloads, each after its head, as they are to be in that segment from that offset on."""
         entry = cls()
         entry.entities, entry.dropped = batch.entities, batch.dropped
         entry.updates, entry.removals, entry.freed = batch.updates, batch.removals, batch.freed
@@ -99,20 +102,27 @@ class Entry:
         return entry, payloads
 
     def _place_appends(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
+        seed = payload_seed(segment)
         for key, kind, of_run in sorted(batch.appends, key=_first_key):
             places: list[int] = []
             for payload in of_run:
                 length = len(payload)
+                offset += PAYLOAD_HEAD
                 places.append(offset << LENGTH_BITS | length)
+                payloads.append(payload_head(payload, seed, offset))
+                payloads.append(payload)
                 offset += length
-            payloads += of_run
             self.appends.append((key, kind, segment, places))
         return offset
 
     def _place_others(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
+        seed = payload_seed(segment)
+
         def place(payload: bytes) -> int:
             nonlocal offset
+            offset += PAYLOAD_HEAD
             placed = offset << LENGTH_BITS | len(payload)
+            payloads.append(payload_head(payload, seed, offset))
             payloads.append(payload)
             offset += len(payload)
             return placed

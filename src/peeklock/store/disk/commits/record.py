@@ -20,7 +20,7 @@ _LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes
 _LONG_NUMBERS: Final = re.compile("[0-9]{19,}")
 _NUMBERS: Final = ("first_key", "last_key")
 
-_WIDTHS: Final = {"appends": 4, "runs": 2, "deltas": 6, "extents": 4}
+_WIDTHS: Final = {"appends": 4, "runs": 2, "deltas": 7, "extents": 4}
 """How many numbers each row of these has. Of appends: first key, enqueued at, segment, how many."""
 _PACKED: Final = b"\0"
 """Begins a section of numbers; JSON never does."""
@@ -124,8 +124,6 @@ def _put_places(parameters: dict[str, Any]) -> None:
     runs = parameters["appends"]
     if not isinstance(runs, list):
         runs = json.loads(runs)
-        if isinstance(runs[0][-1], list):
-            return  # the first logs had them there
     places = parameters["bytes"]
     at = len(places) - 8 * sum(run[-1] for run in runs)
     parameters["bytes"] = places[:at]

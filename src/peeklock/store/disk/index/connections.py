@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from typing import Literal
 
 from ...base import StoreError
 from .schema import PAGE_SIZE, check
-
-Synchronous = Literal["full", "normal", "off"]
-"""When a commit is told: after its sync; after its write, with a sync before the index has it; or with none at all."""
 
 _OLDEST_SQLITE = (3, 37, 0)  # STRICT tables
 _BUSY_SECONDS = 5  # someone looks into the file with another tool
@@ -20,7 +16,7 @@ _CHECKPOINT_PAGES = 16 * 1024 * 1024 // PAGE_SIZE
 _WAL_KEPT_BYTES = 64 * 1024 * 1024  # after a burst the log shrinks to this
 
 
-def connect_writer(file: Path, synchronous: Synchronous) -> sqlite3.Connection:
+def connect_writer(file: Path) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"SQLite 3.37 or newer is needed; this Python has {sqlite3.sqlite_version}.")
     connection = _connect(file, "rwc")
@@ -31,7 +27,7 @@ def connect_writer(file: Path, synchronous: Synchronous) -> sqlite3.Connection:
         if mode != "wal":
             raise StoreError(f"The file system of {file} does not allow SQLite's write-ahead log.")
         # What SQLite has not synced is in the log; it syncs before it drops its own.
-        connection.execute(f"PRAGMA synchronous = {'OFF' if synchronous == 'off' else 'NORMAL'}")
+        connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA cache_size = -{_WRITER_CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")

@@ -13,13 +13,13 @@ from threading import Event
 from time import monotonic
 from typing import Final
 
-from ...base import StoreError
+from ...base import StoreError, StoreFull
 from ..commits.entry import Entry
 from ..failures import store_error
-from ..log.segments import Place, Segments
+from ..log.segments import Place
+from ..reserve import Reserve
 from ..turns import clear
-from .connections import Synchronous
-from .writer import Writer
+from .writer import SegmentEnd, Writer
 
 _MANY_ROWS: Final = 100_000
 _MANY_BYTES: Final = 128 * 1024 * 1024
@@ -42,7 +42,7 @@ _RETRY: Final = 1.0
 class Index:
     """One thread uses it; another gives it entries by `take`, and asks for `failure` and `room`."""
 
-    def __init__(self, writer: Writer, segments: Segments, applied: Place, synchronous: Synchronous) -> None:
+    def __init__(self, writer: Writer, applied: Place, reserve: Reserve) -> None:
         self.applied = applied
         """How far the log is applied."""
         self.failure: StoreError | None = None
@@ -51,8 +51,7 @@ class Index:
         """There are not too many that wait."""
         self.room.set()
         self._writer = writer
-        self._segments = segments
-        self._synchronous: Synchronous = synchronous
+        self._reserve = reserve
         self._given: deque[tuple[Entry, Place]] = deque()
         self._given_rows = 0
         self._given_bytes = 0
@@ -105,7 +104,12 @@ class Index:
                 self.applied = self._writer.applied()
                 self._waiting = [each for each in self._waiting if each[1].commit > self.applied.commit]
             if self._waiting:
-                self._apply()
+                try:
+                    self._apply()
+                except StoreFull:
+                    if not self._reserve.release():
+                        raise
+                    self._apply()
         except Exception as error:
             self.failure = store_error(error, self._writer.file)
             self._since = monotonic()
@@ -117,12 +121,16 @@ class Index:
 
     def _apply(self) -> None:
         through = self._waiting[-1][1]
-        if self._synchronous == "normal":
-            self._segments.sync(through.segment)
         entries = (
             Entry.join(group) if len(group) > 1 else group[0] for group in _groups(entry for entry, _ in self._waiting)
         )
-        self._writer.apply((parameters for entry in entries for parameters in entry.pieces(_PIECE_ROWS)), through)
+        ends = {
+            place.segment: SegmentEnd(place.segment, entry.record_at, place.offset, place.commit)
+            for entry, place in self._waiting
+        }
+        self._writer.apply(
+            (parameters for entry in entries for parameters in entry.pieces(_PIECE_ROWS)), through, ends.values()
+        )
         self.applied = through
 
 

@@ -2,15 +2,14 @@
 
 As for the writer, every return from SQLite to Python may wait for a busy event loop, and a cursor returns
 once a row. So a chunk of messages comes as one row: each column's values joined by commas, and JSON only for what few
-messages have. Payloads come as their segments and places in the log; for those of older stores, which have no segment,
-the place is how long they are.
+messages have. Payloads come as their segments and places in the log. Messages known to be damaged are left out.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...base import ACTIVE, SCHEDULED
+from ...base import ACTIVE, DAMAGED, SCHEDULED
 from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 
 CHUNK_ROWS = 512
@@ -18,6 +17,8 @@ CHUNK_ROWS = 512
 
 _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
 """The messages of a dropped entity are deleted later."""
+
+_IS_SOUND = f"state <> {DAMAGED}"
 
 _IS_RICH = " OR ".join(
     f"{column} IS NOT {default}"
@@ -32,8 +33,7 @@ _IS_RICH = " OR ".join(
     }.items()
 )
 
-_LENGTH = f"iif(segment IS NULL, length(payload), place & {LENGTH_MASK})"
-_BODY_LENGTH = f"(SELECT {_LENGTH.replace('payload', 'data')} FROM body WHERE body.key = message.body)"
+_BODY_LENGTH = f"(SELECT place & {LENGTH_MASK} FROM body WHERE body.key = message.body)"
 
 
 def _joined(blobs: str) -> str:
@@ -47,10 +47,10 @@ def _make_query(place: str, index: str, condition: str) -> str:
             count(*),
             group_concat(key & {MAX_NUMBER}),
             group_concat(enqueued_at),
-            min(coalesce(segment, 0)),
-            max(coalesce(segment, 0)),
-            group_concat(coalesce(segment, 0)),
-            group_concat(coalesce(place, length(payload))),
+            min(segment),
+            max(segment),
+            group_concat(segment),
+            group_concat(place),
             json_group_array(json_array(
                 key & {MAX_NUMBER}, state, expires_at, delivery_count, session_id, due_at,
                 iif(annex IS NULL, NULL, hex(annex)), message.body, {_BODY_LENGTH}
@@ -68,16 +68,18 @@ def _range_query(condition: str, index: str) -> str:
     return _make_query("key", index, f"key > :after AND key <= :through AND {condition}")
 
 
-BY_NUMBER = _range_query("true", "NOT INDEXED")
+BY_NUMBER = _range_query(_IS_SOUND, "NOT INDEXED")
 ACTIVE_BY_NUMBER = _range_query("state = 0", "NOT INDEXED")
 BY_STATE = _range_query("state = :state AND state <> 0", "INDEXED BY message_state")
 
 _OF_ENTITY = f"key >> {NUMBER_BITS} = :entity"
 _OF_SESSION = f"{_OF_ENTITY} AND session_id = :session_id"
-BY_SESSION = _range_query(_OF_SESSION, "INDEXED BY message_session")
+BY_SESSION = _range_query(f"{_OF_SESSION} AND {_IS_SOUND}", "INDEXED BY message_session")
 BY_SESSION_AND_STATE = _range_query(f"{_OF_SESSION} AND state = :state", "INDEXED BY message_session")
 
-BY_KEYS = _make_query("key", "NOT INDEXED", "key IN (SELECT value FROM json_each(:keys) WHERE value > :after)")
+BY_KEYS = _make_query(
+    "key", "NOT INDEXED", f"key IN (SELECT value FROM json_each(:keys) WHERE value > :after) AND {_IS_SOUND}"
+)
 
 
 class TimedQuery(NamedTuple):
@@ -143,17 +145,10 @@ ARE_TAKEN = f"""
 """
 """Not by what a dropped entity left: if its id comes again, the messages of the new one have these numbers too."""
 
-INLINE = f"""
-    SELECT {_joined("payload")}
-    FROM (SELECT payload FROM message WHERE key IN (SELECT value FROM json_each(:keys)) ORDER BY key)
-"""
-"""Payloads of older stores."""
-
 BODIES = """
-    SELECT group_concat(key), group_concat(coalesce(segment, 0)), group_concat(coalesce(place, length(data)))
+    SELECT group_concat(key), group_concat(segment), group_concat(place)
     FROM (SELECT * FROM body WHERE key IN (SELECT value FROM json_each(:keys)) ORDER BY key)
 """
-INLINE_BODIES = INLINE.replace("payload", "data").replace("message", "body")
 SEEN = f"""
     SELECT group_concat(key & {MAX_NUMBER}), group_concat(length(seen)), {_joined("seen")}
     FROM (

@@ -1,6 +1,7 @@
-"""The reading side of a SQLite store: messages, sessions and what was seen, each answer from one snapshot.
+"""The reading side of the index: messages, sessions and what was seen, each answer from one snapshot.
 
-It asks the questions of `sqlite_queries` and takes their answers apart.
+It asks the questions of `queries` and takes their answers apart. A message whose bytes are damaged is left out of the
+answer, which goes on with the next, and is noted.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Reader:
         self._connection: sqlite3.Connection | None = None
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
         """What was read and is still in use, so that the readers of several entities have it in memory once."""
+        self.damaged: list[tuple[int, StoredMessage, str]] = []
+        """Entity, message without its payload, and where the log should have that; for the owner to take."""
 
     def open(self) -> None:
         """Beforehand, though reading would do it: what cannot be read is told at the start."""
@@ -182,92 +185,88 @@ class Reader:
             room = min(max_bytes - size, _CHUNK_BYTES)
             place = {"entity": entity, "rows": rows, "offset": offset}
             chosen = connection.execute(query, parameters | place).fetchone()
-            messages, chunk_size = self._fetch(connection, entity, chosen, room)
+            messages, looked_at, last = self._fetch(connection, entity, chosen, room)
             found += messages
-            size += chunk_size
-            if len(messages) == chosen[0] < rows:
+            size += sum([message.size for message in messages])
+            if looked_at == chosen[0] < rows:
                 break  # there are no more
             if "after" in parameters:
-                parameters = parameters | {"after": first_key(entity) + found[-1].sequence_number}
+                parameters = parameters | {"after": first_key(entity) + last}
             else:
-                offset = len(found)
-            most = min(
-                2 * len(messages) + 1, queries.CHUNK_ROWS
-            )  # those that are long are not looked at again and again
+                offset += looked_at
+            # Those that are long are not looked at again and again.
+            most = min(2 * looked_at + 1, queries.CHUNK_ROWS)
         return found
 
     def _fetch(
         self, connection: sqlite3.Connection, entity: int, chosen: Any, room: int
-    ) -> tuple[list[StoredMessage], int]:
-        """Of the messages that were chosen those up to the one that reaches the room, and how long they are."""
+    ) -> tuple[list[StoredMessage], int, int]:
+        """Of the messages that were chosen those up to the one that reaches the room: the sound ones, how many were
+        looked at, and the number of the last of these."""
         count, joined_numbers, times, lowest, highest, joined_segments, joined_places, joined_rich = chosen
         if not count:
-            return [], 0
+            return [], 0, 0
         rich = {row[0]: row for row in json.loads(joined_rich)} if joined_rich != "[]" else {}
         numbers = _numbers(joined_numbers)
         places = _numbers(joined_places)
-        fitting, size = _fitting(numbers, places, rich, room)
+        fitting = _fitting(numbers, places, rich, room)
         numbers, places = numbers[:fitting], places[:fitting]
-        if lowest == highest != 0:
-            contents = self._segments.read(lowest, places)
-        else:
-            keys = [first_key(entity) + number for number in numbers]
-            segments = _numbers(joined_segments)[:fitting]
-            contents = self._contents(connection, queries.INLINE, keys, segments, places)
+        segments = [lowest] if lowest == highest else _numbers(joined_segments)[:fitting]
+        contents = self._segments.read(lowest, places) if lowest == highest else self._contents(segments, places)
         messages = [
-            StoredMessage(number, content, enqueued_at)
+            StoredMessage(number, content or b"", enqueued_at)
             for number, content, enqueued_at in zip(numbers, contents, _numbers(times), strict=False)
         ]
+        broken = {at for at, content in enumerate(contents) if content is None} if None in contents else set()
         if rich:
-            self._enrich(connection, messages, rich)
-        return messages, size
+            broken |= self._enrich(connection, messages, rich)
+        if broken:
+            for at in sorted(broken):
+                where = self._segments.describe(segments[at] if len(segments) > 1 else lowest, places[at])
+                self.damaged.append((entity, messages[at], where))
+            messages = [message for at, message in enumerate(messages) if at not in broken]
+        return messages, fitting, numbers[-1]
 
-    def _enrich(self, connection: sqlite3.Connection, messages: list[StoredMessage], rich: dict[int, Any]) -> None:
+    def _enrich(self, connection: sqlite3.Connection, messages: list[StoredMessage], rich: dict[int, Any]) -> set[int]:
+        """Give them what few have; which of them have a damaged body."""
         wanted = {row[7] for message in messages if (row := rich.get(message.sequence_number)) and row[7] is not None}
         bodies = self._fetch_bodies(connection, wanted) if wanted else {}
-        for message in messages:
+        broken: set[int] = set()
+        for at, message in enumerate(messages):
             row = rich.get(message.sequence_number)
             if row is not None:
                 _, message.state, message.expires_at, message.delivery_count, message.session_id, *rest = row
                 message.due_at, annex, body, _ = rest
                 message.annex = None if annex is None else bytes.fromhex(annex)
-                message.body = None if body is None else bodies[body]
+                if body is not None:
+                    message.body = bodies[body]
+                    if message.body is None:
+                        broken.add(at)
+        return broken
 
-    def _contents(
-        self, connection: sqlite3.Connection, inline: str, keys: list[int], segments: list[int], places: list[int]
-    ) -> list[bytes]:
-        """The bytes of these keys, which are at these places; or are asked for, where there is no segment."""
-        lengths = {key: place for key, place, segment in zip(keys, places, segments, strict=True) if not segment}
-        kept: dict[int, bytes] = {}
-        if lengths:
-            asked = sorted(lengths)
-            (joined,) = connection.execute(inline, {"keys": json.dumps(asked)}).fetchone()
-            begin = 0
-            for key in asked:
-                kept[key] = joined[begin : begin + lengths[key]]
-                begin += lengths[key]
-        found: list[bytes] = []
+    def _contents(self, segments: list[int], places: list[int]) -> list[bytes | None]:
+        found: list[bytes | None] = []
         at = 0
         while at < len(segments):
             segment, first = segments[at], at
             while at < len(segments) and segments[at] == segment:
                 at += 1
-            if segment:
-                found += self._segments.read(segment, places[first:at])
-            else:
-                found += [kept[key] for key in keys[first:at]]
+            found += self._segments.read(segment, places[first:at])
         return found
 
-    def _fetch_bodies(self, connection: sqlite3.Connection, wanted: set[int]) -> dict[int, Body]:
-        found = {key: body for key in wanted if (body := self._bodies.get(key)) is not None}
+    def _fetch_bodies(self, connection: sqlite3.Connection, wanted: set[int]) -> dict[int, Body | None]:
+        """None for one that is damaged."""
+        found: dict[int, Body | None] = {key: body for key in wanted if (body := self._bodies.get(key)) is not None}
         missing = wanted - found.keys()
         if missing:
             asked = {"keys": json.dumps(sorted(missing))}
             joined_keys, joined_segments, joined_places = connection.execute(queries.BODIES, asked).fetchone()
             keys, segments, places = _numbers(joined_keys), _numbers(joined_segments), _numbers(joined_places)
-            contents = self._contents(connection, queries.INLINE_BODIES, keys, segments, places)
-            for key, content in zip(keys, contents, strict=True):
-                found[key] = self._bodies[key] = Body(key, content)
+            for key, content in zip(keys, self._contents(segments, places), strict=True):
+                body = None if content is None else Body(key, content)
+                found[key] = body
+                if body is not None:
+                    self._bodies[key] = body
             if lost := missing - found.keys():
                 raise StoreError(f"{self._file} is damaged: it has a message, but not its body {min(lost)}.")
         return found
@@ -286,8 +285,8 @@ def _numbers(joined: str | None) -> list[int]:
     return numbers
 
 
-def _fitting(numbers: list[int], places: list[int], rich: dict[int, Any], room: int) -> tuple[int, int]:
-    """How many from the first on, up to the one that reaches the room, and how long they are."""
+def _fitting(numbers: list[int], places: list[int], rich: dict[int, Any], room: int) -> int:
+    """How many from the first on, up to the one that reaches the room."""
     total = count = 0
     for place in places:
         total += place & LENGTH_MASK
@@ -296,7 +295,7 @@ def _fitting(numbers: list[int], places: list[int], rich: dict[int, Any], room: 
         count += 1
         if total >= room:
             break
-    return count, total
+    return count
 
 
 def _parts(lengths: str | None, joined: bytes | None) -> Iterator[bytes]:

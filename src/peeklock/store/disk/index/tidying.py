@@ -41,6 +41,9 @@ class Tidying:
         self._unexamined: list[int] = []
         self._emptied: int | None = None
         self._is_moving = False
+        self._damaged_messages: set[int] = set()
+        self._damaged_bodies: set[int] = set()
+        """Keys of what could not be moved."""
 
     @property
     def has_work(self) -> bool:
@@ -73,8 +76,8 @@ class Tidying:
             log.warning("the log could not be tidied: %s", error)
 
     def free_all(self, applied: Place) -> None:
-        """At the end, when nothing is written any more."""
-        self._free(set(self._segments.before(applied.segment + 1)))
+        """At the end, when nothing is written any more. The last one stays, to be written on at the next start."""
+        self._free(set(self._segments.before(applied.segment)))
 
     def empty_some(self) -> None:
         """Move some of what is needed out of a segment that is mostly not."""
@@ -90,20 +93,29 @@ class Tidying:
             self._unexamined, self._emptied = [], None
 
     def _move(self, segment: int) -> None:
+        """What is damaged stays where it is, and the segment with it: its checksum must not be made to fit."""
         batch = Batch(Changes())
-        messages, bodies = self._writer.needed(segment, _MOVED_ROWS)
+        messages, bodies = self._writer.needed(segment, _MOVED_ROWS, self._damaged_messages, self._damaged_bodies)
         for key, place in messages:
             if batch.size < _MOVED_BYTES:
                 (content,) = self._segments.read(segment, [place])
-                batch.move(key, content, segment)
+                if content is None:
+                    self._damaged_messages.add(key)
+                    log.error("a message is damaged and stays in %s", self._segments.describe(segment, place))
+                else:
+                    batch.move(key, content, segment)
         for key, place in bodies:
             if batch.size < _MOVED_BYTES:
                 (content,) = self._segments.read(segment, [place])
-                batch.move_body(key, content, segment)
-        if messages or bodies:
+                if content is None:
+                    self._damaged_bodies.add(key)
+                    log.error("messages are damaged and stay in %s", self._segments.describe(segment, place))
+                else:
+                    batch.move_body(key, content, segment)
+        if batch.size or batch.rows:
             self._is_moving = True
             self._commit(batch)
-        else:
+        elif not messages and not bodies:
             self._emptied = None
 
     def _free(self, candidates: set[int]) -> None:

@@ -15,14 +15,14 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...base import StoreError, StoreFull
+from ...base import DAMAGED, StoreError, StoreFull
 from ..commits.entry import SECTIONS
 from ..failures import store_error
 from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 from ..log.segments import Place
-from .connections import Synchronous, connect_writer
+from .connections import connect_writer
 
 _PURGE_ROWS = 1000
 """Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""
@@ -36,7 +36,7 @@ def _fields(*names: str) -> str:
 _CHANGED = ("state", "delivery_count", "enqueued_at", "expires_at", "due_at")
 _SESSION_PLACE = ("session_at", "session_length")
 _ANNEX_PLACE = ("annex_at", "annex_length")
-_COUNTERS = ("last_sequence_number", "active", "deferred", "scheduled", "size_in_bytes")
+_COUNTERS = ("last_sequence_number", "active", "deferred", "scheduled", "size_in_bytes", "damaged")
 _SET_CHANGED = ", ".join(f"{name} = row.{name}" for name in _CHANGED)
 _ADD_COUNTERS = ", ".join(f"{name} = entity.{name} + row.{name}" for name in _COUNTERS[1:])
 _ANNEX = "substr(NEW.bytes, annex_at, annex_length)"
@@ -65,8 +65,8 @@ _STEPS = {
         SET path = excluded.path, kind = excluded.kind, definition = excluded.definition;
     """,
     "appends": f"""
-        INSERT INTO message (key, payload, segment, place, {", ".join(_CHANGED)}, session_id, annex)
-        SELECT first_key + each.key, x'', segment, CAST(each.value AS INTEGER), {_CHANGED_LATER}, session_id, annex
+        INSERT INTO message (key, segment, place, {", ".join(_CHANGED)}, session_id, annex)
+        SELECT first_key + each.key, segment, CAST(each.value AS INTEGER), {_CHANGED_LATER}, session_id, annex
         FROM (SELECT first_key, segment, {_OF_RUN}, places
               FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.appends))
@@ -74,14 +74,14 @@ _STEPS = {
         CROSS JOIN json_each(places) AS each;
     """,
     "bodies": f"""
-        INSERT INTO body (key, data, segment, place)
-        SELECT key, x'', segment, place
+        INSERT INTO body (key, segment, place)
+        SELECT key, segment, place
         FROM (SELECT {_fields("key", "segment", "place")} FROM json_each(NEW.bodies)) WHERE true
         ON CONFLICT (key) DO NOTHING;
     """,
     "copies": f"""
-        INSERT INTO message (key, payload, segment, place, body, {", ".join(_CHANGED)}, session_id, annex)
-        SELECT key, x'', segment, place, body, {", ".join(_CHANGED)}, session_id, annex
+        INSERT INTO message (key, segment, place, body, {", ".join(_CHANGED)}, session_id, annex)
+        SELECT key, segment, place, body, {", ".join(_CHANGED)}, session_id, annex
         FROM (SELECT {_fields("key", "place", "body")}, segment, {", ".join(_CHANGED)}, session_id, annex
               FROM (SELECT {_OF_RUN}, segment, copies
                     FROM (SELECT {_fields(*_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "copies")}
@@ -96,8 +96,8 @@ _STEPS = {
     """,
     # An upsert of what is there: for an UPDATE FROM, SQLite would look at all messages.
     "rewrites": f"""
-        INSERT INTO message (key, payload, segment, place, {", ".join(_CHANGED)}, annex)
-        SELECT first_key + each.key, x'', segment, each.value, {", ".join(_CHANGED)}, annex
+        INSERT INTO message (key, segment, place, {", ".join(_CHANGED)}, annex)
+        SELECT first_key + each.key, segment, each.value, {", ".join(_CHANGED)}, annex
         FROM (SELECT first_key, segment, {", ".join(_CHANGED)}, {_ANNEX} AS annex, places
               FROM (SELECT {_fields("first_key", *_CHANGED, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.rewrites))
@@ -105,7 +105,7 @@ _STEPS = {
         CROSS JOIN json_each(places) AS each
         WHERE first_key + each.key IN (SELECT key FROM message)
         ON CONFLICT (key) DO UPDATE
-        SET payload = x'', segment = excluded.segment, place = excluded.place, annex = excluded.annex,
+        SET segment = excluded.segment, place = excluded.place, annex = excluded.annex,
             {", ".join(f"{name} = excluded.{name}" for name in _CHANGED)};
     """,
     "moves": f"""
@@ -233,16 +233,30 @@ _NEEDED_BYTES = f"""
     SELECT coalesce((SELECT sum(message.place & {LENGTH_MASK}) {_IN_SEGMENT}), 0)
         + coalesce((SELECT sum(place & {LENGTH_MASK}) FROM body WHERE segment = :segment), 0)
 """
-_NEEDED_MESSAGES = f"SELECT message.key, message.place {_IN_SEGMENT} LIMIT :rows"
-_NEEDED_BODIES = "SELECT key, place FROM body WHERE segment = :segment LIMIT :rows"
+_NEEDED_MESSAGES = f"""
+    SELECT message.key, message.place {_IN_SEGMENT}
+    AND state <> {DAMAGED} AND message.key NOT IN (SELECT value FROM json_each(:messages)) LIMIT :rows
+"""
+_NEEDED_BODIES = """
+    SELECT key, place FROM body
+    WHERE segment = :segment AND key NOT IN (SELECT value FROM json_each(:bodies)) LIMIT :rows
+"""
+
+
+class SegmentEnd(NamedTuple):
+    """Where the last record of a segment that was applied begins and ends, and its commit."""
+
+    segment: int
+    start: int
+    end: int
+    commit: int
 
 
 class Writer:
     """Applies entries, each whole or not at all; after a failure the next one may work again."""
 
-    def __init__(self, connection: sqlite3.Connection, file: Path, synchronous: Synchronous) -> None:
+    def __init__(self, connection: sqlite3.Connection, file: Path) -> None:
         self.file = file
-        self._synchronous: Synchronous = synchronous
         self._has_dropped = True
         """There may be rows of dropped entities. Their ids are not kept here but read each time: an id may belong to a
         new entity by now, also by a commit that seemed to fail."""
@@ -252,19 +266,20 @@ class Writer:
     def applied(self) -> Place:
         """How far the log is applied. StoreError."""
         try:
-            return Place(*self._connected().execute('SELECT segment, "offset", "commit" FROM log').fetchone())
+            return read_applied(self._connected())
         except Exception as error:
             raise self._failed(error) from error
 
-    def apply(self, entries: Iterable[dict[str, Any]], through: Place) -> None:
-        """What the log says up to this place. StoreError if none of it was done, as far as we know."""
-        rows = list(entries)
+    def apply(self, entries: Iterable[dict[str, Any]], through: Place, ends: Iterable[SegmentEnd]) -> None:
+        """What the log says up to this place, and where segments end by then. StoreError if none of it was done, as far
+        as we know."""
+        rows, known = list(entries), list(ends)
         try:
-            self._apply(rows, through)
+            self._apply(rows, through, known)
         except StoreFull:
             if not self._start_log_again():
                 raise
-            self._apply(rows, through)
+            self._apply(rows, through, known)
 
     def _start_log_again(self) -> bool:
         """Move SQLite's log into the file, over pages that are there already, so that it can be written from its start:
@@ -276,7 +291,7 @@ class Writer:
             return False
         return not busy
 
-    def _apply(self, entries: list[dict[str, Any]], through: Place) -> None:
+    def _apply(self, entries: list[dict[str, Any]], through: Place, ends: list[SegmentEnd]) -> None:
         try:
             connection = self._connected()
             connection.execute("BEGIN IMMEDIATE")
@@ -288,6 +303,8 @@ class Writer:
                     self._has_dropped = True
                 connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
             connection.execute('UPDATE log SET segment = ?, "offset" = ?, "commit" = ?', through)
+            for end in ends:
+                connection.execute("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)", end)
             connection.execute("COMMIT")
         except Exception as error:
             raise self._failed(error) from error
@@ -324,9 +341,17 @@ class Writer:
         """Of all messages, as they are counted: a body with each of those that have it. StoreError."""
         return int(self._row("SELECT coalesce(sum(size_in_bytes), 0) FROM entity", 0)[0])
 
-    def needed(self, segment: int, rows: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Keys and places of some messages, and of some bodies, that have their bytes there. StoreError."""
-        wanted = {"segment": segment, "rows": rows}
+    def needed(
+        self, segment: int, rows: int, but_messages: set[int], but_bodies: set[int]
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Keys and places of some messages, and of some bodies, that have their bytes there, but for damaged ones and
+        those given. StoreError."""
+        wanted = {
+            "segment": segment,
+            "rows": rows,
+            "messages": json.dumps(list(but_messages)),
+            "bodies": json.dumps(list(but_bodies)),
+        }
         try:
             connection = self._connected()
             return (
@@ -340,8 +365,11 @@ class Writer:
         """That nothing needs them becomes durable, and all that was applied so far. StoreError."""
         try:
             connection = self._connected()
-            connection.execute(f"PRAGMA synchronous = {'OFF' if self._synchronous == 'off' else 'FULL'}")
-            connection.execute("DELETE FROM extent WHERE segment IN (SELECT value FROM json_each(?))", (str(segments),))
+            connection.execute("PRAGMA synchronous = FULL")
+            for table, column in (("extent", "segment"), ("segment", "number")):
+                connection.execute(
+                    f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (str(segments),)
+                )
             connection.execute("UPDATE log SET frees = frees + 1")  # only what writes something is synced
             connection.execute("PRAGMA synchronous = NORMAL")
         except Exception as error:
@@ -362,7 +390,7 @@ class Writer:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
-            self._connection = _set_up(connect_writer(self.file, self._synchronous))
+            self._connection = _set_up(connect_writer(self.file))
         return self._connection
 
     def _failed(self, error: Exception) -> StoreError:
@@ -409,6 +437,16 @@ def _purge_predecessors(connection: sqlite3.Connection, entities: str) -> None:
     for (entity,) in connection.execute(_DROPPED_AMONG, {"entities": entities}).fetchall():
         while _purge_some(connection, entity):
             pass
+
+
+def read_applied(connection: sqlite3.Connection) -> Place:
+    return Place(*connection.execute('SELECT segment, "offset", "commit" FROM log').fetchone())
+
+
+def read_segment_ends(connection: sqlite3.Connection) -> list[SegmentEnd]:
+    """Of all segments that the index was made from and that were not freed."""
+    rows = connection.execute('SELECT number, last_record, "end", "commit" FROM segment ORDER BY number')
+    return [SegmentEnd(*row) for row in rows]
 
 
 def _set_up(connection: sqlite3.Connection) -> sqlite3.Connection:

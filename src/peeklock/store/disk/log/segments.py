@@ -1,8 +1,8 @@
 """The files of the log: `log-0000000001` and so on in the data folder, each with a header and then records.
 
-A file is given its length when it is made, so that a record that fits is not refused halfway for want of room. One that
-no message needs any more is kept for the next to be made from, since to write over blocks that are there is twice as
-fast as to be given new ones; what it held before is told from new records by their checksums.
+A segment gets its full length when it is made, so that a record that fits never fails halfway for want of room. A
+segment that no message needs is kept as a spare for the next one: overwriting allocated blocks is twice as fast as
+allocating new ones. The salt tells new records from what such a file held before.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from pathlib import Path
 from struct import Struct
 from threading import Lock
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from ...base import StoreError
-from ..failures import store_error
+from ..failures import NO_ROOM, WHAT_TO_DO, store_error
 from ..folder import sync_folder
 from ..keys import LENGTH_BITS, LENGTH_MASK
+from .checksums import crc32
+from .records import PAYLOAD_HEAD, payload_head, payload_seed, read_head
 
 HEADER: Final = Struct("<16sQQQQII")
 """Magic, number of the segment, number of the first commit, the segment before and where that ends, salt, CRC."""
 
-_MAGIC: Final = b"Peeklock log 1\n\0"
+MAGIC: Final = b"Peeklock log v1\n"
 _PREFIX: Final = "log-"
 _SPARE: Final = "spare-log"
 _MADE: Final = "new-log"
@@ -60,8 +61,7 @@ class Segment(NamedTuple):
     previous: int
     previous_end: int
     salt: int = 0
-    """What checksums begin with: nobody can send a message that a start would take for a record, should it find it at
-    the end of the log in a file that was used before."""
+    """What records begin with, and their checksums."""
 
 
 class Segments:
@@ -78,29 +78,70 @@ class Segments:
         """Descriptors of those that were read lately, by number; only for the thread that reads."""
 
     def find(self, applied: int) -> dict[int, Segment]:
-        """Those from the one on that is applied last, by number. StoreError when one of them is damaged."""
+        """Those from the one on that is applied last, by number. Changes nothing. StoreError when one is damaged."""
         found = {}
+        for number, file in self.files(self._folder):
+            self._sizes[number] = file.stat().st_size
+            if number >= applied:  # what of the others is needed, the index knows
+                found[number] = self.header(number)
+        return found
+
+    @staticmethod
+    def files(folder: Path) -> list[tuple[int, Path]]:
+        """Number and file of each, in order."""
+        named = [(file.name.removeprefix(_PREFIX), file) for file in folder.glob(f"{_PREFIX}*")]
+        return sorted((int(digits), file) for digits, file in named if digits.isdigit())
+
+    def header(self, number: int) -> Segment:
+        """StoreError if the file does not begin with it."""
+        file = self.path(number)
+        try:
+            with file.open("rb") as opened:
+                header = opened.read(HEADER.size)
+        except FileNotFoundError:
+            raise StoreError(f"{file} is missing, and the store needs it.") from None
+        except OSError as error:
+            raise store_error(error, file) from error
+        if len(header) == HEADER.size:
+            magic, *fields, check = HEADER.unpack(header)
+            if magic == MAGIC and check == crc32(header[:-4]) and fields[0] == number:
+                return Segment(*fields)
+        raise StoreError(
+            f"{file} is damaged, or was written by another version of Peeklock: "
+            f"the header in its first {HEADER.size} bytes is not valid."
+        )
+
+    def check_record(self, number: int, start: int, end: int, commit: int) -> None:
+        """StoreError unless this segment has the record of that commit there: it is missing, was cut short, or is
+        older or newer than what was written about it."""
+        segment, file = self.header(number), self.path(number)
+        try:
+            with file.open("rb") as opened:
+                opened.seek(start)
+                data = opened.read(end - start)
+        except OSError as error:
+            raise store_error(error, file) from error
+        head = read_head(data, 0, segment.salt)
+        if head is None or head.commit != commit or head.length != end - start:
+            cut = len(data) < end - start
+            raise StoreError(
+                f"{file} is damaged, or was copied at another time than the index: "
+                + (f"it ends before byte {end}, " if cut else "")
+                + f"the record of commit {commit} is not at offset {start}. {WHAT_TO_DO}"
+            )
+
+    def remove_leftovers(self) -> None:
+        """Files that a killed broker was about to use."""
         for left in (self._folder / _MADE, *self._folder.glob(f"{_SPARE}*")):
             left.unlink(missing_ok=True)
         self._spares.clear()
-        for file in self._folder.glob(f"{_PREFIX}*"):
-            digits = file.name.removeprefix(_PREFIX)
-            if not digits.isdigit():
-                continue
-            number = int(digits)
-            self._sizes[number] = file.stat().st_size
-            if number < applied:
-                continue  # what of it is needed, the index knows
-            segment = _read_header(file)
-            if segment is None or segment.number != number:
-                raise StoreError(
-                    f"{file} is damaged, or was written by a newer Peeklock: it does not begin as it should."
-                )
-            found[number] = segment
-        return found
 
     def path(self, number: int) -> Path:
         return self._folder / f"{_PREFIX}{number:010}"
+
+    def describe(self, number: int, place: int) -> str:
+        """Where a payload is, for people."""
+        return f"{self.path(number)}, offset {place >> LENGTH_BITS}, {place & LENGTH_MASK} bytes"
 
     @property
     def total(self) -> int:
@@ -126,19 +167,15 @@ class Segments:
 
     def make(self, segment: Segment, needed: int) -> tuple[int, int]:
         """A new one that is durable, with room for so much: its descriptor and how long it is. OSError, and none is."""
-        size = max(min(max(self.total, SMALLEST), LARGEST), needed)
+        wanted = max(min(max(self.total, SMALLEST), LARGEST), needed)
         made = self._folder / _MADE
         with self._lock, suppress(FileNotFoundError):
             if self._spares:
                 self._spares.pop().rename(made)
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            length = os.fstat(descriptor).st_size
-            if length < size:
-                _reserve(descriptor, size)
-            else:
-                size = length
-            fields = HEADER.pack(_MAGIC, *segment, 0)[:-4]
+            size = _lengthen(descriptor, wanted, needed)
+            fields = HEADER.pack(MAGIC, *segment, 0)[:-4]
             os.pwrite(descriptor, fields + crc32(fields).to_bytes(4, "little"), 0)
             os.fsync(descriptor)
             with self._lock:
@@ -154,8 +191,12 @@ class Segments:
             raise
         return descriptor, size
 
+    def open_for_writing(self, number: int) -> tuple[int, int]:
+        """Its descriptor and how long it is. OSError."""
+        return os.open(self.path(number), os.O_RDWR | os.O_CLOEXEC), self.size(number)
+
     def cut(self, number: int, end: int) -> None:
-        """Nothing follows its last record: give back what it was given too much. Not while it is written."""
+        """Nothing follows this byte: give the rest back. Not while it is written."""
         with self._lock:
             if self._sizes.get(number, 0) > end:
                 with suppress(OSError):
@@ -177,18 +218,19 @@ class Segments:
                 else:
                     file.unlink(missing_ok=True)
 
-    def read(self, number: int, places: list[int]) -> list[bytes]:
-        """The bytes at these places, in this order. StoreError."""
+    def read(self, number: int, places: list[int]) -> list[bytes | None]:
+        """The payloads at these places, in this order; None for one that is damaged. StoreError."""
         descriptor = self._descriptor(number)
-        found: list[bytes] = []
+        seed = payload_seed(number)
+        found: list[bytes | None] = []
         at = 0
         while at < len(places):
-            begin = places[at] >> LENGTH_BITS
-            end = begin + (places[at] & LENGTH_MASK)
+            begin = (places[at] >> LENGTH_BITS) - PAYLOAD_HEAD
+            end = begin + PAYLOAD_HEAD + (places[at] & LENGTH_MASK)
             through = at + 1
             while through < len(places):
-                offset = places[through] >> LENGTH_BITS
-                following = offset + (places[through] & LENGTH_MASK)
+                offset = (places[through] >> LENGTH_BITS) - PAYLOAD_HEAD
+                following = offset + PAYLOAD_HEAD + (places[through] & LENGTH_MASK)
                 if not (end <= offset <= end + _READ_GAP and following - begin <= _READ_BYTES):
                     break
                 end = following
@@ -196,14 +238,27 @@ class Segments:
             try:
                 read = os.pread(descriptor, end - begin, begin)
             except OSError as error:
-                raise store_error(error, self.path(number)) from error
-            if len(read) < end - begin:
-                raise StoreError(f"{self.path(number)} is damaged: it ends before byte {end}.")
+                if error.errno != errno.EIO:
+                    raise store_error(error, self.path(number)) from error
+                # A bad sector: those beside it may be sound.
+                found += self._read_one_by_one(number, places[at:through])
+                at = through
+                continue
             for place in places[at:through]:
-                offset = (place >> LENGTH_BITS) - begin
-                found.append(read[offset : offset + (place & LENGTH_MASK)])
+                offset, length = place >> LENGTH_BITS, place & LENGTH_MASK
+                within = offset - begin
+                head = read[within - PAYLOAD_HEAD : within]
+                payload = read[within : within + length]
+                found.append(
+                    payload if head == payload_head(payload, seed, offset) and len(payload) == length else None
+                )
             at = through
         return found
+
+    def _read_one_by_one(self, number: int, places: list[int]) -> list[bytes | None]:
+        if len(places) == 1:
+            return [None]
+        return [payload for place in places for payload in self.read(number, [place])]
 
     def sync(self, number: int) -> None:
         """StoreError."""
@@ -244,23 +299,27 @@ def sync(descriptor: int) -> None:
         fcntl.fcntl(descriptor, getattr(fcntl, "F_FULLFSYNC"))  # noqa: B009
 
 
-def _reserve(descriptor: int, size: int) -> None:
-    """Make the file so long, and have the room for it, where the system can promise that."""
+def _lengthen(descriptor: int, wanted: int, needed: int) -> int:
+    """Make the file as long as wanted, or as needed where there is no room for more; how long it is. OSError."""
     length = os.fstat(descriptor).st_size
+    for size in (wanted, needed):
+        if length >= size:
+            return length
+        try:
+            _reserve(descriptor, length, size)
+            return size
+        except OSError as error:
+            if error.errno not in NO_ROOM or size == needed:
+                raise
+            os.ftruncate(descriptor, length)  # what was allocated of it before the disk was full
+    return length
+
+
+def _reserve(descriptor: int, length: int, size: int) -> None:
+    """Make the file so long, and have the room for it, where the system can promise that."""
     try:
         os.posix_fallocate(descriptor, length, size - length)
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in _CANNOT_RESERVE:
             raise
         os.ftruncate(descriptor, size)
-
-
-def _read_header(file: Path) -> Segment | None:
-    with file.open("rb") as opened:
-        header = opened.read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    magic, *fields, check = HEADER.unpack(header)
-    if magic != _MAGIC or check != crc32(header[:-4]):
-        return None
-    return Segment(*fields)
