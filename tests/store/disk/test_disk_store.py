@@ -377,6 +377,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
         (sqlite_queries.DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
         (sqlite_queries.DUE.following, "INDEX message_due (<expr>=?"),
         (sqlite_queries.SESSION_COUNTS, "COVERING INDEX message_session (<expr>=?"),
+        (sqlite_queries.SESSION_STATE_SIZES, "INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.SESSION_STATE, "INDEX sqlite_autoindex_session_1 (entity=? AND session_id=?)"),
         (sqlite_queries.SESSIONS, "COVERING INDEX message_session (<expr>=?"),
         (sqlite_queries.SESSIONS, "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),
@@ -388,7 +389,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
     ],
 )
 def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
-    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now"]
+    names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now", "behind", "behind_key"]
     names += ["keys", "skip", "top", "updated_after", "since"]
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
