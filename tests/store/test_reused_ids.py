@@ -206,7 +206,7 @@ def test_the_log_applied_again_after_a_crash_gives_the_same(
 
 
 def _open(folder: Path, call: object) -> DiskStore:
-    return DiskStore(folder, call, synchronous="off")  # type: ignore[arg-type]
+    return DiskStore(folder, call)  # type: ignore[arg-type]
 
 
 def test_deleting_in_the_background_never_touches_an_entity_that_is_there(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ is a row that is changed by the same transaction.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable
 from contextlib import suppress
