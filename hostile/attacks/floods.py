@@ -7,7 +7,7 @@ from typing import Final
 
 from hostile.attack import attack, require
 from hostile.lines import Line, frame
-from hostile.victim import BEGIN, TLS_HELLO, Victim
+from hostile.victim import BEGIN, QUEUE, TLS_HELLO, Victim
 from peeklock.amqp.frames import AMQP_HEADER
 from peeklock.amqp.performatives import Begin, Open
 
@@ -22,7 +22,10 @@ def _is_let_in(line: Line) -> bool:
     return not line.hung_up
 
 
-@attack(answer="has 5000 and hangs up on further ones until some go", says="connection refused.*too many are open")
+@attack(
+    answer="has 5000 and hangs up on further ones until some go; who administers with a key gets in",
+    says="connection refused.*too many are open",
+)
 def connection_flood(victim: Victim) -> None:
     """5,300 connections at once that say nothing."""
     with ExitStack() as open_lines:
@@ -31,6 +34,10 @@ def connection_flood(victim: Victim) -> None:
             line.answer()
         with victim.dial() as line:
             require(not _is_let_in(line), "there is room for more connections than there should be")
+        status, _ = victim.ask(victim.request("GET", f"/{QUEUE}?api-version=2021-05", Connection="close"))
+        require(status == 200, f"administration was answered with {status} while all connections were taken")
+        status, _ = victim.ask(victim.request("GET", f"/{QUEUE}", Authorization="none", Connection="close"))
+        require(status in (0, 503), f"a request without a key was answered with {status}")
 
 
 @attack(answer="opens them, and lets go of them when they break off", says="connection opened")

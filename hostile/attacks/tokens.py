@@ -199,8 +199,11 @@ def token_flood(victim: Victim) -> None:
         require(refused == 50, f"{refused} tokens were refused")
 
 
-@attack(answer="refuses each", says="SASL refused")
+@attack(answer="refuses each, and after 100 within a minute every login from that address", says="SASL refused")
 def guessing_keys(victim: Victim) -> None:
-    """500 logins with keys that are almost right, one connection each."""
+    """500 logins with keys that are almost right, one connection each, and then one with the right key."""
     for number in range(500):
         login_is_refused(victim, f"\0{ROOT}\0{KEY[:-1]}{number}".encode())
+    login_is_refused(victim, f"\0{ROOT}\0{KEY}".encode())
+    status, _ = victim.ask(victim.request("GET", f"/{QUEUE}?api-version=2021-05", Connection="close"))
+    require(status == 503, f"after 500 failed logins administration was answered with {status}")

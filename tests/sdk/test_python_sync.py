@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,18 @@ def test_a_message_goes_there_and_back_over_every_transport(
             assert message.application_properties == {b"n": 1}
             receiver.complete_message(message)
         assert nothing_left(client)
+
+
+def test_where_tls_is_required_it_is_used_or_the_client_is_told(tmp_path: Path) -> None:
+    strict = ServedBroker(tmp_path, "--require-tls")
+    try:
+        for connect in (tls, websocket):
+            with connect(strict) as client:
+                send(client, "hello")
+        with plain(strict) as client, pytest.raises(ServiceBusError, match="This broker requires TLS"):
+            send(client, "hello")
+    finally:
+        strict.stop()
 
 
 @pytest.mark.parametrize("connect", [plain, tls, websocket])

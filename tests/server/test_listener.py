@@ -5,14 +5,19 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import websocket
 
+from admin.atom import AtomClient, queue
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
+from peeklock.broker.authorization import DEFAULT_KEY
+from peeklock.engine.errors import CloseConnection
 from peeklock.engine.sasl import SaslClient
 from peeklock.server.certificates import ensure_certificates
 from peeklock.server.limits import Limits
@@ -360,3 +365,116 @@ def test_a_stopped_broker_hangs_up_on_those_who_have_not_spoken(start_broker: St
     assert all(is_hung_up_on(stream) for stream in (silent, half, hello))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((HOST, port))
+
+
+# --- administration, when all connections are taken ---
+
+
+def taken(broker: BrokerThread) -> list[RawClient]:
+    """Clients that hold all ordinary connections."""
+    return [RawClient.opened(broker.broker.port) for _ in range(2)]
+
+
+@pytest.fixture
+def full(start_broker: StartBroker) -> Iterator[BrokerThread]:
+    broker = start_broker(data=None, limits=Limits(max_connections=2, reserved_connections=2))
+    clients = taken(broker)
+    yield broker
+    assert all(client.engine.opened for client in clients)
+
+
+def test_administration_with_a_key_gets_in(full: BrokerThread) -> None:
+    atom = AtomClient(full.broker.port)
+    assert atom.put("/more", queue()).status == 201
+    assert atom.delete("/more").status == 200
+
+
+def test_administration_gets_in_over_tls(full: BrokerThread, authority: Path) -> None:
+    port = full.broker.port
+    token = AtomClient(port).token("queue")
+    assert get(port, "/queue?api-version=2021-05", authority, Authorization=token)[0] == 200
+
+
+def test_health_is_answered_when_all_connections_are_taken(full: BrokerThread) -> None:
+    assert health(full.broker.port)[0] == 200
+
+
+def test_without_a_key_that_administers_nobody_gets_in(full: BrokerThread, caplog: pytest.LogCaptureFixture) -> None:
+    port = full.broker.port
+    assert AtomClient(port, key="wrong").get("/queue").status == 503
+    assert get(port, "/metrics")[0] == 503
+    with pytest.raises(websocket.WebSocketBadStatusException, match="503"):
+        WebSocketStream(port)
+    for said in (AMQP_HEADER, SASL_HEADER, b"\x00" * 8):
+        stream = dial(port)
+        stream.sendall(said)
+        assert is_hung_up_on(stream)
+    assert {reason for _, reason in dropped(caplog)} == {"too many are open"}
+
+
+def test_silent_connections_do_not_keep_administration_out(full: BrokerThread, authority: Path) -> None:
+    """They fill the reserve too, silent in each of the ways there are; the oldest of them gives way."""
+    port = full.broker.port
+    silent = [dial(port) for _ in range(20)]
+    for stream, said in zip(silent, [b"", b"\x16\x03", b"GE", b"GET /health HTTP/1.1\r\n"] * 5, strict=True):
+        with suppress(OSError):
+            stream.sendall(said)
+    assert AtomClient(port).get("/queue").status == 200
+    token = AtomClient(port).token("queue")
+    assert get(port, "/queue?api-version=2021-05", authority, Authorization=token)[0] == 200
+    for stream in silent:
+        stream.close()
+
+
+def test_one_address_may_have_so_many_connections(start_broker: StartBroker, caplog: pytest.LogCaptureFixture) -> None:
+    port = start_broker(data=None, limits=Limits(max_connections_per_address=2)).broker.port
+    clients = [RawClient.opened(port) for _ in range(2)]
+    third = dial(port)
+    assert is_hung_up_on(third)
+    assert "too many are open from this address" in {reason for _, reason in dropped(caplog)}
+    with socket.create_connection((HOST, port), timeout=20, source_address=("127.0.0.2", 0)) as elsewhere:
+        elsewhere.sendall(b"\x00" * 8)
+        assert read_to_end(elsewhere) == AMQP_HEADER
+    clients[0].close()
+    eventually(lambda: not is_hung_up_on_at_once(port))
+
+
+def is_hung_up_on_at_once(port: int) -> bool:
+    with dial(port) as stream:
+        try:
+            stream.sendall(b"\x00" * 8)
+            return read_to_end(stream) != AMQP_HEADER
+        except OSError:
+            return True
+
+
+# --- guessing ---
+
+
+def test_who_fails_to_log_in_too_often_has_to_wait_whatever_the_way(start_broker: StartBroker) -> None:
+    broker = start_broker(data=None, limits=Limits(max_failed_logins=3))
+    port = broker.broker.port
+    before = RawClient.opened(port)
+
+    def logs_in(key: str = DEFAULT_KEY) -> bool:
+        client = RawClient(dial(port), key=key)
+        try:
+            client.open()
+        except (CloseConnection, ConnectionError):
+            return False
+        client.close()
+        return True
+
+    assert logs_in()
+    assert not logs_in("wrong")
+    assert AtomClient(port, key="wrong").get("/queue").status == 401
+    assert AtomClient(port).get("/queue").status == 200
+    assert not logs_in("wrong")
+    answer = AtomClient(port).get("/queue")
+    assert answer.status == 503
+    assert "3 logins from this address failed within a minute" in answer.detail
+    assert not logs_in()
+    before.send(before.sender(), b"who is in stays in")
+    broker.advance(60)
+    assert logs_in()
+    assert AtomClient(port).get("/queue").status == 200

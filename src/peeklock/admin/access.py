@@ -14,6 +14,8 @@ from peeklock.broker.names import fold
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
+from peeklock.server.admission import Ticket
+from peeklock.server.http import verified
 
 DESTINATION_HEADERS: Final = {
     FORWARD_TO.name: "ServiceBusSupplementaryAuthorization",
@@ -22,20 +24,20 @@ DESTINATION_HEADERS: Final = {
 """Where clients put the token for an entity that is to be forwarded to."""
 
 
-def authorize(namespace: Namespace, token: str, path: str, owner: str | None) -> Claim:
+def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ticket: Ticket) -> Claim:
     """What the token allows at that path, if it allows to administer it; Unauthorized or InvalidToken otherwise.
 
     `owner` is the queue or topic that the path belongs to. A rule of the namespace administers everything, a rule of an
     entity that entity and what is below it.
     """
-    claim = _verify(namespace, token, path)
+    claim = _verify(namespace, token, path, ticket)
     if not _covers(claim, owner, Right.MANAGE):
         raise Unauthorized(f"Unauthorized access to '{path}': '{Right.MANAGE}' claim is required.")
     return claim
 
 
 def authorize_destinations(
-    namespace: Namespace, claim: Claim, wanted: object, former: object, headers: Mapping[str, str]
+    namespace: Namespace, claim: Claim, wanted: object, former: object, headers: Mapping[str, str], ticket: Ticket
 ) -> None:
     """Who administers one entity only must show that they may send to those it is to forward to."""
     if not claim.owner or isinstance(wanted, RuleDefinition):
@@ -44,7 +46,7 @@ def authorize_destinations(
     for setting, destination in _destinations(wanted).items():
         if known.get(setting) == destination:
             continue
-        shown = _verify(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}")
+        shown = _verify(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}", ticket)
         if not _covers(shown, destination, Right.SEND):
             raise Unauthorized(f"Unauthorized access to '{destination}': '{Right.SEND}' claim is required.")
 
@@ -55,14 +57,12 @@ def key_name(token: str) -> str:
     return unquote_plus(fields.get("skn", ""))
 
 
-def _verify(namespace: Namespace, token: str, path: str) -> Claim:
+def _verify(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
     if not token:
         raise Unauthorized("The request has no token: a shared access signature is needed in its header.")
     if token[:7].lower() == "bearer ":
         raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
-    if not token.isascii():
-        raise InvalidToken("The token has characters that no token has.")
-    return namespace.keys.verify(token, path, namespace.now())
+    return verified(namespace, token, path, ticket)
 
 
 def _covers(claim: Claim, owner: str | None, right: Right) -> bool:

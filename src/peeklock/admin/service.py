@@ -36,7 +36,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import Namespace
-from peeklock.server.http import Handler
+from peeklock.server.http import TICKET, Handler
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
 
@@ -86,7 +86,7 @@ class AtomService:
             unknown = failure
         token = request.headers.get("Authorization", "")
         owner = None if address is None else owner_of(address)
-        claim = authorize(self._namespace, token, request.rel_url.raw_path, owner)
+        claim = authorize(self._namespace, token, request.rel_url.raw_path, owner, request[TICKET])
         if address is None:
             assert unknown is not None
             raise unknown
@@ -122,7 +122,7 @@ class AtomService:
         if former is not None:
             _check_match(expected, etag_of(former))
         wanted = resource.read(description_of(parse(body)), former)
-        authorize_destinations(self._namespace, claim, wanted, former, request.headers)
+        authorize_destinations(self._namespace, claim, wanted, former, request.headers, request[TICKET])
         if former is None:
             await resource.create(wanted)
         else:

@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
+from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized, WrongKey
 
 SAS_PREFIX: Final = "SharedAccessSignature "
 MAX_TOKEN_LENGTH: Final = 16384
@@ -116,7 +116,7 @@ class Keys:
                     digest = hmac.digest(key.encode(), signed, hashlib.sha256)
                     if hmac.compare_digest(base64.b64encode(digest), signature):
                         return place, rule
-        raise InvalidToken("The token's signature does not match any key of that name.")
+        raise WrongKey("The token's signature does not match any key of that name.")
 
 
 class Claims:

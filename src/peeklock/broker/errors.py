@@ -49,6 +49,15 @@ class InvalidToken(BrokerError):
     status = HTTPStatus.UNAUTHORIZED
 
 
+class WrongKey(InvalidToken):
+    """A token or a login that no key of that name fits: perhaps a guess."""
+
+
+class TooManyFailedLogins(BrokerError):
+    condition = Condition.SERVER_BUSY
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+
+
 class OperationNotAllowed(BrokerError):
     condition = Condition.NOT_ALLOWED
     status = HTTPStatus.BAD_REQUEST

@@ -67,6 +67,10 @@ def serve(
     admin_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5300.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    require_tls: Annotated[bool, typer.Option("--require-tls", help="Refuse connections without TLS.")] = False,
+    mtls_ca: Annotated[
+        Path | None, typer.Option(help="Have clients show a certificate that this authority signed (PEM).")
+    ] = None,
     profile: Annotated[
         ProfileName | None, typer.Option(help="Whose limits hold.", show_default=DEFAULT_PROFILE.name)
     ] = None,
@@ -132,6 +136,8 @@ def serve(
         tls_key=tls_key,
         tls_folder=default_tls_folder() if memory else None,
         make_certificates=ensure_certificates_apart,
+        require_tls=require_tls or server.require_tls,
+        mtls_ca=mtls_ca or server.mtls_ca,
         allowed_hosts=(*server.allowed_hosts, *(allowed_host or ())),
         allowed_origins=(*server.allowed_origins, *(allowed_origin or ())),
         limits=server.limits,
@@ -168,7 +174,13 @@ async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     broker = Broker(options)
     # Before the start, because without a handler the signal ends the process.
     reloader = None if config is None else Reloader(broker, config, prune=prune)
-    loop.add_signal_handler(signal.SIGHUP, _nothing_to_reload if reloader is None else reloader.ask)
+    follow = _nothing_to_reload if reloader is None else reloader.ask
+
+    def reload() -> None:
+        follow()
+        broker.reload()
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
     await broker.start()
     reloading: asyncio.Task[None] | None = None
     if reloader is not None:

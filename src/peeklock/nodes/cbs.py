@@ -7,7 +7,7 @@ from typing import Any
 
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int, Symbol
-from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported
+from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported, WrongKey
 from peeklock.nodes.requests import Request, RequestNode
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,12 @@ class CbsNode(RequestNode):
         if not isinstance(audience, str):
             raise InvalidToken("The request has no 'name' that says what the token is for.")
         peer = self.peer
-        claim = peer.namespace.keys.verify(_token(request), audience, peer.namespace.now())
+        peer.logins.check_login()
+        try:
+            claim = peer.namespace.keys.verify(_token(request), audience, peer.namespace.now())
+        except WrongKey:
+            peer.logins.login_failed()
+            raise
         peer.add_claim(claim)
         log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
 

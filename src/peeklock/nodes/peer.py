@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from peeklock.amqp.errors import AmqpError, Condition
 from peeklock.amqp.outcomes import Error
@@ -43,16 +43,29 @@ EXPIRY_GRACE_MS: Final = 10_000
 """How long links outlive their token: clients renew a little late."""
 
 
+class Logins(Protocol):
+    """Whether the address that a connection comes from may try to log in, which depends on how often it failed."""
+
+    def check_login(self) -> None:
+        """BrokerError when it may not."""
+        ...
+
+    def login_failed(self) -> None: ...
+
+
 class Peer:
     """A connected client."""
 
-    def __init__(self, connection: Connection, namespace: Namespace, name: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: Connection, namespace: Namespace, name: str, wake: Callable[[], None], logins: Logins
+    ) -> None:
         self.connection = connection
         self.namespace = namespace
         self.name = name
         """For the log: where it comes from."""
         self.wake = wake
         """There is something to write."""
+        self.logins = logins
         self.claims = Claims()
         self.transactions = Transactions(namespace.journal, namespace.agenda)
         self.unsaved_bytes = 0

@@ -7,24 +7,25 @@ import gc
 import logging
 import os
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
-from peeklock.broker.agenda import Clock, system_clock
+from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition
 from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.server.admission import Admission, Ticket
 from peeklock.server.browsers import BrowserGuard
-from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates, server_context
+from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates
 from peeklock.server.config import default_namespace
 from peeklock.server.health import Health
 from peeklock.server.http import Handler, HttpService
@@ -33,6 +34,7 @@ from peeklock.server.listener import Listener
 from peeklock.server.loopback import is_loopback
 from peeklock.server.metrics import Metrics, MetricsPage
 from peeklock.server.shell import AmqpProtocol, Shell
+from peeklock.server.tls import Files, Tls
 from peeklock.store.base import Store, StoreError
 from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
@@ -68,7 +70,12 @@ class Options:
     tls_key: Path | None = None
     tls_folder: Path | None = None
     """Where the local authority lives; the data folder when there is one."""
-    make_certificates: Callable[[Path, Sequence[str]], Certificates] = ensure_certificates
+    make_certificates: Callable[..., Certificates] = ensure_certificates
+    """(folder, hosts, now=...)"""
+    require_tls: bool = False
+    """Whether clients without TLS are refused."""
+    mtls_ca: Path | None = None
+    """The authority of certificates that clients must show inside TLS."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that HTTP clients may use for the broker, beside those of loopback."""
     allowed_origins: tuple[str, ...] = ()
@@ -91,6 +98,9 @@ class Broker:
         self.options = options
         self.shells: set[Shell] = set()
         """The AMQP connections, WebSockets included."""
+        self._admission = Admission(options.limits, options.clock)
+        self._chores = Agenda(options.clock)
+        """What the server has to do by time, beside what the namespace has."""
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -106,8 +116,7 @@ class Broker:
     @property
     def connections(self) -> int:
         """How many are open, whatever they speak."""
-        undecided = sum(listener.undecided for listener in self._listeners)
-        return len(self.shells) + self._http.connections + undecided
+        return self._admission.open
 
     @property
     def connection_string(self) -> str:
@@ -167,7 +176,8 @@ class Broker:
                 max_message_ids=self.options.max_message_ids,
             )
             await self._start_namespace()
-            tls = self._tls_context()
+            self.tls = self._make_tls()
+            self.tls.start()
             limits = self.options.limits
             health = Health(self.namespace, store)
             metrics_page = MetricsPage(metrics, self.namespace, lambda: self.connections)
@@ -183,6 +193,7 @@ class Broker:
                     allowed_origins=self.options.allowed_origins,
                     insecure_default_key=self.options.insecure_default_key,
                 ),
+                self.options.require_tls,
                 {"/health": health.answer, "/metrics": metrics_page.answer},
                 None if administer is None else administer(self.namespace),
             )
@@ -197,10 +208,10 @@ class Broker:
         for sock in sockets:
             listener = Listener(
                 sock,
-                tls,
+                lambda: self.tls.context,
                 self._amqp_protocol,
                 self._http.protocol,
-                has_room=self._has_room,
+                admission=self._admission,
                 first_bytes_seconds=limits.first_bytes_seconds,
             )
             self._listeners.append(listener)
@@ -228,6 +239,11 @@ class Broker:
         self._store.close()
         log.info("stopped")
 
+    def reload(self) -> None:
+        """Read the files again that are not the namespace's: certificates."""
+        if self._listeners:
+            self.tls.ask()
+
     def check_keys(self, definition: NamespaceDefinition) -> None:
         """StartError when one of its keys is the well-known one, where that would let others in."""
         self._check_default_key(definition.authorization_rules)
@@ -241,26 +257,26 @@ class Broker:
         agenda = self.namespace.agenda
         agenda.on_earlier = lambda: None  # while running, what is added is looked at below
         agenda.run()
+        self._chores.run()
         agenda.on_earlier = self._set_timer
         self._set_timer()
 
     # --- inside ---
 
-    def _amqp_protocol(self) -> AmqpProtocol:
-        return AmqpProtocol(self.namespace, self.shells.add, self.shells.discard, self.options.limits)
-
-    def _has_room(self) -> bool:
-        return self.connections < self.options.limits.max_connections
+    def _amqp_protocol(self, ticket: Ticket) -> AmqpProtocol:
+        options = self.options
+        return AmqpProtocol(
+            self.namespace, self.shells.add, self.shells.discard, options.limits, ticket, options.require_tls
+        )
 
     def _set_timer(self) -> None:
         """Wait for what is due next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        agenda = self.namespace.agenda
-        due = agenda.next_due
-        if due is not None:
-            delay = max(0.001, min(LONGEST_WAIT, (due - agenda.now()) / 1000))
+        due = [each for each in (self.namespace.agenda.next_due, self._chores.next_due) if each is not None]
+        if due:
+            delay = max(0.001, min(LONGEST_WAIT, (min(due) - self.options.clock()) / 1000))
             self._timer = asyncio.get_running_loop().call_later(delay, self.look_at_agenda)
 
     @property
@@ -313,17 +329,22 @@ class Broker:
         for container in self.namespace.containers:
             self._check_default_key(container.definition.authorization_rules)
 
-    def _tls_context(self) -> ssl.SSLContext:
-        options = self.options
+    def _make_tls(self) -> Tls:
+        if self.options.mtls_ca is not None and not self.options.require_tls:
+            log.warning("client certificates are asked for, but not of clients that connect without TLS")
         try:
-            if options.tls_certificate is not None and options.tls_key is not None:
-                return server_context(options.tls_certificate, options.tls_key)
-            folder = options.tls_folder or options.data
-            assert folder is not None, "a broker in memory is told where its certificates live"
-            made = options.make_certificates(folder, [options.host])
-            return server_context(made.certificate, made.key)
+            return Tls(self._tls_files, self.options.mtls_ca, self._chores)
         except (CertificateError, OSError) as error:
             raise StartError(str(error)) from error
+
+    def _tls_files(self, now: datetime) -> Files:
+        options = self.options
+        if options.tls_certificate is not None and options.tls_key is not None:
+            return options.tls_certificate, options.tls_key
+        folder = options.tls_folder or options.data
+        assert folder is not None, "a broker in memory is told where its certificates live"
+        made = options.make_certificates(folder, [options.host], now=now)
+        return made.certificate, made.key
 
 
 async def _within(seconds: float, condition: Callable[[], bool]) -> bool:

@@ -68,17 +68,21 @@ def ensure_certificates(folder: Path, hosts: Sequence[str], *, now: datetime | N
     return Certificates(authority=files.authority, certificate=files.certificate, key=files.key)
 
 
-def ensure_certificates_apart(folder: Path, hosts: Sequence[str]) -> Certificates:
+def ensure_certificates_apart(folder: Path, hosts: Sequence[str], *, now: datetime | None = None) -> Certificates:
     """The same, made in a process of its own: a broker would keep the memory that `cryptography` takes to load."""
-    if not _Files(folder / "tls").in_order(_wanted(hosts), datetime.now(UTC)):
-        command = [sys.executable, "-m", "peeklock.server.certificates", str(folder), *hosts]
+    moment = now or datetime.now(UTC)
+    if not _Files(folder / "tls").in_order(_wanted(hosts), moment):
+        command = [sys.executable, "-m", "peeklock.server.certificates", str(folder), moment.isoformat(), *hosts]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return ensure_certificates(folder, hosts)  # finds them, or says why there are none
+    return ensure_certificates(folder, hosts, now=moment)  # finds them, or says why there are none
 
 
-def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What a listener needs to speak TLS 1.2 or later; CertificateError when the files do not serve."""
-    for path in (certificate, key):
+def server_context(certificate: Path, key: Path, client_authority: Path | None = None) -> ssl.SSLContext:
+    """What a listener needs to speak TLS 1.2 or later; CertificateError when the files do not serve.
+
+    With `client_authority` (PEM) clients must show a certificate that it signed.
+    """
+    for path in (certificate, key, *([] if client_authority is None else [client_authority])):
         try:
             path.open("rb").close()
         except OSError as error:
@@ -104,6 +108,12 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
         else:
             problem = f"The TLS files {certificate} and {key} are not a PEM certificate and its key."
         raise CertificateError(problem) from error
+    if client_authority is not None:
+        try:
+            context.load_verify_locations(client_authority)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise CertificateError(f"The file {client_authority} is not a PEM certificate of an authority.") from error
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
@@ -324,4 +334,4 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 if __name__ == "__main__":
-    ensure_certificates(Path(sys.argv[1]), sys.argv[2:])
+    ensure_certificates(Path(sys.argv[1]), sys.argv[3:], now=datetime.fromisoformat(sys.argv[2]))

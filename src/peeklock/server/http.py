@@ -8,17 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
 from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
 
+from peeklock.broker.access import Claim
+from peeklock.broker.authorization import Right
+from peeklock.broker.errors import BrokerError, InvalidToken, WrongKey
 from peeklock.broker.namespace import Namespace
+from peeklock.server.admission import TOO_MANY, Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.limits import Limits
+from peeklock.server.listener import patience_for, tell_refused
 from peeklock.server.logs import event
-from peeklock.server.peers import peer_name
+from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -33,7 +39,24 @@ _MAX_REASON: Final = 200
 WRITE_PART: Final = 256 * 1024
 """A WebSocket message that we write is no larger; where it is cut means nothing."""
 
+TICKET: Final = web.RequestKey("ticket", Ticket)
+"""Of the connection that a request came on."""
+TLS_REQUIRED: Final = "This broker requires TLS: use https or wss."
+
+Refusal = tuple[HTTPStatus, str]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def verified(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
+    """What a token allows at a path; BrokerError says why it allows nothing, or why it is not even looked at."""
+    if not token.isascii():
+        raise InvalidToken("The token has characters that no token has.")
+    ticket.check_login()
+    try:
+        return namespace.keys.verify(token, path, namespace.now())
+    except WrongKey:
+        ticket.login_failed()
+        raise
 
 
 class HttpService:
@@ -46,18 +69,20 @@ class HttpService:
         on_gone: Callable[[Shell], None],
         limits: Limits,
         guard: BrowserGuard,
+        require_tls: bool,
         pages: Mapping[str, Handler],
         administration: Handler | None,
     ) -> None:
         self._namespace = namespace
         self._guard = guard
+        self._require_tls = require_tls
         self._on_made = on_made
         self._on_gone = on_gone
         self._limits = limits
-        self._websockets = 0
         self._silent: dict[asyncio.Protocol, FirstRequest] = {}
         """Connections whose first request has not come yet."""
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request, self._check_browser])
+        self._tickets: dict[asyncio.Protocol, Ticket] = {}
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request, self._check_request])
         for path, page in pages.items():
             app.router.add_get(path, _unless_administered(page, administration))
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
@@ -73,46 +98,77 @@ class HttpService:
             shutdown_timeout=limits.closing_seconds,
         )
 
-    @property
-    def connections(self) -> int:
-        """How many HTTP connections are open, those not counted that became WebSockets and have a shell."""
-        server = self._runner.server
-        return len(server.connections) - self._websockets if server is not None else 0
-
     async def start(self) -> None:
         await self._runner.setup()
 
     async def stop(self) -> None:
         await self._runner.cleanup()
 
-    def protocol(self) -> asyncio.Protocol:
+    def protocol(self, ticket: Ticket) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None
-        return FirstRequest(server(), self._silent, self._limits.first_bytes_seconds)
+        inner = server()
+        self._tickets[inner] = ticket
+        patience = patience_for(ticket, self._limits.first_bytes_seconds)
+        return FirstRequest(inner, self._silent, patience, ticket, partial(self._lost, inner))
+
+    def _lost(self, inner: asyncio.Protocol) -> None:
+        self._tickets.pop(inner).release()
 
     @web.middleware
     async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         first = self._silent.get(request.protocol)
         if first is not None:
             first.came()
+        request[TICKET] = self._tickets[request.protocol]
         return await handler(request)
 
     @web.middleware
-    async def _check_browser(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _check_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse what no path may be asked, before it is looked at."""
+        refusal = self._plain_refusal(request) or self._browser_refusal(request) or self._reserve_refusal(request)
+        if refusal is None:
+            response = await handler(request)
+            if request[TICKET].is_reserved:
+                response.force_close()
+            return response
+        status, reason = refusal
+        peer = peer_name(request.transport)
+        event(log, logging.WARNING, "request refused", peer=peer, status=int(status), reason=reason)
+        headers = {"Upgrade": "TLS/1.2, HTTP/1.1"} if status is HTTPStatus.UPGRADE_REQUIRED else {}
+        refused = web.Response(status=status, text=f"{reason}\n", headers=headers)
+        refused.force_close()
+        return refused
+
+    def _plain_refusal(self, request: web.Request) -> Refusal | None:
+        if self._require_tls and not is_encrypted(request.transport):
+            return HTTPStatus.UPGRADE_REQUIRED, TLS_REQUIRED
+        return None
+
+    def _reserve_refusal(self, request: web.Request) -> Refusal | None:
+        """A connection in the reserve administers, or asks for health, which must not fail because others are many."""
+        ticket = request[TICKET]
+        if ticket.is_proven:
+            return None
+        try:
+            token = request.headers.get("Authorization", "")
+            claim = verified(self._namespace, token, request.rel_url.raw_path, ticket)
+        except BrokerError:
+            claim = None
+        if claim is not None and Right.MANAGE in claim.rights:
+            ticket.prove()
+            return None
+        if request.path == "/health":
+            return None
+        return HTTPStatus.SERVICE_UNAVAILABLE, "All connections are taken; the rest is for administration with a key."
+
+    def _browser_refusal(self, request: web.Request) -> Refusal | None:
         """Refuse what a web page has its visitor's browser ask, on any path. Nothing is ever allowed by CORS."""
         hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
-        status = HTTPStatus.FORBIDDEN
-        refusal = self._guard.refusal(hosts[0] if hosts else None, origins[0] if origins else None)
         if len(hosts) > 1 or len(origins) > 1 or (not hosts and request.version >= HttpVersion11):
-            status, refusal = (
-                HTTPStatus.BAD_REQUEST,
-                "The request must have one Host, and at most one Origin (RFC 9112).",
-            )
-        if refusal is None:
-            return await handler(request)
-        peer = peer_name(request.transport)
-        event(log, logging.WARNING, "request refused", peer=peer, status=int(status), reason=refusal)
-        return web.Response(status=status, text=f"{refusal}\n")
+            return HTTPStatus.BAD_REQUEST, "The request must have one Host and at most one Origin (RFC 9112)."
+        refusal = self._guard.refusal(hosts[0] if hosts else None, origins[0] if origins else None)
+        return None if refusal is None else (HTTPStatus.FORBIDDEN, refusal)
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         socket = web.WebSocketResponse(
@@ -130,10 +186,9 @@ class HttpService:
         await socket.prepare(request)
         transport = WebSocketTransport(socket, request)
         name = f"{peer_name(request.transport)}(websocket)"
-        shell = Shell(transport, self._namespace, name, self._on_gone, self._limits)
+        shell = Shell(transport, self._namespace, name, self._on_gone, self._limits, request[TICKET])
         transport.shell = shell
         self._on_made(shell)
-        self._websockets += 1
         writer = asyncio.create_task(transport.write_all())
         try:
             while not transport.closing:
@@ -148,7 +203,6 @@ class HttpService:
                     break
                 shell.data_received(message.data)
         finally:
-            self._websockets -= 1
             shell.lost()
             transport.close()
             await writer
@@ -161,8 +215,17 @@ class FirstRequest(asyncio.Protocol):
     For later ones the server has a limit of its own; that a connection stays idle is usual, and not worth a line.
     """
 
-    def __init__(self, inner: asyncio.Protocol, silent: dict[asyncio.Protocol, FirstRequest], seconds: float) -> None:
+    def __init__(
+        self,
+        inner: asyncio.Protocol,
+        silent: dict[asyncio.Protocol, FirstRequest],
+        seconds: float,
+        ticket: Ticket,
+        on_lost: Callable[[], None],
+    ) -> None:
         self._inner = inner
+        self._ticket = ticket
+        self._on_lost = on_lost
         self._silent = silent
         self._seconds = seconds
         self.data_received = inner.data_received  # type: ignore[method-assign]
@@ -171,11 +234,13 @@ class FirstRequest(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._silent[self._inner] = self
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
+        self._ticket.evict = self._evict
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.came()
         self._inner.connection_lost(exc)
+        self._on_lost()
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()
@@ -194,6 +259,11 @@ class FirstRequest(asyncio.Protocol):
     def _give_up(self) -> None:
         peer = peer_name(self._transport)
         event(log, logging.WARNING, "connection dropped", peer=peer, reason="its request did not come in time")
+        self.came()
+        self._transport.abort()
+
+    def _evict(self) -> None:
+        tell_refused(peer_name(self._transport), TOO_MANY)
         self.came()
         self._transport.abort()
 

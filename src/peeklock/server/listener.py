@@ -13,10 +13,12 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, cast
 
+from peeklock.server.admission import RESERVED_SECONDS, TOO_MANY, Admission, Ticket
 from peeklock.server.logs import event
-from peeklock.server.peers import name_of, peer_name, socket_name
+from peeklock.server.peers import address_of, name_of, peer_name, socket_name
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,8 @@ BACKLOG: Final = 1024
 _METHODS: Final = (b"GET ", b"PUT ", b"POST", b"HEAD", b"DELE", b"OPTI", b"PATC")
 _OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
-MakeProtocol = Callable[[], asyncio.Protocol]
+MakeProtocol = Callable[[Ticket], asyncio.Protocol]
+"""The protocol releases the ticket when the connection is lost."""
 
 
 class Listener:
@@ -34,21 +37,21 @@ class Listener:
     def __init__(
         self,
         sock: socket.socket,
-        tls: ssl.SSLContext,
+        tls: Callable[[], ssl.SSLContext],
         amqp: MakeProtocol,
         http: MakeProtocol,
         *,
-        has_room: Callable[[], bool],
+        admission: Admission,
         first_bytes_seconds: float,
     ) -> None:
         self._socket = sock
         self._tls = tls
         self._amqp = amqp
         self._http = http
-        self._has_room = has_room
+        self._admission = admission
         self._patience = first_bytes_seconds
         self._loop = asyncio.get_running_loop()
-        self._looking: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._looking: dict[socket.socket, tuple[Ticket, asyncio.TimerHandle]] = {}
         """Connections of which nothing has been seen yet, with their deadline."""
         self._starting: set[asyncio.Task[None]] = set()
         """Connections in their TLS handshake."""
@@ -60,11 +63,6 @@ class Listener:
     @property
     def port(self) -> int:
         return int(self._socket.getsockname()[1])
-
-    @property
-    def undecided(self) -> int:
-        """How many connections have not said yet what they speak."""
-        return len(self._looking) + len(self._starting) + len(self._sniffers)
 
     def close(self) -> None:
         """Accept no more; connections that have not spoken yet are dropped."""
@@ -90,16 +88,18 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(1.0, self._accept_again)
                 return
-            if not self._has_room():
-                event(log, logging.WARNING, "connection refused", peer=name_of(address), reason="too many are open")
+            peer = name_of(address)
+            ticket = self._admission.admit(address_of(peer))
+            if isinstance(ticket, str):
+                tell_refused(peer, ticket)
                 connection.close()
                 continue
             connection.setblocking(False)
             with suppress(OSError):  # gone again already
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._looking[connection] = self._loop.call_later(
-                self._patience, self._give_up, connection, name_of(address)
-            )
+            ticket.evict = partial(self._evict, connection, peer)
+            deadline = self._loop.call_later(patience_for(ticket, self._patience), self._give_up, connection, peer)
+            self._looking[connection] = ticket, deadline
             self._loop.add_reader(connection, self._look, connection)
 
     def _accept_again(self) -> None:
@@ -107,16 +107,25 @@ class Listener:
             self._loop.add_reader(self._socket, self._accept)
 
     def _give_up(self, connection: socket.socket, peer: str) -> None:
-        _tell_dropped(peer, "it said nothing in time")
+        if self._looking[connection][0].is_reserved:
+            tell_refused(peer, TOO_MANY)
+        else:
+            _tell_dropped(peer, "it said nothing in time")
+        self._hang_up(connection)
+
+    def _evict(self, connection: socket.socket, peer: str) -> None:
+        tell_refused(peer, TOO_MANY)
         self._hang_up(connection)
 
     def _hang_up(self, connection: socket.socket) -> None:
-        self._forget(connection)
+        self._forget(connection).release()
         connection.close()
 
-    def _forget(self, connection: socket.socket) -> None:
+    def _forget(self, connection: socket.socket) -> Ticket:
         self._loop.remove_reader(connection)
-        self._looking.pop(connection).cancel()
+        ticket, deadline = self._looking.pop(connection)
+        deadline.cancel()
+        return ticket
 
     def _look(self, connection: socket.socket) -> None:
         try:
@@ -128,29 +137,39 @@ class Listener:
         if not first:
             self._hang_up(connection)
             return
-        self._forget(connection)
-        task = self._loop.create_task(self._start(connection, first == TLS_RECORD))
+        ticket = self._forget(connection)
+        task = self._loop.create_task(self._start(connection, ticket, first == TLS_RECORD))
+        ticket.evict = partial(self._evict_starting, task, socket_name(connection))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
 
-    async def _start(self, connection: socket.socket, with_tls: bool) -> None:
+    def _evict_starting(self, task: asyncio.Task[None], peer: str) -> None:
+        tell_refused(peer, TOO_MANY)
+        task.cancel()
+
+    async def _start(self, connection: socket.socket, ticket: Ticket, with_tls: bool) -> None:
         peer = socket_name(connection)
+        patience = patience_for(ticket, self._patience)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Sniffer(self._amqp, self._http, self._patience, self._sniffers),
+                lambda: Sniffer(self._amqp, self._http, patience, self._sniffers, ticket),
                 connection,
-                ssl=self._tls if with_tls else None,
-                ssl_handshake_timeout=self._patience if with_tls else None,
+                ssl=self._tls() if with_tls else None,
+                ssl_handshake_timeout=patience if with_tls else None,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             event(log, logging.INFO, "connection not established", peer=peer, reason=str(error) or "it was hung up")
             connection.close()
+            ticket.release()
 
 
 class Sniffer(asyncio.Protocol):
     """Stands in until the first bytes tell which protocol takes over."""
 
-    def __init__(self, amqp: MakeProtocol, http: MakeProtocol, patience: float, sniffers: set[Sniffer]) -> None:
+    def __init__(
+        self, amqp: MakeProtocol, http: MakeProtocol, patience: float, sniffers: set[Sniffer], ticket: Ticket
+    ) -> None:
+        self._ticket = ticket
         self._amqp = amqp
         self._http = http
         self._patience = patience
@@ -161,25 +180,38 @@ class Sniffer(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._deadline = asyncio.get_running_loop().call_later(self._patience, self._give_up)
         self._sniffers.add(self)
+        self._ticket.evict = self._refuse
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
+        self._ticket.release()
 
     def hang_up(self) -> None:
         self._forget()
         self._transport.abort()
 
     def _give_up(self) -> None:
-        _tell_dropped(peer_name(self._transport), "it did not say in time what it speaks")
+        if self._ticket.is_reserved:
+            self._refuse()
+        else:
+            _tell_dropped(peer_name(self._transport), "it did not say in time what it speaks")
+            self.hang_up()
+
+    def _refuse(self) -> None:
+        tell_refused(peer_name(self._transport), TOO_MANY)
         self.hang_up()
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
         if len(self._seen) < 4:
             return
+        is_http = self._seen[:4] in _METHODS
+        if self._ticket.is_reserved and not is_http:
+            self._refuse()
+            return
         self._forget()
         # What is neither goes to AMQP, which answers with its own header and hangs up (2.2).
-        protocol = (self._http if self._seen[:4] in _METHODS else self._amqp)()
+        protocol = (self._http if is_http else self._amqp)(self._ticket)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(self._seen)
@@ -187,6 +219,14 @@ class Sniffer(asyncio.Protocol):
     def _forget(self) -> None:
         self._deadline.cancel()
         self._sniffers.discard(self)
+
+
+def patience_for(ticket: Ticket, seconds: float) -> float:
+    return min(seconds, RESERVED_SECONDS) if ticket.is_reserved else seconds
+
+
+def tell_refused(peer: str, reason: str) -> None:
+    event(log, logging.WARNING, "connection refused", peer=peer, reason=reason)
 
 
 def _tell_dropped(peer: str, reason: str) -> None:

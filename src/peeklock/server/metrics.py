@@ -23,9 +23,10 @@ from peeklock.broker.administration import Runtime
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.definitions import QueueDefinition, TopicDefinition
-from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
+from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.server.browsers import is_own_machine
+from peeklock.server.http import TICKET, verified
 from peeklock.server.loopback import is_loopback
 from peeklock.store.base import Changes, Committed, Store, StoreError
 
@@ -131,10 +132,7 @@ class MetricsPage:
         return "\n".join(lines) + "\n"
 
     def _authorize(self, request: web.Request) -> None:
-        token = request.headers.get("Authorization", "")
-        if not token.isascii():
-            raise InvalidToken("The token has characters that no token has.")
-        claim = self._namespace.keys.verify(token, request.path, self._namespace.now())
+        claim = verified(self._namespace, request.headers.get("Authorization", ""), request.path, request[TICKET])
         if claim.owner or Right.LISTEN not in claim.rights:
             raise Unauthorized(f"'{Right.LISTEN}' claim of the namespace is required.")
 

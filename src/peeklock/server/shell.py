@@ -10,17 +10,24 @@ from typing import Any, Final, Protocol, cast
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim
+from peeklock.broker.errors import TooManyFailedLogins
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection, Settings
 from peeklock.engine.sasl import SaslServer
 from peeklock.nodes.peer import Peer
+from peeklock.server.admission import Ticket
 from peeklock.server.limits import Limits
-from peeklock.server.peers import peer_name
+from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.trace import Trace
 
 log = logging.getLogger(__name__)
 
 MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
+WITHOUT_KEYS: Final = ("MSSBCBS", "ANONYMOUS")
+"""What a client is offered that will be refused: a key need not cross the network for that."""
+TLS_REQUIRED: Final = Error(
+    condition=Condition.NOT_ALLOWED, description="This broker requires TLS: connect with TLS to the same port."
+)
 MAX_FRAME_SIZE: Final = 262144
 FAILED: Final = Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log.")
 MUCH: Final = 600
@@ -47,8 +54,13 @@ class Shell:
         name: str,
         on_gone: Callable[[Shell], None],
         limits: Limits,
+        ticket: Ticket,
+        refusal: Error | None = None,
     ) -> None:
+        """With a refusal the client may open the connection, to be told so, and nothing else."""
         self._transport = transport
+        self._ticket = ticket
+        self._refusal = refusal
         self._on_gone = on_gone
         self._limits = limits
         self._loop = asyncio.get_running_loop()
@@ -58,8 +70,10 @@ class Shell:
             max_frame_size=MAX_FRAME_SIZE,
             properties={"product": "Peeklock"},
         )
-        self.connection = Connection(settings, SaslServer(MECHANISMS, self._authenticate), is_server=True)
-        self.peer = Peer(self.connection, namespace, name, self.wake)
+        self.connection = Connection(
+            settings, SaslServer(MECHANISMS if refusal is None else WITHOUT_KEYS, self._authenticate), is_server=True
+        )
+        self.peer = Peer(self.connection, namespace, name, self.wake, ticket)
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
         self.reading = True
@@ -81,6 +95,9 @@ class Shell:
         if self._trace is not None:
             self._trace.received(data)
         try:
+            if self._refusal is not None:
+                self._refuse(data, self._refusal)
+                return
             self.peer.handle(self.connection.receive(data))
             self._flush()
         except Exception:
@@ -150,6 +167,15 @@ class Shell:
         self._on_gone(self)
 
     # --- inside ---
+
+    def _refuse(self, data: bytes, refusal: Error) -> None:
+        """Go on to the open, where an error can be told. What comes with it is read and not obeyed."""
+        self.connection.receive(data)
+        if self.connection.opened and not self._closing:
+            log.warning("connection refused", extra={"fields": {"peer": self.peer.name, "reason": refusal.description}})
+            self.close(refusal)
+        else:
+            self._flush()
 
     def _guarded(self, action: Callable[[], None]) -> None:
         """One connection's trouble is its own."""
@@ -235,7 +261,7 @@ class Shell:
         """What the SASL exchange gives; an anonymous client has nothing until it visits `$cbs`."""
         if mechanism in ("ANONYMOUS", "MSSBCBS"):
             return []
-        reason = "client certificates are not accepted; use ANONYMOUS with a token, or PLAIN"
+        reason = "client certificates give no rights; use ANONYMOUS with a token, or PLAIN"
         if mechanism == "PLAIN":
             parts: list[Any] = response.split(b"\0")
             try:
@@ -243,10 +269,15 @@ class Shell:
             except ValueError:
                 reason = "the PLAIN response is malformed"
             else:
-                claims = self._namespace.keys.claims_for(name, key)
-                if claims:
-                    return claims
-                reason = "no key of that name matches"
+                try:
+                    self._ticket.check_login()
+                    claims = self._namespace.keys.claims_for(name, key)
+                    if claims:
+                        return claims
+                    reason = "no key of that name matches"
+                    self._ticket.login_failed()
+                except TooManyFailedLogins as failure:
+                    reason = str(failure)
         log.warning(
             "SASL refused", extra={"fields": {"peer": self.peer.name, "mechanism": mechanism, "reason": reason}}
         )
@@ -262,7 +293,11 @@ class AmqpProtocol(asyncio.Protocol):
         on_made: Callable[[Shell], None],
         on_gone: Callable[[Shell], None],
         limits: Limits,
+        ticket: Ticket,
+        require_tls: bool,
     ) -> None:
+        self._ticket = ticket
+        self._require_tls = require_tls
         self._namespace = namespace
         self._on_made = on_made
         self._on_gone = on_gone
@@ -271,7 +306,10 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast(asyncio.Transport, transport)
-        self._shell = Shell(stream, self._namespace, peer_name(transport), self._on_gone, self._limits)
+        refusal = TLS_REQUIRED if self._require_tls and not is_encrypted(transport) else None
+        self._shell = Shell(
+            stream, self._namespace, peer_name(transport), self._on_gone, self._limits, self._ticket, refusal
+        )
         self._on_made(self._shell)
 
     def data_received(self, data: bytes) -> None:
@@ -279,6 +317,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._shell.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._ticket.release()
         if self._shell is not None:
             self._shell.lost()
 

@@ -1,0 +1,127 @@
+"""Who is let in: places in all, of one address, in the reserve; and who failed to log in too often."""
+
+from __future__ import annotations
+
+import pytest
+
+from peeklock.broker.agenda import ManualClock
+from peeklock.broker.errors import TooManyFailedLogins
+from peeklock.server.admission import TOO_MANY, TOO_MANY_OF_ADDRESS, Admission, Ticket
+from peeklock.server.limits import Limits
+
+HERE, THERE, ELSEWHERE = "127.0.0.1", "192.0.2.7", "2001:db8::1"
+
+
+def admission(**limits: int) -> Admission:
+    return Admission(Limits(**{"max_connections": 4, "reserved_connections": 2, **limits}), ManualClock())
+
+
+def admitted(places: Admission, address: str = HERE) -> Ticket:
+    ticket = places.admit(address)
+    assert isinstance(ticket, Ticket), ticket
+    return ticket
+
+
+# --- places ---
+
+
+def test_a_place_is_free_again_when_its_connection_ends_and_once() -> None:
+    places = admission(reserved_connections=0)
+    tickets = [admitted(places) for _ in range(4)]
+    assert places.admit(HERE) == TOO_MANY
+    tickets[0].release()
+    tickets[0].release()
+    assert places.open == 3
+    assert not admitted(places).is_reserved
+    assert places.admit(HERE) == TOO_MANY
+
+
+def test_one_address_has_half_of_the_places_unless_it_is_this_machine() -> None:
+    places = admission()
+    for _ in range(2):
+        admitted(places, THERE)
+    assert places.admit(THERE) == TOO_MANY_OF_ADDRESS
+    admitted(places, ELSEWHERE)
+    for _ in range(3):
+        admitted(places, HERE)
+
+
+def test_a_limit_for_addresses_that_is_given_holds_for_this_machine_too() -> None:
+    places = admission(max_connections_per_address=1)
+    ticket = admitted(places, HERE)
+    assert places.admit(HERE) == TOO_MANY_OF_ADDRESS
+    ticket.release()
+    admitted(places, HERE)
+
+
+def test_beyond_the_ordinary_places_there_is_a_reserve() -> None:
+    places = admission()
+    assert [admitted(places).is_reserved for _ in range(6)] == [False] * 4 + [True] * 2
+
+
+def test_in_the_reserve_the_oldest_without_a_key_gives_way() -> None:
+    places = admission()
+    for _ in range(4):
+        admitted(places)
+    evicted: list[str] = []
+    first, second = admitted(places), admitted(places)
+    first.evict = lambda: evicted.append("first")
+    second.evict = lambda: evicted.append("second")
+    third = admitted(places)
+    assert evicted == ["first"]
+    assert places.open == 6
+    second.prove()
+    third.evict = lambda: evicted.append("third")
+    fourth = admitted(places)
+    assert evicted == ["first", "third"]
+    fourth.prove()
+    assert places.admit(HERE) == TOO_MANY
+    second.release()
+    assert admitted(places).is_reserved
+
+
+# --- failed logins ---
+
+
+def test_after_too_many_failed_logins_an_address_waits_for_the_end_of_the_minute() -> None:
+    clock = ManualClock(0)
+    places = Admission(Limits(max_failed_logins=3), clock)
+    guesser, other = admitted(places, THERE), admitted(places, ELSEWHERE)
+    for _ in range(3):
+        guesser.check_login()
+        guesser.login_failed()
+    clock.advance(15_500)
+    with pytest.raises(TooManyFailedLogins, match=r"3 logins from this address failed .* try again in 45 s"):
+        guesser.check_login()
+    with pytest.raises(TooManyFailedLogins):
+        admitted(places, THERE).check_login()
+    other.check_login()
+    clock.advance(44_500)
+    guesser.check_login()
+    guesser.login_failed()
+    guesser.check_login()
+
+
+def test_failures_that_are_further_apart_than_a_minute_do_not_add_up() -> None:
+    clock = ManualClock(0)
+    ticket = admitted(Admission(Limits(max_failed_logins=2), clock))
+    for _ in range(10):
+        ticket.login_failed()
+        ticket.check_login()
+        clock.advance(60_000)
+
+
+def test_no_limit_of_failed_logins_can_be_had() -> None:
+    ticket = admitted(Admission(Limits(max_failed_logins=0), ManualClock()))
+    for _ in range(1000):
+        ticket.login_failed()
+    ticket.check_login()
+
+
+def test_addresses_without_end_take_no_memory_without_end() -> None:
+    places = Admission(Limits(max_failed_logins=2), ManualClock(0))
+    for number in range(10_050):
+        places.failed_logins.add(f"address-{number}")
+    with pytest.raises(TooManyFailedLogins):
+        places.failed_logins.check("address-of-nobody")  # those beyond the bound share a count
+    places.failed_logins.check("address-1")
