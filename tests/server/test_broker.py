@@ -17,7 +17,7 @@ from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.server.broker import Broker, Options, StartError
 from peeklock.server.limits import Limits
-from peeklock.store.base import StoredEntity, StoreError
+from peeklock.store.base import OnDamage, StoredEntity, StoreError, ignore_damage
 from raw_client import HOST, RawClient, WebSocketStream, body_of, dial, eventually, health, read_to_end
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
@@ -84,7 +84,7 @@ def test_a_folder_that_another_broker_holds_is_named(start_broker: StartBroker, 
 
 def test_a_store_that_fails_at_the_start_is_told(tmp_path: Path) -> None:
     class Broken(HeldStore):
-        def open(self) -> list[StoredEntity]:
+        def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
             raise StoreError("The store is broken.")
 
     assert refusal(make_store=lambda call: Broken(), tls_folder=tmp_path) == "The store is broken."

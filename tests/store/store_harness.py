@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, TypeVar
 
-from peeklock.store.base import Body, Changes, Position, Range, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import Body, Changes, Damage, Position, Range, Store, StoredEntity, StoredMessage, StoreError
 from peeklock.store.disk.index.connections import connect_writer
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.store import DiskStore
@@ -41,13 +41,14 @@ class Driver:
     def __init__(self, make: Callable[[Call], Store]) -> None:
         self._make = make
         self._calls: Queue[Callable[[], None]] = Queue()
+        self.damages: list[Damage] = []
         self.store = make(self._calls.put)
-        self.entities = self.store.open()
+        self.entities = self.store.open(self.damages.append)
 
     def reopen(self) -> list[StoredEntity]:
         self.store.close()
         self.store = self._make(self._calls.put)
-        self.entities = self.store.open()
+        self.entities = self.store.open(self.damages.append)
         return self.entities
 
     def wait(self, answers: list[Any], count: int = 1) -> None:

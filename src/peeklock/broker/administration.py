@@ -51,6 +51,8 @@ class Runtime:
     transfer: int = 0
     """Waiting to be forwarded."""
     transfer_dead_letter: int = 0
+    damaged: int = 0
+    """Of the entity and its sub-queues: found damaged on disk, and no longer delivered."""
     size_in_bytes: int = 0
     subscription_count: int = 0
     sql_filter_count: int = 0
@@ -140,6 +142,7 @@ class Administration:
             transfer_dead_letter=0
             if unforwardable is None
             else unforwardable.counters.active + unforwardable.counters.deferred,
+            damaged=sum(part.counters.damaged for part in (entity, letters, unforwardable) if part is not None),
             size_in_bytes=entity.size_in_bytes,
             subscription_count=len(subscriptions),
             sql_filter_count=kinds[False],

@@ -35,7 +35,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.settings import DEFAULT_PROFILE, Status
-from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Store, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -208,6 +208,11 @@ class Entity:
         self.accessed_at = self._agenda.now()
 
     # --- for subclasses ---
+
+    def on_message_damaged(self, damage: Damage) -> None:
+        """The store found that it no longer has that message's bytes, and returns it no more."""
+        self.counters.count(damage.state, -1)
+        self.counters.damaged += 1
 
     def _arrived(self, message: StoredMessage) -> None:
         """A new active message is in the store. Counted by whoever calls `counted`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -32,7 +33,9 @@ from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
-from peeklock.store.base import MAX_ENTITY, Changes, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
+
+log = logging.getLogger(__name__)
 
 PROBE_INTERVAL_MS = 1000
 """How often a store that failed is tried again."""
@@ -107,6 +110,11 @@ class Namespace:
         """As `container`, for what can be received from."""
         return self._catalogue.queue(path)
 
+    @property
+    def damaged(self) -> dict[str, int]:
+        """How many messages of each entity that has any the disk no longer has as they were written, by path."""
+        return {each.path: each.counters.damaged for each in self.containers if each.counters.damaged}
+
     # --- the start ---
 
     def start(self, ready: Ready) -> None:
@@ -114,7 +122,7 @@ class Namespace:
 
         DefinitionError when it changes what cannot be changed.
         """
-        stored = self._store.open()
+        stored = self._store.open(self._on_damage)
         self._machinery.body_keys.resume(self._store.highest_body_key())
         self._catalogue.remember(stored)
         known = {fold(entity.path): entity for entity in stored}
@@ -146,6 +154,17 @@ class Namespace:
             self._store.commit(changes, begin)
         else:
             begin(None)
+
+    def _on_damage(self, damage: Damage) -> None:
+        for container in self.containers:
+            if container.entity == damage.entity:
+                log.error(
+                    "message %d of %s is damaged on disk and is not delivered: %s",
+                    damage.sequence_number,
+                    container.path,
+                    damage.where,
+                )
+                container.on_message_damaged(damage)
 
     def _wanted(self, stored: list[StoredEntity]) -> dict[str, AnyDefinition]:
         """Every entity there is to be, by path: topics before their subscriptions."""

@@ -30,7 +30,7 @@ from peeklock.broker.queue import READ_AGAIN_MS
 from peeklock.broker.schedule import unreadable
 from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.timetable import AGAIN_MS
-from peeklock.store.base import Counters, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, Counters, Damage, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -373,6 +373,14 @@ class SessionQueue(Numbered):
     def _left(self, message: StoredMessage) -> None:
         session = self._sessions.get(message.session_id or "")
         if session is not None:
+            session.active -= 1
+            if not session.active:
+                self._offer(session)
+
+    def on_message_damaged(self, damage: Damage) -> None:
+        super().on_message_damaged(damage)
+        session = self._sessions.get(damage.session_id or "")
+        if damage.state == ACTIVE and session is not None:
             session.active -= 1
             if not session.active:
                 self._offer(session)

@@ -37,7 +37,17 @@ class Health:
         complaint = await self.complaint()
         if complaint is not None:
             return web.json_response({"status": "unhealthy", "message": complaint}, status=503)
+        if (warning := self._warning()) is not None:
+            return web.json_response({"status": "degraded", "message": warning})
         return web.json_response({"status": "healthy", "message": "Service is healthy."})
+
+    def _warning(self) -> str | None:
+        """What somebody should see to, though the broker works."""
+        damaged = self._namespace.damaged
+        if not damaged:
+            return None
+        entities = ", ".join(f"{path} ({count})" for path, count in damaged.items())
+        return f"Messages are damaged on disk and are not delivered: {entities}. See `peeklock store repair`."
 
     async def complaint(self) -> str | None:
         """Why the broker does not work; None when it does."""

@@ -286,11 +286,22 @@ SessionsRead = Callable[[list[str] | StoreError], None]
 SeenRead = Callable[[list[tuple[bytes, int]] | StoreError], None]
 
 
+OnDamage = Callable[[Damage], None]
+
+
+def ignore_damage(damage: Damage) -> None:
+    """For those who only look."""
+
+
 class Store(Protocol):
     """Where a namespace lives. See the module for when callbacks run and what a read sees."""
 
-    def open(self) -> list[StoredEntity]:
-        """Take hold of the store (StoreHeld, StoreError) and return all entities. Blocks; called once."""
+    def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
+        """Take hold of the store (StoreHeld, StoreError) and return all entities. Blocks; called once.
+
+        `on_damage` is called for each message that a read finds damaged, before that read is answered and once for each
+        message; the store has counted it off its state then.
+        """
         ...
 
     def highest_body_key(self) -> int:

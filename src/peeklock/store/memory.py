@@ -23,6 +23,7 @@ from .base import (
     Changes,
     Committed,
     MessagesRead,
+    OnDamage,
     Position,
     Range,
     SeenRead,
@@ -33,6 +34,7 @@ from .base import (
     StoredMessage,
     StoreError,
     TimedRead,
+    ignore_damage,
 )
 from .sorted_numbers import SortedNumbers
 
@@ -53,7 +55,7 @@ class MemoryStore:
         """Those of the messages, by key: each is here once, and as long as a message has it."""
         self._is_open = False
 
-    def open(self) -> list[StoredEntity]:
+    def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
         self._is_open = True
         return [_copy_entity(entity.stored) for entity in self._entities.values()]
 

@@ -26,6 +26,7 @@ from ..base import (
     Counters,
     Damage,
     MessagesRead,
+    OnDamage,
     Position,
     Range,
     SeenRead,
@@ -36,6 +37,7 @@ from ..base import (
     StoreError,
     StoreFull,
     TimedRead,
+    ignore_damage,
 )
 from .commits.batch import Batch
 from .commits.entry import Entry
@@ -75,13 +77,11 @@ class DiskStore:
         self,
         folder: Path,
         call: Callable[[Callable[[], None]], object],
-        on_damage: Callable[[Damage], None] | None = None,
     ) -> None:
         self._folder = folder
         self._file = folder / "peeklock.db"
         self._call = call
-        self._on_damage = on_damage
-        """Told of each damaged message that a read met, before that read is answered."""
+        self._on_damage: OnDamage = ignore_damage
         self._damaged: set[tuple[int, int]] = set()
         """Entity and number of those that were told."""
         self._commits: SimpleQueue[_Waiting | None] = SimpleQueue()
@@ -100,7 +100,8 @@ class DiskStore:
         self._is_open = False
         self._highest_body_key = 0
 
-    def open(self) -> list[StoredEntity]:
+    def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
+        self._on_damage = on_damage
         make_folder(self._folder)
         with ExitStack() as held:
             try:
@@ -258,8 +259,7 @@ class DiskStore:
                 message.state = DAMAGED
                 changes.updates.append((entity, message, before))
                 damage = Damage(entity, number, before, message.session_id, where)
-                if self._on_damage is not None:
-                    self._answer(partial(self._on_damage, damage))
+                self._answer(partial(self._on_damage, damage))
         if changes:
             self._commits.put((Batch(changes), lambda error: None))
 
