@@ -153,10 +153,20 @@ class Books:
             return None
         return delivery.until - LOCK_MS
 
-    def locked_until(self, delivery: Delivery) -> float:
-        """As far as its receiver was told; by the broker's clock."""
-        told = [renewal.until for renewal in self.renewals.get(delivery.name, ()) if renewal.until is not None]
-        return max([delivery.until or -inf, *told])
+    def locked_until(self, delivery: Delivery) -> tuple[float, float]:
+        """When its lock ends, by our clock, if no more time passes than we count: at the earliest and at the latest.
+
+        Locks last by a clock that nobody sets; when they began is known from what the receiver was told.
+        """
+        told = [delivery, *self.renewals.get(delivery.name, ())]
+        begins = [self.clock.moments(each.until - LOCK_MS, each.end) for each in told if each.until is not None]
+        earliest = max((min(moments, default=-inf) for moments in begins), default=-inf)
+        latest = max((max(moments, default=inf) for moments in begins), default=inf)
+        return earliest + LOCK_MS, latest + LOCK_MS
+
+    def enqueued(self, delivery: Delivery) -> list[float]:
+        """When it may have been enqueued, by our clock."""
+        return self.clock.moments(delivery.enqueued, delivery.end)
 
     # --- how transactions end ---
 

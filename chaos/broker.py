@@ -132,11 +132,12 @@ class BrokerProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
-    def set_clock(self, offset: int) -> None:
+    def set_clock(self, offset: int, passed: int = 0) -> None:
+        """Set its clock; and have so much more time pass, by the clock that nobody sets."""
         begun = now()
         self.offset = offset  # a broker that has ended meanwhile is started again with it
-        self._tell({"offset": offset})
-        self._history.add(ClockSet(start=begun, end=now(), offset=offset))
+        self._tell({"offset": offset, "passed": passed})
+        self._history.add(ClockSet(start=begun, end=now(), offset=offset, passed=passed))
 
     def set_disk(self, mode: Mode, *, every: int = 1, seconds: float = 0.0) -> None:
         self._tell({"mode": mode, "every": every, "seconds": seconds})

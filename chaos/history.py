@@ -166,6 +166,8 @@ class ClockSet(Span):
     """At some moment in between the broker's clock was set: from then on it is this far ahead."""
 
     offset: int
+    passed: int = 0
+    """So much more time passed for it, by the clock that nobody sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,17 @@ _SEGMENT_BYTES: Final = 64 * 1024
 
 
 class Clock:
-    """The machine's, and so far ahead."""
+    """The machine's, set so far ahead; and so much more time has passed."""
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
+        self.passed = 0
 
-    def __call__(self) -> int:
-        return system_clock() + self.offset
+    def now(self) -> int:
+        return system_clock.now() + self.offset
+
+    def monotonic(self) -> int:
+        return system_clock.monotonic() + self.passed
 
 
 def obey(clock: Clock, disk: Disk) -> None:
@@ -41,6 +45,7 @@ def obey(clock: Clock, disk: Disk) -> None:
         command: dict[str, Any] = json.loads(line)
         if "offset" in command:
             clock.offset = command["offset"]
+            clock.passed += command["passed"]
         if "mode" in command:
             disk.every, disk.seconds = command["every"], command["seconds"]
             disk.mode = Mode(command["mode"])

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from math import inf
+from typing import Final
 
 from chaos.books import LOCK_LOST, Books, Violation
 from chaos.entities import SESSIONS
 from chaos.history import Delivery, Gesture, Hold, Outcome, Settlement, Way
+
+SLACK_MS: Final = 5
+"""Between the two readings of the broker's clock that a lock is made of."""
 
 
 def message_locks(books: Books) -> Iterator[Violation]:
@@ -23,12 +27,11 @@ def message_locks(books: Books) -> Iterator[Violation]:
                 since = min(first.start, second.start)
                 if books.restarted(since, second.end) or _may_have_ended(books, first, second.end):
                     continue
-                highest = books.clock.latest(since, second.end)
-                until = books.locked_until(first)
+                until = books.locked_until(first)[0]
                 if second.start <= first.end:  # it may be the other way round
-                    until = min(until, books.locked_until(second))
-                if until > highest:
-                    left = until - highest
+                    until = min(until, books.locked_until(second)[0])
+                left = until - since - books.clock.passed(since, second.end)
+                if left > SLACK_MS:
                     yield Violation(
                         "message locks",
                         f"{id} ({entity} number {first.number}) came as {second.name} while {first.name} "
@@ -56,11 +59,11 @@ def late_settlements(books: Books) -> Iterator[Violation]:
             continue
         if any(renewal.outcome is Outcome.UNKNOWN for renewal in books.renewals.get(delivery.name, ())):
             continue
-        until = books.locked_until(delivery)
+        until = books.locked_until(delivery)[1]
         for settlement in books.settlements.get(delivery.name, ()):
             if settlement.outcome is not Outcome.OK:
                 continue
-            if books.clock.earliest(settlement.start, settlement.end) > until:
+            if settlement.start > until + SLACK_MS:
                 yield Violation(
                     "message locks",
                     f"{settlement.gesture} of {delivery.name} ({delivery.id}) was confirmed after its lock was over",

@@ -37,7 +37,9 @@ WEIGHTS: Final = {
 DISKS: Final = {Kind.FULL: Mode.FULL, Kind.FAILING: Mode.FAILING, Kind.SLOW: Mode.SLOW}
 MOST_RECORDS: Final = 150
 FAR_MS: Final = 30_000
-"""How far the clock may be away at most: further than locks and the memory for duplicates last."""
+"""How far the clock may be away, mostly: further than locks and the memory for duplicates last."""
+DAYS_MS: Final = 3 * 24 * 3600 * 1000
+"""How far at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ def _step(kind: Kind, chance: Random, *, may_go_on: bool) -> Step:
                 then=then,
             )
         case Kind.CLOCK:
-            far = chance.choice((1500, 6000, FAR_MS))
+            # Days are rare: a clock that was once so far ahead says little of what was too early afterwards.
+            far = chance.choice((1500, 6000, FAR_MS, 1500, 6000, FAR_MS, DAYS_MS))
             return Step(kind=kind, records=records, offset=chance.randint(-far, far))
         case Kind.CUT:
             cut = Cut(

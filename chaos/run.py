@@ -17,7 +17,7 @@ from chaos.disk import Mode
 from chaos.draining import drain
 from chaos.entities import WINDOW_MS, address
 from chaos.history import Fault, History, Leftover, Mishap, Record, now
-from chaos.plan import DISKS, FAR_MS, Kind, Step, steps
+from chaos.plan import DAYS_MS, DISKS, Kind, Step, steps
 from chaos.proxy import Proxy
 from chaos.workers import Surroundings, Worker, crew
 
@@ -162,7 +162,7 @@ class Run:
         self._broker.check()
         self._broker.set_disk(Mode.FINE)
         # Past all locks and schedules.
-        self._broker.set_clock(FAR_MS + WINDOW_MS + 10_000)
+        self._broker.set_clock(DAYS_MS + WINDOW_MS + 10_000, passed=WINDOW_MS + 10_000)
         self._say("receiving what is left")
         left: list[Leftover] = []
         for name in ("drain", "drain-again"):

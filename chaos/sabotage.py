@@ -72,10 +72,10 @@ def lend_twice() -> None:
     """Give out some messages again before their locks are over."""
     make_lock, turns = Queue._make_lock, count(1)
 
-    def made(queue: Any, message: Any, expires_at: int, session: Any = None) -> Lock:
-        lock = make_lock(queue, message, expires_at, session)
+    def made(queue: Any, message: Any, *rest: Any) -> Lock:
+        lock = make_lock(queue, message, *rest)
         if next(turns) % _SOME == 0:
-            queue._agenda.at(queue._agenda.now() + 50, lambda: queue.release(lock))
+            queue._agenda.after(50, lambda: queue.release(lock))
         return lock
 
     _put(Queue, "_make_lock", made)

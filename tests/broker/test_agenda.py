@@ -111,17 +111,17 @@ def test_the_cancelled_are_not_kept_until_their_time(agenda: Agenda) -> None:
     kept = agenda.at(5000, lambda: None)
     for _ in range(100_000):
         agenda.at(10**15, lambda: None).cancel()
-    assert len(agenda._heap) <= 2 * MAX_CANCELLED + 2
+    assert len(agenda._moments) <= 2 * MAX_CANCELLED + 2
     assert agenda.next_due == 5000
     kept.cancel()
     assert agenda.next_due is None
 
 
 def test_the_system_clock_counts_milliseconds_since_1970() -> None:
-    assert 1_700_000_000_000 < system_clock() < 5_000_000_000_000
+    assert 1_700_000_000_000 < system_clock.now() < 5_000_000_000_000
 
 
 def test_a_manual_clock_starts_now_and_stands_still() -> None:
     clock = ManualClock()
     assert clock() == clock()
-    assert abs(clock() - system_clock()) < 60_000
+    assert abs(clock() - system_clock.now()) < 60_000

@@ -213,7 +213,7 @@ def test_a_window_that_was_over_before_the_start_does_not_count() -> None:
 def test_a_clock_that_was_set_back_is_no_harm() -> None:
     world = World(detecting())
     world.send("one")
-    world.clock.advance(-MINUTE)
+    world.clock.step(-MINUTE)
     world.send("two", "one")
     world = world.restarted()
     world.send("two", "one")

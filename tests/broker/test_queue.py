@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, delivered, encoded
@@ -343,22 +345,25 @@ def test_a_message_that_could_not_be_deleted_is_not_delivered() -> None:
 
 
 @pytest.mark.parametrize("renewed", [False, True])
-def test_a_lock_that_is_given_after_the_clock_was_set_back_runs_out_in_its_time(renewed: bool) -> None:
+def test_a_lock_that_is_given_after_the_lock_duration_was_shortened_runs_out_in_its_time(renewed: bool) -> None:
     world = World()
     world.send("before", "after")
     Receiver(world, world.queue(), credit=2 if renewed else 1)
-    world.clock.advance(-MINUTE // 2)
+    shorter = replace(world.queue().definition, lock_duration_ms=MINUTE // 2)
+    world.administer(world.administration.update_queue, shorter)
     if renewed:
         world.queue().renew([list(world.queue()._locks.values())[1]])
     else:
         Receiver(world, world.queue(), credit=1)
     other = Receiver(world, world.queue())
-    world.advance(MINUTE - 1)
+    world.advance(MINUTE // 2 - 1)
     assert other.bodies == []
     world.advance(1)
     assert other.bodies == ["after"]
-    world.advance(MINUTE // 2)
-    assert other.bodies == ["after", "before"]
+    world.advance(MINUTE // 2 - 1)
+    assert "before" not in other.bodies
+    world.advance(1)
+    assert "before" in other.bodies
 
 
 def test_competing_receivers_take_turns() -> None:

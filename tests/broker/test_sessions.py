@@ -351,7 +351,7 @@ def test_a_session_is_held_longer_when_it_is_renewed() -> None:
     for _ in range(5):
         world.advance(20 * SECOND)
         assert queue.renew_session(queue.held("a")) == world.clock() + 30 * SECOND
-    assert receiver.locks[0].expires_at == world.clock() + 30 * SECOND
+    assert receiver.locks[0].locked_until == world.clock() + 30 * SECOND
     queue.complete(receiver.locks[0], ignore)
     world.advance(30 * SECOND)
     assert isinstance(receiver.failure, SessionLockLost)

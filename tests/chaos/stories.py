@@ -104,8 +104,8 @@ class Story:
     def restart(self) -> None:
         self._add(Outage(**self._span()))
 
-    def set_clock(self, offset: int) -> None:
-        self._add(ClockSet(offset=offset, **self._span()))
+    def set_clock(self, offset: int, passed: int = 0) -> None:
+        self._add(ClockSet(offset=offset, passed=passed, **self._span()))
         self.offset = offset
 
     def _span(self) -> dict[str, float]:

@@ -23,6 +23,7 @@ from chaos.entities import (
     dead_letters,
 )
 from chaos.history import Gesture, Leftover, Mishap, Outcome, Way, dump, load
+from chaos.lock_checks import SLACK_MS
 from stories import Story
 
 NO, UNKNOWN = Outcome.NO, Outcome.UNKNOWN
@@ -520,22 +521,50 @@ def test_a_restart_before_or_after_excuses_nothing(story: Story) -> None:
     assert story.broken == ["message locks"]
 
 
-def test_a_clock_that_jumps_ends_locks(story: Story) -> None:
+@pytest.mark.parametrize("offset", [30_000, -30_000, 3 * 24 * 3600 * 1000])
+def test_a_clock_that_jumps_ends_no_lock(story: Story, offset: int) -> None:
     story.send("a")
     story.receive("a")
-    story.set_clock(30_000)
-    story.set_clock(0)
+    story.set_clock(offset)
+    story.settle(story.receive("a", count=1))
+    assert story.broken == ["message locks"]
+
+
+@pytest.mark.parametrize("offset", [30_000, -30_000, 3 * 24 * 3600 * 1000])
+def test_a_lock_ends_in_its_time_wherever_the_clock_is_set(story: Story, offset: int) -> None:
+    story.send("a")
+    story.receive("a")
+    story.set_clock(offset)
+    story.wait(LOCK_MS)
     story.settle(story.receive("a", count=1))
     assert story.broken == []
 
 
-def test_a_clock_that_is_set_back_does_not(story: Story) -> None:
+@pytest.mark.parametrize("offset", [30_000, -30_000])
+def test_a_lock_is_good_for_its_time_wherever_the_clock_is_set(story: Story, offset: int) -> None:
+    story.send("a")
+    first = story.receive("a")
+    story.set_clock(offset)
+    story.settle(first)
+    assert story.broken == []
+
+
+@pytest.mark.parametrize("offset", [30_000, -30_000])
+def test_a_clock_that_jumps_makes_no_late_settlement_good(story: Story, offset: int) -> None:
+    story.send("a")
+    first = story.receive("a")
+    story.set_clock(offset)
+    story.wait(LOCK_MS)
+    story.settle(first)
+    assert story.broken == ["message locks"]
+
+
+def test_locks_are_over_when_a_run_has_their_time_pass(story: Story) -> None:
     story.send("a")
     story.receive("a")
-    story.set_clock(-30_000)
-    story.wait(LOCK_MS)
+    story.set_clock(0, passed=LOCK_MS)
     story.settle(story.receive("a", count=1))
-    assert story.broken == ["message locks"]
+    assert story.broken == []
 
 
 def test_a_settlement_that_the_store_refused_leaves_the_lock(story: Story) -> None:
@@ -548,7 +577,7 @@ def test_a_settlement_that_the_store_refused_leaves_the_lock(story: Story) -> No
 def test_who_has_lost_the_lock_cannot_complete(story: Story) -> None:
     story.send("a")
     taken = story.receive("a")
-    story.wait(LOCK_MS + 1)
+    story.wait(LOCK_MS + SLACK_MS)
     story.settle(taken)
     assert story.broken == ["message locks"]
 
@@ -815,13 +844,24 @@ def test_an_id_is_free_again_after_the_window(story: Story) -> None:
     assert story.broken == []
 
 
-def test_an_id_is_free_again_after_the_clock_was_beyond_the_window(story: Story) -> None:
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_id_is_free_again_after_the_clock_was_beyond_the_window_at_a_restart(story: Story, restarted: bool) -> None:
     first = int(story.send("a", entity=UNIQUE, key="k").start)
     story.set_clock(WINDOW_MS)
+    if restarted:
+        story.restart()
     story.set_clock(0)
     second = int(story.send("b", entity=UNIQUE, key="k").start)
     story.finish("a", entity=UNIQUE, enqueued=first)
     story.finish("b", entity=UNIQUE, first=2, enqueued=second)
+    assert story.broken == ([] if restarted else ["duplicates"])
+
+
+def test_a_repetition_is_dropped_within_the_window_wherever_the_clock_is_set(story: Story) -> None:
+    first = int(story.send("a", entity=UNIQUE, key="k").start)
+    story.set_clock(3 * WINDOW_MS)
+    story.send("b", entity=UNIQUE, key="k")
+    story.finish("a", entity=UNIQUE, enqueued=first)
     assert story.broken == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -37,10 +38,11 @@ from nodes.conftest import LOCK_MS
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.termini import Target
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, UInt, ULong
+from peeklock.broker.agenda import system_clock
 from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import StorageFailed
-from peeklock.client import Connection, LinkClosed, SendRejected, connect
+from peeklock.client import Connection, LinkClosed, ReceiveMode, SendRejected, connect
 from peeklock.nodes.operations import OPERATIONS
 from peeklock.nodes.requests import ReplyNode
 from peeklock.store.base import StoreError
@@ -510,6 +512,60 @@ def test_a_message_that_is_being_settled_is_not_settled_again_and_neither_are_th
         assert body_of(management.requester.response(asked), 200) == {}
         assert broker.counters().active == 1
         assert management.ok("update-disposition", {**body, "lock-tokens": Array([first], UUID)}) == {}
+
+
+class RunningClock:
+    """A clock that, once it runs, shows more whenever it is looked at."""
+
+    now = staticmethod(system_clock.now)
+
+    def __init__(self) -> None:
+        self.runs = False
+        self.passed = 0
+
+    def monotonic(self) -> int:
+        self.passed += self.runs
+        return self.passed
+
+    def move(self, milliseconds: int, *, runs: bool) -> None:
+        self.passed += milliseconds
+        self.runs = runs
+
+
+@pytest.mark.parametrize("status", ["completed", "suspended", "deferred"])
+def test_locks_that_run_out_in_the_middle_of_a_settlement_are_all_settled_or_none(
+    status: str, start_broker: StartBroker
+) -> None:
+    clock = RunningClock()
+    queue = QueueDefinition(name="queue", lock_duration_ms=LOCK_MS)
+    broker = start_broker(namespace=NamespaceDefinition(queues=(queue,)), clock=clock)
+    outcomes = set()
+    with connect(broker.connection_string) as connection:
+        management = Management(connection)
+        for margin in range(1, 30):
+            send(connection, *[b"x"] * 4)
+            with connection.receiver("queue", credit=4) as receiver:
+                tokens = [token_of(message) for message in receive(receiver, 4)]
+            broker.call(partial(clock.move, LOCK_MS - margin, runs=True))
+            body = {"disposition-status": status, "lock-tokens": Array(tokens, UUID)}
+            answered = status_of(management.ask("update-disposition", body))
+            broker.call(partial(clock.move, LOCK_MS, runs=False))
+            broker.advance(0)
+            found = management.peek()
+            states = {annotation(message, "x-opt-message-state") for message in found}
+            left = {200: (0, set()), 410: (4, {0})}
+            if status == "deferred":
+                left[200] = 4, {1}
+            assert (len(found), states) == left[answered], margin
+            outcomes.add(answered)
+            numbers = Array([annotation(message, "x-opt-sequence-number") for message in found], int)
+            if states == {1}:
+                fetching = {"sequence-numbers": numbers, "receiver-settle-mode": UInt(0)}
+                assert status_of(management.ask("receive-by-sequence-number", fetching)) == 200
+            elif found:
+                with connection.receiver("queue", credit=4, mode=ReceiveMode.RECEIVE_AND_DELETE) as receiver:
+                    receive(receiver, 4)
+    assert outcomes == {200, 410}
 
 
 # --- sessions ---

@@ -149,7 +149,7 @@ class Administration:
             correlation_filter_count=kinds[True],
             created_at=entity.created_at,
             updated_at=entity.updated_at,
-            accessed_at=entity.last_used_at,
+            accessed_at=entity.accessed_at,
         )
 
     # --- queues and topics ---

@@ -1,6 +1,11 @@
-"""Time: the clock that everything asks, and the one heap that knows what is due next.
+"""Time: the clock that everything asks, and what is due next.
 
-All of it is Unix milliseconds. Who waits for `next_due` is the server's business (or a test's, which moves the clock).
+The clock has two readings, in milliseconds. Moments are Unix time: when a message expires or is enqueued, when a token
+ends, what clients are told. Whoever runs the machine may set that clock, forwards or back. Durations are measured by a
+clock that nobody sets: locks, time-outs, retries, idle entities, the window for duplicates. So a step of the system's
+clock takes no lock away.
+
+Who waits for `next_due` is the server's business (or a test's, which moves the clock).
 """
 
 from __future__ import annotations
@@ -10,86 +15,167 @@ import time
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], int]
 MAX_CANCELLED = 100
 """Cancelled appointments that are kept in any case."""
 
 
-def system_clock() -> int:
-    return time.time_ns() // 1_000_000
+class Clock(Protocol):
+    """What time it is, and how much has passed."""
+
+    def now(self) -> int:
+        """Unix time in milliseconds: for moments. It may be set."""
+        ...
+
+    def monotonic(self) -> int:
+        """Milliseconds from an origin of its own: for durations. It never steps, and rests while the machine sleeps."""
+        ...
+
+
+class SystemClock:
+    """The machine's."""
+
+    def now(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+
+system_clock: Final = SystemClock()
 
 
 class ManualClock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until it is moved. Called, it tells the Unix time."""
 
     def __init__(self, now: int | None = None) -> None:
-        self._now = system_clock() if now is None else now
+        self._now = system_clock.now() if now is None else now
+        self._monotonic = 1_000_000
 
     def __call__(self) -> int:
         return self._now
 
+    def now(self) -> int:
+        return self._now
+
+    def monotonic(self) -> int:
+        return self._monotonic
+
     def advance(self, milliseconds: int) -> None:
+        """So much time passes."""
+        self._now += milliseconds
+        self._monotonic += milliseconds
+
+    def step(self, milliseconds: int) -> None:
+        """The Unix time is set, and no time passes."""
         self._now += milliseconds
 
 
 class Appointment:
     """Something that will be done at a time, unless it is cancelled."""
 
-    __slots__ = ("_agenda", "action", "at")
+    __slots__ = ("_heap", "action", "at")
 
-    def __init__(self, at: int, action: Callable[[], None], agenda: Agenda) -> None:
+    def __init__(self, at: int, action: Callable[[], None], heap: _Heap) -> None:
         self.at = at
+        """By the reading that it was made for."""
         self.action: Callable[[], None] | None = action
-        self._agenda = agenda
+        self._heap = heap
 
     def cancel(self) -> None:
         if self.action is not None:
             self.action = None
-            self._agenda.cancelled()
+            self._heap.cancelled()
+
+
+class _Heap:
+    """Appointments by one of the two readings."""
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, Appointment]] = []
+        self._order = count()
+        self._cancelled = 0
+        """How many of the entries, at most."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, when: int, action: Callable[[], None]) -> Appointment:
+        appointment = Appointment(when, action, self)
+        heappush(self._entries, (when, next(self._order), appointment))
+        return appointment
+
+    def cancelled(self) -> None:
+        """Cancelled appointments stay until their time, which may be far away, unless they become many."""
+        self._cancelled += 1
+        if self._cancelled > MAX_CANCELLED and self._cancelled > len(self._entries) // 2:
+            self._entries = [entry for entry in self._entries if entry[2].action is not None]
+            heapify(self._entries)
+            self._cancelled = 0
+
+    @property
+    def next(self) -> Appointment | None:
+        while self._entries and self._entries[0][2].action is None:
+            heappop(self._entries)
+        return self._entries[0][2] if self._entries else None
+
+    def pop(self) -> Callable[[], None] | None:
+        appointment = heappop(self._entries)[2]
+        action, appointment.action = appointment.action, None
+        return action
 
 
 class Agenda:
     """What is to be done, by time."""
 
     def __init__(self, clock: Clock) -> None:
-        self.now = clock
+        self.now: Callable[[], int] = clock.now
+        self.monotonic: Callable[[], int] = clock.monotonic
         self.on_earlier: Callable[[], None] = lambda: None
         """Called when something became due earlier than all else: a waiting owner must wake sooner."""
-        self._heap: list[tuple[int, int, Appointment]] = []
-        self._order = count()
-        self._cancelled = 0
-        """How many of the heap, at most."""
+        self._moments = _Heap()
+        self._durations = _Heap()
 
-    def at(self, when: int, action: Callable[[], None]) -> Appointment:
-        appointment = Appointment(when, action, self)
-        heappush(self._heap, (when, next(self._order), appointment))
-        if self._heap[0][2] is appointment:
+    def at(self, moment: int, action: Callable[[], None]) -> Appointment:
+        """Do something at a moment in Unix time, whenever the clock shows that."""
+        return self._told(self._moments, self._moments.add(moment, action))
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> Appointment:
+        """Do something when so much time has passed, wherever the clock is set meanwhile."""
+        return self.when_elapsed(self.monotonic() + delay_ms, action)
+
+    def when_elapsed(self, monotonic: int, action: Callable[[], None]) -> Appointment:
+        """As `after`, up to a reading of `monotonic`."""
+        return self._told(self._durations, self._durations.add(monotonic, action))
+
+    def _told(self, heap: _Heap, appointment: Appointment) -> Appointment:
+        # One that is the first of its kind and not the first of all wakes the owner in vain, which does no harm.
+        if heap.next is appointment:
             self.on_earlier()
         return appointment
 
-    def cancelled(self) -> None:
-        """Cancelled appointments stay until their time, which may be far away, unless they become many."""
-        self._cancelled += 1
-        if self._cancelled > MAX_CANCELLED and self._cancelled > len(self._heap) // 2:
-            self._heap = [entry for entry in self._heap if entry[2].action is not None]
-            heapify(self._heap)
-            self._cancelled = 0
-
     @property
     def next_due(self) -> int | None:
-        while self._heap and self._heap[0][2].action is None:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        """The moment when something is due next, if the clock is not set before."""
+        moment, elapsed = self._moments.next, self._durations.next
+        if elapsed is None:
+            return None if moment is None else moment.at
+        due = self.now() + elapsed.at - self.monotonic()
+        return due if moment is None else min(moment.at, due)
 
     def run(self) -> None:
-        """Do all that is due by now, in order."""
-        now = self.now()
-        while (due := self.next_due) is not None and due <= now:
-            appointment = heappop(self._heap)[2]
-            action, appointment.action = appointment.action, None
+        """Do all that is due by now, what was due first before the rest."""
+        now, monotonic = self.now(), self.monotonic()
+        while True:
+            moment, elapsed = self._moments.next, self._durations.next
+            late_moment = -1 if moment is None else now - moment.at
+            late_elapsed = -1 if elapsed is None else monotonic - elapsed.at
+            if late_moment < 0 and late_elapsed < 0:
+                return
+            action = (self._moments if late_moment > late_elapsed else self._durations).pop()
             assert action is not None
             try:
                 action()

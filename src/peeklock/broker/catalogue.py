@@ -231,7 +231,8 @@ class Catalogue:
     def change(self, container: AnyContainer, row: StoredEntity, definition: AnyDefinition) -> None:
         """The new definition of an entity is in the store."""
         self._stored[row.id] = row
-        container.updated_at = container.accessed_at = row.definition["updated_at"]
+        container.updated_at = row.definition["updated_at"]
+        container.touch()
         container.reconfigure(definition)
         if isinstance(definition, SubscriptionDefinition):
             topic = self._containers[topic_of(container.path)]

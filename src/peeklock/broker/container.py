@@ -43,12 +43,12 @@ class Container(Entity):
     def _all_held(self, locks: Sequence[Lock | None]) -> list[Lock]:
         """Raises unless all of them are held at this moment."""
         held = self._locks
-        now = self._agenda.now()
+        monotonic = self._agenda.monotonic()
         found: list[Lock] = []
         for lock in locks:
             if lock is None or lock.settling or held.get(lock.message.sequence_number) is not lock:
                 raise MessageLockLost
-            self._check_lock(lock, now)
+            self._check_lock(lock, monotonic)
             found.append(lock)
         return found
 
@@ -173,7 +173,7 @@ class Container(Entity):
         """Where to stage a settlement. The lock is marked when it is staged: what cannot be is none."""
         if lock.settling or self._locks.get(lock.message.sequence_number) is not lock:
             raise MessageLockLost
-        self._check_lock(lock, self._agenda.now())
+        self._check_lock(lock, self._agenda.monotonic())
         return self._journal.rest
 
     def _check_added(self, locks: list[Lock], properties: dict[Any, Any] | None) -> None:

@@ -66,8 +66,9 @@ class History:
         self._by_partition = by_partition
         self._journal = journal
         self._agenda = agenda
+        self._origin = agenda.now() - agenda.monotonic()
         self._taken: dict[bytes, int] = {}
-        """Fingerprint to when; in that order, but for clocks that were set back."""
+        """Fingerprint to when, in that order."""
         self._under_way: dict[bytes, _Batch] = {}
         """Those of `_taken` whose messages are on their way to the store."""
         self._tidying: Appointment | None = None
@@ -75,12 +76,21 @@ class History:
     @property
     def since(self) -> int:
         """What was taken earlier does not count any more."""
-        return self._agenda.now() - self.window_ms
+        return self._time() - self.window_ms
+
+    def _time(self) -> int:
+        """Unix time as it was at the start, plus what has passed since.
+
+        A clock that is set makes no window shorter or longer while the broker runs, and the times in the store can be
+        compared with those of the next start.
+        """
+        return self._origin + self._agenda.monotonic()
 
     def load(self, rows: list[tuple[bytes, int]]) -> None:
         """At start: what the store remembers."""
+        now = self._time()
         for key, at in sorted(rows, key=lambda row: row[1]):
-            self._taken[key] = at
+            self._taken[key] = min(at, now)  # later if the clock was set back since
         self._expect_tidying()
 
     def close(self) -> None:
@@ -93,7 +103,7 @@ class History:
         ServerBusy when one repeats a message on its way to the store, and other things depend on what becomes of it.
         QuotaExceeded when there are more new ids than can be remembered.
         """
-        now, since = self._agenda.now(), self.since
+        now, since = self._time(), self.since
         taken, under_way = self._taken, self._under_way
         keys = [self._key(message) for message in messages]
         if len(taken) + len(keys) > self._max_ids:
@@ -150,7 +160,7 @@ class History:
     def _expect_tidying(self) -> None:
         if self._tidying is None and self._taken:
             oldest = next(iter(self._taken.values()))
-            self._tidying = self._agenda.at(oldest + self.window_ms + TIDY_MS, self._tidy)
+            self._tidying = self._agenda.when_elapsed(oldest + self.window_ms + TIDY_MS - self._origin, self._tidy)
 
     def _tidy(self) -> None:
         self._tidying = None

@@ -75,12 +75,17 @@ class Lock:
     that has it may settle the message (see `lock_tags`).
     """
 
-    __slots__ = ("expires_at", "message", "session", "settling", "tag")
+    __slots__ = ("expires_at", "locked_until", "message", "session", "settling", "tag")
 
-    def __init__(self, message: StoredMessage, tag: bytes, expires_at: int, session: Any = None) -> None:
+    def __init__(
+        self, message: StoredMessage, tag: bytes, expires_at: int, locked_until: int, session: Any = None
+    ) -> None:
         self.message = message
         self.tag = tag
         self.expires_at = expires_at
+        """By the monotonic clock, which counts."""
+        self.locked_until = locked_until
+        """The same in Unix time, as the client was told."""
         self.session = session
         """The session it belongs to, where there are sessions."""
         self.settling = False
@@ -119,7 +124,9 @@ class Entity:
         """Where dead letters go; None for a queue that is a dead-letter queue itself."""
         self.transfer_dead_letters = transfer_dead_letters
         """Where messages go that could not be forwarded; None as above."""
-        self.created_at = self.updated_at = self.accessed_at = machinery.agenda.now()
+        self.created_at = self.updated_at = machinery.agenda.now()
+        self.used_at = machinery.agenda.monotonic()
+        """By the monotonic clock: an entity is not idle because the system's clock was set."""
         self.watchers: set[Watcher] = set()
         self.doomed = False
         """It is deleted, or about to be: nothing is added to it any more."""
@@ -196,16 +203,26 @@ class Entity:
 
     @property
     def last_used_at(self) -> int:
-        return self.accessed_at
+        """As `used_at`, with what belongs to it."""
+        return self.used_at
+
+    @property
+    def accessed_at(self) -> int:
+        """When it was last used, in Unix time."""
+        return self._agenda.now() - (self._agenda.monotonic() - self.last_used_at)
+
+    def touch(self) -> None:
+        """It is being used."""
+        self.used_at = self._agenda.monotonic()
 
     def watch(self, watcher: Watcher) -> None:
         """Somebody comes to stand at it."""
         self.watchers.add(watcher)
-        self.accessed_at = self._agenda.now()
+        self.touch()
 
     def unwatch(self, watcher: Watcher) -> None:
         self.watchers.discard(watcher)
-        self.accessed_at = self._agenda.now()
+        self.touch()
 
     # --- for subclasses ---
 
@@ -228,8 +245,8 @@ class Entity:
     def _unlocked(self, lock: Lock) -> None:
         """The lock is no more."""
 
-    def _check_lock(self, lock: Lock, now: int) -> None:
-        """Raise why the lock is not good any more."""
+    def _check_lock(self, lock: Lock, monotonic: int) -> None:
+        """Raise why the lock is not good any more, at that time."""
         raise NotImplementedError  # abstract
 
     def _spared(self) -> None:
@@ -309,7 +326,8 @@ class Entity:
         if self._refuses_sends is not None:
             self.check_sending()
         self._check_room()
-        self.accessed_at = now = self._agenda.now()
+        now = self._agenda.now()
+        self.used_at = self._agenda.monotonic()
         needs_session, default_ttl = self.definition.requires_session, self.definition.default_message_ttl_ms
         admitted: list[StoredMessage] = []
         for message in messages:
@@ -424,9 +442,10 @@ class Entity:
                 f"The entity '{self.path}' cannot be received from: its status is {self.definition.status}."
             )
 
-    def _make_lock(self, message: StoredMessage, expires_at: int, session: Any = None) -> Lock:
+    def _make_lock(self, message: StoredMessage, expires_at: int, locked_until: int, session: Any = None) -> Lock:
         tag = self._tags.next()
-        lock = self._locks[message.sequence_number] = self._locks_by_tag[tag] = Lock(message, tag, expires_at, session)
+        lock = Lock(message, tag, expires_at, locked_until, session)
+        self._locks[message.sequence_number] = self._locks_by_tag[tag] = lock
         return lock
 
     def lock_of(self, tag: bytes) -> Lock:
@@ -434,7 +453,7 @@ class Entity:
         lock = self._locks_by_tag.get(tag)
         if lock is None or lock.settling:
             raise MessageLockLost
-        self._check_lock(lock, self._agenda.now())
+        self._check_lock(lock, self._agenda.monotonic())
         return lock
 
     def find_locks(self, tags: Iterable[bytes]) -> list[Lock]:

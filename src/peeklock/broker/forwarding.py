@@ -144,8 +144,7 @@ class Forwarder:
         if error is not None:
             if not self._paused:
                 self._paused = True
-                agenda = self._machinery.agenda
-                agenda.at(agenda.now() + AGAIN_MS, self._resume)
+                self._machinery.agenda.after(AGAIN_MS, self._resume)
             self._source.release(lock)
         if not self._under_way and not self._stopped:
             self._source.want(self)

@@ -22,24 +22,24 @@ class Idleness:
         self.forget(entity)
         limit = entity.definition.auto_delete_on_idle_ms
         if limit is not None and not _forwards(entity):
-            self._expect(entity, entity.accessed_at + limit)
+            self._expect(entity, entity.used_at + limit)
 
     def forget(self, entity: Entity) -> None:
         appointment = self._appointments.pop(entity.entity, None)
         if appointment is not None:
             appointment.cancel()
 
-    def _expect(self, entity: Entity, at: int) -> None:
-        self._appointments[entity.entity] = self._agenda.at(at, lambda: self._look(entity))
+    def _expect(self, entity: Entity, monotonic: int) -> None:
+        self._appointments[entity.entity] = self._agenda.when_elapsed(monotonic, lambda: self._look(entity))
 
     def _look(self, entity: Entity) -> None:
         self._appointments.pop(entity.entity, None)
         limit = entity.definition.auto_delete_on_idle_ms
         if limit is None:
             return
-        now = self._agenda.now()
+        now = self._agenda.monotonic()
         if entity.is_in_use:
-            entity.accessed_at = now
+            entity.used_at = now
         idle_at = entity.last_used_at + limit
         if idle_at <= now:
             self._expect(entity, now + limit)  # should it not work

@@ -85,7 +85,8 @@ class Namespace:
         self._recovery_expected = False
 
     @property
-    def now(self) -> Clock:
+    def now(self) -> Callable[[], int]:
+        """Unix time in milliseconds."""
         return self.agenda.now
 
     @property
@@ -241,7 +242,7 @@ class Namespace:
         """The store failed: try it again in a while, because senders may wait to hear that it works."""
         if not self._recovery_expected:
             self._recovery_expected = True
-            self.agenda.at(self.now() + PROBE_INTERVAL_MS, self._probe)
+            self.agenda.after(PROBE_INTERVAL_MS, self._probe)
 
     def _probe(self) -> None:
         self._recovery_expected = False

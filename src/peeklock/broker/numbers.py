@@ -63,7 +63,7 @@ class Numbered(Scheduling):
         """Delete active messages that nobody holds, from the head; `done` hears how many."""
         if not self._may_sweep():
             again = partial(self.delete_before, enqueued_before, limit, session_id, done)
-            self._agenda.at(self._agenda.now() + AGAIN_MS // 10, again)
+            self._agenda.after(AGAIN_MS // 10, again)
             return
         self._delete_after(0, enqueued_before, limit, session_id, done)
 

@@ -77,7 +77,7 @@ class Queue(Numbered):
         self._lock_timer: Appointment | None = None
         self._latest_expiry = 0
         self._disordered = False
-        """Locks are not in the order in which they run out: the clock was set back, or the lock duration shortened."""
+        """Locks are not in the order in which they run out: the lock duration was shortened."""
         self._consumers: deque[Consumer] = deque()
         """Those that could take a message when last asked, next in turn first."""
         self._queued: set[Consumer] = set()
@@ -137,7 +137,7 @@ class Queue(Numbered):
         consumers = self._consumers
         take = self._backlog.take
         now = self._agenda.now()
-        lock_until = now + self.definition.lock_duration_ms
+        expires_at, locked_until = self._end_of_locks()
         share = left = self._share()
         served = 0
         while consumers:
@@ -155,7 +155,7 @@ class Queue(Numbered):
             if consumer.deletes:
                 self._hand_out_for_good(consumer, message)
             else:
-                consumer.deliver(message, self._make_lock(message, lock_until))
+                consumer.deliver(message, self._make_lock(message, expires_at, locked_until))
             left -= 1
             if left <= 0 and len(consumers) > 1:
                 consumers.rotate(-1)
@@ -165,7 +165,7 @@ class Queue(Numbered):
                     share = self._share()
                 left = share
         if self._locks:
-            self._look_at(lock_until)
+            self._look_at(expires_at)
         if not self._backlog.loading:
             for consumer in list(consumers):
                 consumer.starved()
@@ -177,7 +177,7 @@ class Queue(Numbered):
 
     def _wake_later(self) -> None:
         """The store could not be read: receivers that wait would not ask again by themselves."""
-        self._agenda.at(self._agenda.now() + READ_AGAIN_MS, self.wake)
+        self._agenda.after(READ_AGAIN_MS, self.wake)
 
     def _hand_out_for_good(self, consumer: Consumer, message: StoredMessage) -> None:
         """Received is gone: delivered only when it is gone, so that a crash cannot bring it back."""
@@ -255,18 +255,27 @@ class Queue(Numbered):
     def renew(self, locks: Sequence[Lock]) -> int:
         """Hold these messages for another lock duration, or none when one is not held; returns until when."""
         held = self._all_held(locks)
-        expires_at = self._agenda.now() + self.definition.lock_duration_ms
+        expires_at, locked_until = self._end_of_locks()
         for lock in held:
             number = lock.message.sequence_number
             del self._locks[number]  # and to the end: the order is that in which locks run out
             self._locks[number] = lock
-            lock.expires_at = expires_at
+            lock.expires_at, lock.locked_until = expires_at, locked_until
         self._look_at(expires_at)
-        return expires_at
+        return locked_until
+
+    def _end_of_locks(self) -> tuple[int, int]:
+        """When a lock that is given now runs out: by the monotonic clock, and in Unix time, as the client is told.
+
+        The Unix time is read first: should the process rest in between, a lock lasts longer than it was told to.
+        """
+        duration = self.definition.lock_duration_ms
+        locked_until = self._agenda.now() + duration
+        return self._agenda.monotonic() + duration, locked_until
 
     def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
-        expires_at = self._agenda.now() + self.definition.lock_duration_ms
-        locks = [self._make_lock(message, expires_at) for message in messages]
+        expires_at, locked_until = self._end_of_locks()
+        locks = [self._make_lock(message, expires_at, locked_until) for message in messages]
         self._look_at(expires_at)
         return locks
 
@@ -279,10 +288,10 @@ class Queue(Numbered):
         if self._lock_timer is None or expiry < self._lock_timer.at:
             if self._lock_timer is not None:
                 self._lock_timer.cancel()
-            self._lock_timer = self._agenda.at(expiry, self._unlock_expired)
+            self._lock_timer = self._agenda.when_elapsed(expiry, self._unlock_expired)
 
-    def _check_lock(self, lock: Lock, now: int) -> None:
-        if lock.expires_at <= now:
+    def _check_lock(self, lock: Lock, monotonic: int) -> None:
+        if lock.expires_at <= monotonic:
             self._unlock_expired()
             raise MessageLockLost
 
@@ -293,7 +302,7 @@ class Queue(Numbered):
             self._lock_timer = None
         if self.doomed:
             return
-        now = self._agenda.now()
+        now = self._agenda.monotonic()
         if self._locks:
             # Settlements that are on their way may fail, so at the latest:
             due = now + self.definition.lock_duration_ms
@@ -312,7 +321,7 @@ class Queue(Numbered):
             if self._disordered and ordered:
                 self._disordered = False
                 self._latest_expiry = latest
-            self._lock_timer = self._agenda.at(due, self._unlock_expired)
+            self._lock_timer = self._agenda.when_elapsed(due, self._unlock_expired)
 
     def _spared(self) -> None:
         self._unlock_expired()

@@ -23,7 +23,7 @@ class SessionHolder(Consumer, Protocol):
 class Session:
     """A session with messages, or with a holder."""
 
-    __slots__ = ("active", "awake", "backlog", "expires_at", "holder", "id", "locks", "timer")
+    __slots__ = ("active", "awake", "backlog", "expires_at", "holder", "id", "locked_until", "locks", "timer")
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -31,6 +31,9 @@ class Session:
         """Active messages, locked ones too."""
         self.holder: SessionHolder | None = None
         self.expires_at = 0
+        """By the monotonic clock, which counts."""
+        self.locked_until = 0
+        """The same in Unix time, as the holder was told."""
         self.timer: Appointment | None = None
         self.backlog: Backlog | None = None
         """While it is held."""

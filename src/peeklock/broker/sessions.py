@@ -145,7 +145,7 @@ class SessionQueue(Numbered):
         if len(self._waiting) >= MAX_WAITING:
             raise QuotaExceeded(f"{MAX_WAITING} receivers already wait for a session of '{self.path}'.")
         waiter = Waiter(holder, outcome)
-        waiter.deadline = self._agenda.at(self._agenda.now() + time_out_ms, partial(self._time_out, waiter))
+        waiter.deadline = self._agenda.after(time_out_ms, partial(self._time_out, waiter))
         self._waiting.append(waiter)
         return waiter
 
@@ -171,18 +171,20 @@ class SessionQueue(Numbered):
 
     def renew_session(self, session: Session) -> int:
         """Hold it for another lock duration; returns until when."""
-        session.expires_at = self._agenda.now() + self.definition.lock_duration_ms
+        duration = self.definition.lock_duration_ms
+        session.locked_until = self._agenda.now() + duration  # read first, as for other locks
+        session.expires_at = self._agenda.monotonic() + duration
         if session.timer is not None:
             session.timer.cancel()
-        session.timer = self._agenda.at(session.expires_at, partial(self._session_expired, session))
+        session.timer = self._agenda.when_elapsed(session.expires_at, partial(self._session_expired, session))
         for lock in session.locks.values():
-            lock.expires_at = session.expires_at
-        return session.expires_at
+            lock.expires_at, lock.locked_until = session.expires_at, session.locked_until
+        return session.locked_until
 
     def held(self, id: str) -> Session:
         """The session of that name, if somebody holds it; SessionLockLost otherwise."""
         session = self._sessions.get(id)
-        if session is None or session.holder is None or session.expires_at <= self._agenda.now():
+        if session is None or session.holder is None or session.expires_at <= self._agenda.monotonic():
             raise SessionLockLost(f"The session lock of '{id}' has expired or was never taken.")
         return session
 
@@ -199,7 +201,7 @@ class SessionQueue(Numbered):
             self._store,
             machinery.budget,
             wake,
-            lambda: void(self._agenda.at(self._agenda.now() + READ_AGAIN_MS, wake)),
+            lambda: void(self._agenda.after(READ_AGAIN_MS, wake)),
             session_id=session.id,
             is_out=self._is_out,
             watch=self._watch,
@@ -272,7 +274,7 @@ class SessionQueue(Numbered):
 
     def _spared(self) -> None:
         for session in list(self._held):
-            if session.expires_at <= self._agenda.now():
+            if session.expires_at <= self._agenda.monotonic():
                 self._session_expired(session)
             else:
                 self._wake(session)
@@ -294,14 +296,14 @@ class SessionQueue(Numbered):
         if holder is None or backlog is None or self.doomed:
             return
         now = self._agenda.now()
-        if session.expires_at <= now:
+        if session.expires_at <= self._agenda.monotonic():
             return  # what follows from that is about to happen
         while holder.ready():
             message = backlog.take()
             if message is None:
                 break
             number = message.sequence_number
-            lock = session.locks[number] = self._make_lock(message, session.expires_at, session)
+            lock = session.locks[number] = self._make_lock(message, session.expires_at, session.locked_until, session)
             if message.expires_at is not None and message.expires_at <= now:
                 # Locked, because the next holder must not read it while it is on its way out.
                 lock.settling = True
@@ -326,7 +328,7 @@ class SessionQueue(Numbered):
             lock = self._locks.get(message.sequence_number)
             if lock is not None:
                 # Not at once: the store would refuse again.
-                self._agenda.at(self._agenda.now() + READ_AGAIN_MS, partial(self.release, lock))
+                self._agenda.after(READ_AGAIN_MS, partial(self.release, lock))
 
     # --- where messages wait ---
 
@@ -360,7 +362,7 @@ class SessionQueue(Numbered):
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.add(message)
-            self._agenda.at(self._agenda.now() + READ_AGAIN_MS, partial(self._wake, session))
+            self._agenda.after(READ_AGAIN_MS, partial(self._wake, session))
         elif session is not None:
             self._offer(session)
 
@@ -425,13 +427,14 @@ class SessionQueue(Numbered):
 
     def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
         session = self.held(messages[0].session_id or "")
-        locks = [self._make_lock(message, session.expires_at, session) for message in messages]
+        until = session.locked_until
+        locks = [self._make_lock(message, session.expires_at, until, session) for message in messages]
         session.locks |= {lock.message.sequence_number: lock for lock in locks}
         return locks
 
-    def _check_lock(self, lock: Lock, now: int) -> None:
+    def _check_lock(self, lock: Lock, monotonic: int) -> None:
         session = lock.session
-        if session.holder is None or session.expires_at <= now:
+        if session.holder is None or session.expires_at <= monotonic:
             raise SessionLockLost(f"The session lock of '{session.id}' has expired.")
 
     def _unlocked(self, lock: Lock) -> None:

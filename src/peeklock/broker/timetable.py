@@ -47,6 +47,8 @@ class Timetable:
         """Whether it is a good moment; what it holds back until `end`."""
         self._end = end
         self._appointment: Appointment | None = None
+        self._again: Appointment | None = None
+        """A look that was put off: by how much, whatever the clock is set to meanwhile."""
         self._looking = False
         self._missed = False
         """Something became due during a look, which may have been too early for it."""
@@ -75,17 +77,28 @@ class Timetable:
     def stop(self) -> None:
         """Nothing is expected any more, also not by a look that is under way."""
         self._stopped = True
-        if self._appointment is not None:
-            self._appointment.cancel()
+        for appointment in (self._appointment, self._again):
+            if appointment is not None:
+                appointment.cancel()
+
+    def _look_after(self, delay_ms: int) -> None:
+        if self._stopped:
+            return
+        if self._again is not None:
+            self._again.cancel()
+        self._again = self._agenda.after(delay_ms, self.look)
 
     def look(self) -> None:
         """Deal with all that is due, and find out when the next is."""
         self._appointment = None
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         if self._looking:
             self._missed = True
             return
         if not self._begin():
-            self._appoint(self._agenda.now() + AGAIN_MS // 10)
+            self._look_after(AGAIN_MS // 10)
             return
         self._looking = True
         self._read(self._agenda.now(), BATCH, BATCH_BYTES, self._after, self._found)
@@ -109,7 +122,8 @@ class Timetable:
     def _put_off(self) -> None:
         self._missed = False  # what was missed is seen then
         self._after = None
-        self._finish(self._agenda.now() + AGAIN_MS)
+        self._finish(None)
+        self._look_after(AGAIN_MS)
 
     def _finish(self, again_at: int | None) -> None:
         self._looking = False

@@ -71,7 +71,7 @@ class Topic(Scheduling):
 
     @property
     def last_used_at(self) -> int:
-        return max((self.accessed_at, *(each.accessed_at for each in self.subscriptions.values())))
+        return max((self.used_at, *(each.used_at for each in self.subscriptions.values())))
 
     # --- subscriptions ---
 
@@ -218,7 +218,7 @@ class Topic(Scheduling):
         else:
             stored = subscription._active(payload, annex, ttl, session_id, message.enqueued_at)
             stored.sequence_number = subscription._last_number = number
-            subscription.accessed_at = self._agenda.now()
+            subscription.touch()
             return subscription, stored
         subscription._last_number = number
         # The number is the subscription's, though the message is not in it.

@@ -174,7 +174,7 @@ class Transaction:
         self._messages += messages
         if first is None:
             self._scope = scope
-            self._deadline = self._agenda.at(self._agenda.now() + TIME_LIMIT_MS, self._time_out)
+            self._deadline = self._agenda.after(TIME_LIMIT_MS, self._time_out)
 
     def _time_out(self) -> None:
         self._stop(TransactionTimedOut(f"The transaction was rolled back after {TIME_LIMIT_MS // 1000} seconds."))

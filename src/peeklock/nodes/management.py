@@ -74,7 +74,7 @@ class ManagementNode(RequestNode):
                 is_crowded=request.is_crowded,
             )
             if time_out is not None:
-                reply.expect(self.peer.namespace.now() + time_out)
+                reply.expect_within(time_out)
             operation.run(call)
         except BrokerError as failure:
             self._fail(request, reply, failure)
@@ -100,9 +100,9 @@ class _Reply:
         self._deadline: Appointment | None = None
         self._is_said = False
 
-    def expect(self, at: int) -> None:
+    def expect_within(self, milliseconds: int) -> None:
         late = OperationTimedOut("The operation did not complete within the time the client gave it.")
-        self._deadline = self._peer.namespace.agenda.at(at, partial(self.fail, late))
+        self._deadline = self._peer.namespace.agenda.after(milliseconds, partial(self.fail, late))
 
     def answer(self, body: dict[str, Any], status: int = 200) -> None:
         self._say(status, "OK" if status == 200 else "No Content", None, body)

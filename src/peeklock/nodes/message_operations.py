@@ -108,7 +108,7 @@ def receive_by_sequence_number(call: Call) -> None:
 
 def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
     token = UUID(bytes_le=lock.tag)
-    encoded = head(message, lock.expires_at, with_state=True) + message.content
+    encoded = head(message, lock.locked_until, with_state=True) + message.content
     return {"lock-token": token, "message": with_lock_token(encoded, token)}
 
 

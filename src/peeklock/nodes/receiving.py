@@ -69,7 +69,7 @@ class Receiving(Node):
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         link = self._link
         if lock is not None:
-            link.send(lock.tag, _parts(message, lock.expires_at), context=lock)
+            link.send(lock.tag, _parts(message, lock.locked_until), context=lock)
         else:
             self._reserved -= 1
             if link.attached:

@@ -68,7 +68,7 @@ class SessionReceivingNode(Receiving):
         filters = {key: value for key, value in (self._source.filter or {}).items() if key != SESSION_FILTER}
         self._link.accept(
             source=replace(self._source, filter={**filters, Symbol(SESSION_FILTER): id}),
-            properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + outcome.expires_at * 10_000},
+            properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + outcome.locked_until * 10_000},
         )
         self.on_credit()
         self.peer.wake()

@@ -129,7 +129,7 @@ class FailedLogins:
 
     def __init__(self, most: int, clock: Clock) -> None:
         self._most = most
-        self._now = clock
+        self._now = clock.monotonic
         self._failed: dict[str, tuple[int, int]] = {}
         """By address: since when, and how many."""
 

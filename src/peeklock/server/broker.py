@@ -276,7 +276,7 @@ class Broker:
             self._timer = None
         due = [each for each in (self.namespace.agenda.next_due, self._chores.next_due) if each is not None]
         if due:
-            delay = max(0.001, min(LONGEST_WAIT, (min(due) - self.options.clock()) / 1000))
+            delay = max(0.001, min(LONGEST_WAIT, (min(due) - self.options.clock.now()) / 1000))
             self._timer = asyncio.get_running_loop().call_later(delay, self.look_at_agenda)
 
     @property

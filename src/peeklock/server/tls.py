@@ -39,7 +39,7 @@ class Tls:
 
     def start(self) -> None:
         """Look at the files from time to time."""
-        self._agenda.at(self._agenda.now() + CHECK_EVERY_MS, self._check)
+        self._agenda.after(CHECK_EVERY_MS, self._check)
 
     def ask(self) -> None:
         """Read the files again."""
