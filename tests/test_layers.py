@@ -36,6 +36,7 @@ LADDER: dict[str, set[str]] = {
         "store.base",
         "store.disk.commits",
         "store.disk.failures",
+        "store.disk.folder",
         "store.disk.keys",
         "store.disk.log",
         "store.disk.reserve",

@@ -25,6 +25,7 @@ from peeklock.store.disk.index import connections as sqlite_file
 from peeklock.store.disk.index import queries as sqlite_queries
 from peeklock.store.disk.index import schema as sqlite_schema
 from peeklock.store.disk.index import writer as sqlite_writer
+from peeklock.store.disk.index.pages import sum_up
 from peeklock.store.disk.store import DiskStore
 
 
@@ -143,7 +144,7 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
         return connections[-1]
 
     monkeypatch.setattr("peeklock.store.disk.store.connect_writer", connect)
-    monkeypatch.setattr("peeklock.store.disk.index.writer.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.disk.index.database.connect_writer", connect)
     driver = open_store(tmp_path)
     driver.create(1)
     driver.append(1, message(1), message(2))
@@ -183,7 +184,7 @@ def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
         return connection
 
     monkeypatch.setattr("peeklock.store.disk.store.connect_writer", connect)
-    monkeypatch.setattr("peeklock.store.disk.index.writer.connect_writer", connect)
+    monkeypatch.setattr("peeklock.store.disk.index.database.connect_writer", connect)
     driver = open_store(tmp_path)
     driver.create(1)
     answers: list[StoreError | None] = []
@@ -238,6 +239,7 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
 def test_another_version_is_refused_in_a_sentence(tmp_path: Path, version: int) -> None:
     open_store(tmp_path).store.close()
     query(tmp_path, f"PRAGMA user_version = {version}")
+    sum_up(tmp_path / "peeklock.db")
     with pytest.raises(StoreError, match=rf"another version .* its format is version {version}, .* version 1\.$"):
         open_store(tmp_path)
 
@@ -247,7 +249,7 @@ def test_the_file_says_whose_it_is_and_closing_leaves_no_log_of_its_own(sqlite: 
     sqlite.store.close()
     assert query(tmp_path / "data", "PRAGMA application_id") == [(sqlite_schema.APPLICATION_ID,)]
     assert query(tmp_path / "data", "PRAGMA journal_mode") == [("wal",)]
-    left = {"lock", "log-0000000001", "peeklock.db", "reserve", "synced"}
+    left = {"lock", "log-0000000001", "peeklock.db", "peeklock.sums", "reserve", "synced"}
     assert {file.name for file in (tmp_path / "data").iterdir()} == left
 
 

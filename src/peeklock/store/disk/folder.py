@@ -1,4 +1,4 @@
-"""The data folder: made with its parents, synced, and held by one broker at a time."""
+"""The data folder: made with its parents, synced with its files, and held by one broker at a time."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ def make_folder(folder: Path) -> None:
         raise StoreError(f"The data folder {folder} is not a folder.") from None
     except OSError as error:
         raise StoreError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
+
+
+def sync_file(descriptor: int) -> None:
+    """What was written to the file is durable, and how long it is."""
+    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, where fsync() leaves it in the disk's own cache
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -48,6 +48,7 @@ from .folder import FolderLock, make_folder, sync_folder
 from .index.connections import connect_writer
 from .index.index import Index
 from .index.inspection import inspect
+from .index.pages import verify
 from .index.reader import Reader
 from .index.schema import create
 from .index.tidying import Tidying
@@ -146,6 +147,7 @@ class DiskStore:
     def _open(self, held: ExitStack) -> tuple[Log, Writer, list[StoredEntity]]:
         """Look at everything before anything is changed: a start that is refused leaves the folder as it was."""
         try:
+            verify(self._file)
             inspected = inspect(self._file)
             replay = Replay(self._segments, inspected.applied, self._synced.read())
             examined = replay.examine()
@@ -163,6 +165,7 @@ class DiskStore:
                 create(connection)
                 sync_folder(self._folder)
                 writer = Writer(connection, self._file)
+                writer.database.close_others = self._reader.close
                 opened.callback(writer.close)
                 _apply(replay, writer, examined.end)
                 entities = _load_entities(connection)

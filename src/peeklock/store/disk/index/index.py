@@ -92,6 +92,10 @@ class Index:
 
     def catch_up(self) -> None:
         """Apply all that was given. StoreError when that failed; it stays."""
+        if self._writer.database.lost is not None:
+            self.failure = StoreError(str(self._writer.database.lost))
+            self.room.set()
+            raise self.failure
         if self._since is None:
             return
         # Before the entries are taken: what is given meanwhile sets them again.

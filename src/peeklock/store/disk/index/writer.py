@@ -5,8 +5,8 @@ interpreter, up to Python's whole switch interval. So an entry is one row insert
 trigger does all of it inside SQLite: it waits once, not once a row or a statement. Against a busy loop that writes
 three to seven times what a statement a table does.
 
-Nothing here needs to be synced: what SQLite may lose by a power cut is still in the log, and how far the log is applied
-is a row that is changed by the same transaction.
+What SQLite may lose by a power cut is still in the log, and how far the log is applied is a row that is changed by the
+same transaction: so nothing needs to be synced until a segment of the log is freed (`database`, `pages`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...base import DAMAGED, StoreError, StoreFull
+from ...base import DAMAGED, StoreFull
 from ..commits.entry import SECTIONS
-from ..failures import store_error
 from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 from ..log.segments import Place
-from .connections import connect_writer
+from .connections import WriterConnection
+from .database import Database
 
 _PURGE_ROWS = 1000
 """Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""
@@ -256,20 +255,21 @@ class SegmentEnd(NamedTuple):
 class Writer:
     """Applies entries, each whole or not at all; after a failure the next one may work again."""
 
-    def __init__(self, connection: sqlite3.Connection, file: Path) -> None:
+    def __init__(self, connection: WriterConnection, file: Path) -> None:
+        """StoreError, OSError, sqlite3.Error."""
         self.file = file
+        self.database = Database(connection, file, _set_up)
         self._has_dropped = True
         """There may be rows of dropped entities. Their ids are not kept here but read each time: an id may belong to a
         new entity by now, also by a commit that seemed to fail."""
         self._may_purge = True
-        self._connection: sqlite3.Connection | None = _set_up(connection)
 
     def applied(self) -> Place:
         """How far the log is applied. StoreError."""
         try:
-            return read_applied(self._connected())
+            return read_applied(self.database.connected())
         except Exception as error:
-            raise self._failed(error) from error
+            raise self.database.failed(error) from error
 
     def apply(self, entries: Iterable[dict[str, Any]], through: Place, ends: Iterable[SegmentEnd]) -> None:
         """What the log says up to this place, and where segments end by then. StoreError if none of it was done, as far
@@ -278,23 +278,13 @@ class Writer:
         try:
             self._apply(rows, through, known)
         except StoreFull:
-            if not self._start_log_again():
+            if not self.database.start_log_again():
                 raise
             self._apply(rows, through, known)
 
-    def _start_log_again(self) -> bool:
-        """Move SQLite's log into the file, over pages that are there already, so that it can be written from its start:
-        what mostly removes needs no more room than that, and reads wait for it."""
-        try:
-            busy, *_ = self._connected().execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-        except sqlite3.Error as error:
-            self._recover(error)
-            return False
-        return not busy
-
     def _apply(self, entries: list[dict[str, Any]], through: Place, ends: list[SegmentEnd]) -> None:
         try:
-            connection = self._connected()
+            connection = self.database.connected()
             connection.execute("BEGIN IMMEDIATE")
             for parameters in entries:
                 is_usual = all(parameters[section] is None for section in _SELDOM)
@@ -308,8 +298,10 @@ class Writer:
                 connection.execute("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)", end)
             connection.execute("COMMIT")
         except Exception as error:
-            raise self._failed(error) from error
+            raise self.database.failed(error) from error
+        self.database.applied = through.commit
         self._may_purge = True
+        self.database.shorten_log()
 
     @property
     def has_leftovers(self) -> bool:
@@ -319,7 +311,7 @@ class Writer:
     def purge(self) -> None:
         """Delete a few of them. A failure is no one's loss: it goes on after the next entry that works."""
         try:
-            connection = self._connected()
+            connection = self.database.connected()
             (entity,) = connection.execute(_NEXT_DROPPED).fetchone()
             if entity is None:
                 self._has_dropped = False
@@ -328,7 +320,7 @@ class Writer:
             _purge_some(connection, entity)
             connection.execute("COMMIT")
         except Exception as error:
-            self._recover(error)
+            self.database.recover(error)
             self._may_purge = False
 
     def is_needed(self, segment: int) -> bool:
@@ -354,69 +346,34 @@ class Writer:
             "bodies": json.dumps(list(but_bodies)),
         }
         try:
-            connection = self._connected()
+            connection = self.database.connected()
             return (
                 connection.execute(_NEEDED_MESSAGES, wanted).fetchall(),
                 connection.execute(_NEEDED_BODIES, wanted).fetchall(),
             )
         except Exception as error:
-            raise self._failed(error) from error
+            raise self.database.failed(error) from error
 
     def forget_segments(self, segments: list[int]) -> None:
         """That nothing needs them becomes durable, and all that was applied so far. StoreError."""
         try:
-            connection = self._connected()
-            connection.execute("PRAGMA synchronous = FULL")
+            connection = self.database.connected()
             for table, column in (("extent", "segment"), ("segment", "number")):
                 connection.execute(
                     f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (str(segments),)
                 )
-            connection.execute("UPDATE log SET frees = frees + 1")  # only what writes something is synced
-            connection.execute("PRAGMA synchronous = NORMAL")
         except Exception as error:
-            raise self._failed(error) from error
+            raise self.database.failed(error) from error
+        self.database.checkpoint()
 
     def close(self) -> None:
-        if self._connection is not None:
-            # What cannot be moved out of SQLite's log now stays in it until the next start.
-            with suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            self._disconnect()
+        self.database.close()
 
     def _row(self, question: str, segment: int) -> Any:
         try:
-            return self._connected().execute(question, {"segment": segment}).fetchone()
+            return self.database.connected().execute(question, {"segment": segment}).fetchone()
         except Exception as error:
-            raise self._failed(error) from error
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            self._connection = _set_up(connect_writer(self.file))
-        return self._connection
-
-    def _failed(self, error: Exception) -> StoreError:
-        meant = store_error(error, self.file)  # asks for room, before anything makes some
-        self._recover(error)
-        return meant
-
-    def _recover(self, error: Exception) -> None:
-        """Leave no transaction open, and no connection that an I/O error may have left in doubt."""
-        if self._connection is None:
-            return
-        try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self._disconnect()
-            return
-        if not isinstance(error, sqlite3.IntegrityError):
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            with suppress(sqlite3.Error):
-                self._connection.close()
-            self._connection = None
+            raise self.database.failed(error) from error
 
 
 def _purge_some(connection: sqlite3.Connection, entity: int) -> bool:
@@ -450,7 +407,6 @@ def read_segment_ends(connection: sqlite3.Connection) -> list[SegmentEnd]:
     return [SegmentEnd(*row) for row in rows]
 
 
-def _set_up(connection: sqlite3.Connection) -> sqlite3.Connection:
+def _set_up(connection: WriterConnection) -> None:
     for statement in _SET_UP:
         connection.execute(statement)
-    return connection

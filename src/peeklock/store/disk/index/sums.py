@@ -1,0 +1,200 @@
+"""The file `peeklock.sums`: a checksum of every page of the index.
+
+It consists of blocks of 4 KiB, each with a checksum of its own and there twice, one copy behind the other. The first
+block says of how many pages there are sums, and for which frames of SQLite's log they were made; each of the others has
+the sums of the next 1019 pages. A change is written over the older copy, so that a power cut that tears it leaves the
+other one: of each block a start takes the newer copy that is whole. Blocks are changed independently, and may be found
+in their states before and after a change; `pages` says why that does no harm. A change needs no room on the disk,
+except for blocks that are new: the index can be emptied while the disk is full.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct, pack, unpack_from
+from typing import Final, NamedTuple
+
+from ...base import StoreError
+from ..failures import WHAT_TO_DO
+from ..folder import sync_file, sync_folder
+from ..log.checksums import crc32
+
+_BLOCK: Final = 4096
+_HEAD: Final = Struct("<8sIQ")
+"""Magic, number of the block, number of the change; the checksum of all that is before it ends the block."""
+_MAGIC: Final = b"PkLkSum1"
+_CHECK_BYTES: Final = 4
+_IN_BLOCK: Final = (_BLOCK - _HEAD.size - _CHECK_BYTES) // 4
+_STATE: Final = Struct("<III8s")
+"""Page size, pages, frames of SQLite's log that the sums were made for, and its salt."""
+_UNCHECKED: Final = 4096
+"""Python lets other threads run while it computes a longer checksum, and then waits for its turn."""
+
+
+class State(NamedTuple):
+    page_size: int
+    pages: int
+    frames: int
+    salt: bytes
+
+
+def path(file: Path) -> Path:
+    return file.with_suffix(".sums")
+
+
+def page_sum(number: int, content: bytes | memoryview) -> int:
+    """Begun with the number of the page, so that a page in another one's place does not fit."""
+    check = number
+    for at in range(0, len(content), _UNCHECKED):
+        check = crc32(content[at : at + _UNCHECKED], check)
+    return check
+
+
+class Sums:
+    """The sums of a database. One thread uses it."""
+
+    def __init__(self, file: Path) -> None:
+        """StoreError if they cannot be read, FileNotFoundError if there are none."""
+        self.file = path(file)
+        self._descriptor = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._slots: list[int] = []
+            """Which copy of each block is the newer one; the other is written over next."""
+            self._changes: list[int] = []
+            self.state, self.sums = self._load()
+        except BaseException:
+            self.close()
+            raise
+        self._unsynced = set(range(len(self._slots)))
+        """Blocks whose newer copy may not be durable."""
+        self._durable = len(self._slots)
+        """Blocks of which there is a durable copy."""
+        self._is_writable = False
+
+    def start_writing(self) -> None:
+        """Have the disk have what was read: whoever wrote it may not have synced it. OSError."""
+        if not self._is_writable:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._descriptor = os.open(self.file, os.O_RDWR | os.O_CLOEXEC)
+            self._is_writable = True
+        for number in self._unsynced:
+            self._write(number, self._slots[number])
+        sync_file(self._descriptor)
+        self._unsynced.clear()
+
+    def change(self, pages: Iterable[tuple[int, memoryview]], state: State) -> None:
+        """Make the sums of these pages durable; of a page that is given twice the first counts. OSError.
+
+        After a failure, what was changed is written again with the next change.
+        """
+        changed: set[int] = set()
+        blocks = {0}
+        zeros = bytes(state.page_size)
+        for number in range(len(self.sums) + 1, state.pages + 1):  # those that SQLite leaves out are zeros in the file
+            self.sums.append(page_sum(number, zeros))
+            blocks.add(_block(number))
+        for number, content in pages:
+            if number not in changed and number <= state.pages:
+                changed.add(number)
+                self.sums[number - 1] = page_sum(number, content)
+                blocks.add(_block(number))
+        self.state = state
+        self._unsynced |= blocks
+        while len(self._slots) <= _block(state.pages):
+            self._slots.append(1)
+            self._changes.append(0)
+        written = sorted(self._unsynced, reverse=True)  # the first block last, which says that there are the others
+        for number in written:
+            if number == 0 and len(self._slots) > self._durable:
+                sync_file(self._descriptor)
+            self._changes[number] += 1
+            self._write(number, 1 - self._slots[number])
+        sync_file(self._descriptor)
+        for number in written:
+            self._slots[number] = 1 - self._slots[number]
+        self._unsynced.clear()
+        self._durable = len(self._slots)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _load(self) -> tuple[State, array[int]]:
+        state = State(*_STATE.unpack_from(self._read(0)))
+        sums = array("I")
+        for number in range(1, _block(state.pages) + 1):
+            sums.extend(unpack_from(f"<{_IN_BLOCK}I", self._read(number)))
+        del sums[state.pages :]
+        return state, sums
+
+    def _read(self, number: int) -> bytes:
+        """The content of a block, which is the next."""
+        newest, slot, content = 0, -1, b""
+        for copy in (0, 1):
+            block = os.pread(self._descriptor, _BLOCK, (2 * number + copy) * _BLOCK)
+            change = _change(block, number)
+            if change > newest:
+                newest, slot, content = change, copy, block[_HEAD.size : -_CHECK_BYTES]
+        if slot < 0:
+            raise StoreError(
+                f"{self.file} is damaged: block {number} (offset {2 * number * _BLOCK}) does not match its checksum. "
+                f"The index cannot be checked without it. {WHAT_TO_DO}"
+            )
+        self._slots.append(slot)
+        self._changes.append(newest)
+        return content
+
+    def _write(self, number: int, copy: int) -> None:
+        content = _STATE.pack(*self.state) if number == 0 else _to_bytes(self.sums, number)
+        _write_block(self._descriptor, number, copy, self._changes[number], content)
+
+
+def create(file: Path, page_size: int, sums: array[int]) -> None:
+    """Take the place of those that are there, if any. OSError."""
+    made = Path(f"{path(file)}.new")
+    with suppress(FileNotFoundError):
+        made.unlink()
+    descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _write_block(descriptor, 0, 0, 1, _STATE.pack(page_size, len(sums), 0, bytes(8)))
+        for number in range(1, _block(len(sums)) + 1):
+            _write_block(descriptor, number, 0, 1, _to_bytes(sums, number))
+        sync_file(descriptor)
+    finally:
+        os.close(descriptor)
+    made.rename(path(file))
+    sync_folder(file.parent)
+
+
+def _block(page: int) -> int:
+    """The block with the sum of this page."""
+    return (page - 1) // _IN_BLOCK + 1
+
+
+def _change(block: bytes, number: int) -> int:
+    """Of a copy of this block; 0 if it is none."""
+    if len(block) < _BLOCK or int.from_bytes(block[-_CHECK_BYTES:], "little") != crc32(block[:-_CHECK_BYTES]):
+        return 0
+    magic, of, change = _HEAD.unpack_from(block)
+    return int(change) if magic == _MAGIC and of == number else 0
+
+
+def _write_block(descriptor: int, number: int, copy: int, change: int, content: bytes) -> None:
+    block = (_HEAD.pack(_MAGIC, number, change) + content).ljust(_BLOCK - _CHECK_BYTES, b"\0")
+    block += crc32(block).to_bytes(_CHECK_BYTES, "little")
+    offset = (2 * number + copy) * _BLOCK
+    while block:
+        written = os.pwrite(descriptor, block, offset)
+        block, offset = block[written:], offset + written
+
+
+def _to_bytes(sums: array[int], number: int) -> bytes:
+    """The content of this block."""
+    chosen = sums[(number - 1) * _IN_BLOCK : number * _IN_BLOCK]
+    return pack(f"<{len(chosen)}I", *chosen)
