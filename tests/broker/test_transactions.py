@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, incoming, session_queue
+from peeklock.broker.accounts import Accounts
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
@@ -19,7 +22,15 @@ from peeklock.broker.errors import (
     TransactionTimedOut,
     UnknownTransaction,
 )
-from peeklock.broker.transactions import MAX_MESSAGES, MAX_OPEN, MAX_WAITING_BYTES, Scope, Transactions
+from peeklock.broker.transactions import (
+    MAX_ALL_BYTES,
+    MAX_MESSAGES,
+    MAX_OPEN,
+    MAX_WAITING_BYTES,
+    Scope,
+    Transactions,
+    transaction_accounts,
+)
 from peeklock.store.base import StoreError
 
 SESSION = object()
@@ -33,9 +44,10 @@ def ignore(error: BrokerError | None) -> None:
 class Connection:
     """What a client does in transactions on one connection."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, accounts: Accounts | None = None, rule: str = "") -> None:
         self.world = world
-        self.transactions = Transactions(world.namespace.journal, world.namespace.agenda)
+        self.transactions = Transactions(world.namespace.journal, world.namespace.agenda, accounts)
+        self.transactions.memory.join(rule)
 
     def declare(self) -> bytes:
         return self.transactions.declare()
@@ -436,10 +448,46 @@ def test_open_transactions_hold_so_many_bytes() -> None:
     connection.send(ids[0], "x" * MAX_WAITING_BYTES)
     with pytest.raises(QuotaExceeded):
         connection.send(ids[1], "y")
-    assert world.namespace.journal.unsaved_bytes >= MAX_WAITING_BYTES
+    assert connection.transactions.memory.used >= MAX_WAITING_BYTES
+    assert world.namespace.journal.unsaved_bytes == 0  # those who send without transactions do not wait for it
     connection.discharge(ids[0], fail=True)
-    assert world.namespace.journal.unsaved_bytes == 0
+    assert connection.transactions.memory.used == 0
     connection.send(ids[1], "y")
+
+
+def test_properties_that_settlements_add_are_held_too() -> None:
+    world = World()
+    connection = Connection(world)
+    world.send("a")
+    receiver = Receiver(world, world.queue())
+    id = connection.declare()
+    abandon = partial(world.queue().abandon, properties={"p": "x" * 10_000})
+    scope = Scope("q", None)
+    connection.transactions.get(id).settle(world.queue(), receiver.locks, abandon, scope, {"p": "x" * 10_000})
+    assert connection.transactions.memory.used > 10_000
+    connection.discharge(id)
+    assert connection.transactions.memory.used == 0
+
+
+def test_of_many_connections_that_hold_much_others_are_not_refused() -> None:
+    world = World()
+    accounts = transaction_accounts()
+    greedy = [Connection(world, accounts, "root") for _ in range(8)]
+    for connection in greedy:
+        id = connection.declare()
+        with suppress(QuotaExceeded):
+            for _ in range(MAX_MESSAGES):
+                connection.send(id, "x" * (1 << 20))
+        assert connection.transactions.memory.is_full
+    assert accounts.used <= 2 * MAX_ALL_BYTES
+    assert world.send("plain") == [None]
+    for modest in (Connection(world, accounts, "root"), Connection(world, accounts, "another")):
+        id = modest.declare()
+        modest.send(id, "x" * 100_000)
+        modest.discharge(id)
+    for connection in greedy:
+        connection.transactions.forget(list(connection.transactions._open))
+    assert accounts.used == 0
 
 
 # --- scope ---

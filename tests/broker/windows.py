@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from broker.world import World
-from peeklock.broker.backlog import Backlog, _cost
+from peeklock.broker.backlog import Backlog, memory_cost
 from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
@@ -81,5 +81,5 @@ def _window(backlog: Backlog) -> list[int]:
 
 def _bytes_in(backlog: Backlog) -> int:
     messages = [*backlog._ready, *(message for _, message in backlog._returned)]
-    assert backlog._bytes == sum(map(_cost, messages))
+    assert backlog._bytes == sum(map(memory_cost, messages))
     return backlog._bytes

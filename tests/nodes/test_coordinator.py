@@ -912,10 +912,12 @@ def test_the_messages_of_a_batch_count_one_by_one(client: Client, broker: Broker
     assert broker.counters().active == 0
 
 
-def test_what_open_transactions_keep_in_memory_is_bounded(
-    client: Client, broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("peeklock.broker.transactions.MAX_WAITING_BYTES", 100_000)
+def test_what_open_transactions_keep_in_memory_is_bounded(client: Client, broker: BrokerThread) -> None:
+    def limit() -> None:
+        for shell in broker.broker.shells:
+            shell.peer.transactions.memory.limit = 100_000
+
+    broker.call(limit)
     first, second = client.declare(), client.declare()
     client.send("x" * 60_000, within=first)
     client.send("x" * 60_000, within=second)

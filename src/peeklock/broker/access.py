@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
@@ -53,6 +53,8 @@ class Claim:
     owner: str
     rights: frozenset[Right]
     expires_at: int | None
+    rule: str = field(default="", compare=False)
+    """The rule that gave them, as the path that it stands at and its name: by it is counted what a client holds."""
 
 
 class Keys:
@@ -92,12 +94,12 @@ class Keys:
         if expires_at <= now:
             raise InvalidToken("The token has expired.")
         owner, rule = self._signed_by(fields, path)
-        return Claim(path, owner, rule.rights, expires_at)
+        return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}")
 
     def claims_for(self, name: str, key: str) -> list[Claim]:
         """What somebody may do who shows a rule's name and key themselves (SASL PLAIN)."""
         return [
-            Claim(path, path, rule.rights, None)
+            Claim(path, path, rule.rights, None, f"{path}/{rule.name}")
             for path, rules in self._rules.items()
             for rule in rules
             if rule.name == name and any(hmac.compare_digest(known.encode(), key.encode()) for known in rule.keys)

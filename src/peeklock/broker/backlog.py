@@ -42,9 +42,14 @@ OBJECT_BYTES: Final = 300
 _number_of = attrgetter("sequence_number")
 
 
-def _cost(message: StoredMessage) -> int:
-    """Of a message whose body is shared: a share of that."""
-    return len(message.payload) + OBJECT_BYTES + (0 if message.body is None else message.body.cost)
+def memory_cost(message: StoredMessage) -> int:
+    """About what a message holds in memory; of a body that is shared a share."""
+    cost = len(message.payload) + OBJECT_BYTES
+    if message.body is not None:
+        cost += message.body.cost
+    if message.annex is not None:
+        cost += len(message.annex)
+    return cost
 
 
 ReadPage = Callable[[Callable[[list[StoredMessage] | StoreError], None]], None]
@@ -154,7 +159,7 @@ class Backlog:
                 self._returned_numbers.discard(message.sequence_number)
             else:
                 message = ready.popleft()
-            size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
+            size = memory_cost(message)
             self._bytes -= size
             self._budget.used -= size
             if self._gone and message.sequence_number in self._gone:
@@ -214,7 +219,7 @@ class Backlog:
                 self._took_memory(message)
 
     def _has_room(self, message: StoredMessage) -> bool:
-        size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
+        size = memory_cost(message)
         return self._budget.used + size <= self._budget.limit
 
     def _make_room(self, message: StoredMessage) -> None:
@@ -222,7 +227,7 @@ class Backlog:
         held = sorted([*self._ready, *(each for _, each in self._returned)], key=_number_of)
         kept, most = 0, self._bytes // 2
         for each in held:
-            kept += _cost(each)
+            kept += memory_cost(each)
             if kept > most:
                 self._shorten(each.sequence_number - 1)
                 break
@@ -251,12 +256,12 @@ class Backlog:
         return ready[bisect_left(ready, number, key=_number_of)].sequence_number == number
 
     def _took_memory(self, message: StoredMessage) -> None:
-        size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
+        size = memory_cost(message)
         self._bytes += size
         self._budget.used += size
 
     def _let_go(self, message: StoredMessage) -> None:
-        size = len(message.payload) + OBJECT_BYTES if message.body is None else _cost(message)
+        size = memory_cost(message)
         self._bytes -= size
         self._budget.used -= size
 

@@ -14,8 +14,9 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from peeklock.broker import envelope
+from peeklock.broker.accounts import Account
 from peeklock.broker.agenda import Agenda
-from peeklock.broker.backlog import Budget
+from peeklock.broker.backlog import Budget, memory_cost
 from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS, History
@@ -75,7 +76,7 @@ class Lock:
     that has it may settle the message (see `lock_tags`).
     """
 
-    __slots__ = ("expires_at", "locked_until", "message", "session", "settling", "tag")
+    __slots__ = ("account", "expires_at", "locked_until", "message", "session", "settling", "tag")
 
     def __init__(
         self, message: StoredMessage, tag: bytes, expires_at: int, locked_until: int, session: Any = None
@@ -90,6 +91,12 @@ class Lock:
         """The session it belongs to, where there are sessions."""
         self.settling = False
         """A settlement of it is on its way to the store."""
+        self.account: Account | None = None
+        """Where the memory is counted that the message holds as long as it is locked."""
+
+    def charge(self, account: Account) -> None:
+        self.account = account
+        account.take(memory_cost(self.message))
 
 
 class Watcher(Protocol):
@@ -314,6 +321,8 @@ class Entity:
             if not lock.settling:
                 del self._locks[number]
                 del self._locks_by_tag[lock.tag]
+                if lock.account is not None:
+                    lock.account.give_back(memory_cost(lock.message))
 
     # --- sending ---
 
@@ -473,6 +482,8 @@ class Entity:
         del self._locks_by_tag[lock.tag]
         if self._watches:
             self._note_change(number)
+        if lock.account is not None:
+            lock.account.give_back(memory_cost(lock.message))
         if lock.session is not None:
             self._unlocked(lock)
 

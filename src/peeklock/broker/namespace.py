@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from peeklock.broker.access import Keys
+from peeklock.broker.accounts import held_accounts
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.backlog import Budget
@@ -33,6 +34,7 @@ from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.broker.transactions import transaction_accounts
 from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ class Namespace:
         self.journal = Journal(store, call_soon)
         self.journal.on_failed = self._expect_recovery
         self.keys = Keys()
+        self.transaction_memory = transaction_accounts()
+        self.held_memory = held_accounts()
         self._store = store
         self._machinery = Machinery(
             store,

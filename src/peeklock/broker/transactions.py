@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from peeklock.broker.accounts import Account, Accounts
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.container import Container
 from peeklock.broker.entity import Done, Lock
-from peeklock.broker.envelope import Incoming
+from peeklock.broker.envelope import AddedProperties, Incoming
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -33,10 +34,15 @@ TIME_LIMIT_MS: Final = 2 * 60 * 1000
 MAX_MESSAGES: Final = 100
 MAX_OPEN: Final = 1000
 """Transactions one connection may have open."""
+PROPERTY_COST: Final = 4
+"""How many times longer than encoded the properties are that a settlement adds, about."""
 MESSAGE_BYTES: Final = 600
 """What a message that waits costs beside its payload, about."""
 MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
 """What the open transactions of one connection may keep in memory before nothing more is taken."""
+MAX_RULE_BYTES: Final = 96 * 1024 * 1024
+"""As above, of all connections that logged in with the same rule; see `accounts`."""
+MAX_ALL_BYTES: Final = 128 * 1024 * 1024
 
 
 Settle = Callable[[Lock, Done], None]
@@ -51,32 +57,17 @@ class Scope:
     session: Any
 
 
-class Room:
-    """The memory that the open transactions of one connection share."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._taken = 0
-
-    def take(self, size: int) -> None:
-        # What was taken counts, not what would be: a message as large as the entity allows finds room in the end.
-        if self._taken >= MAX_WAITING_BYTES:
-            raise QuotaExceeded(f"The open transactions of the connection hold {self._taken} bytes.")
-        self._taken += size
-        self._journal.unsaved_bytes += size
-
-    def give_back(self, size: int) -> None:
-        self._taken -= size
-        self._journal.unsaved_bytes -= size
+def transaction_accounts() -> Accounts:
+    return Accounts(all_bytes=MAX_ALL_BYTES, rule_bytes=MAX_RULE_BYTES)
 
 
 class Transaction:
     """Work that waits for its discharge."""
 
-    def __init__(self, journal: Journal, agenda: Agenda, room: Room) -> None:
+    def __init__(self, journal: Journal, agenda: Agenda, memory: Account) -> None:
         self._journal = journal
         self._agenda = agenda
-        self._room = room
+        self._memory = memory
         self._scope: Scope | None = None
         self._deadline: Appointment | None = None
         self._messages = 0
@@ -104,13 +95,21 @@ class Transaction:
         self._numbered.append((container, admitted))
         return container.number(admitted)
 
-    def settle(self, container: Container, locks: Sequence[Lock], act: Settle, scope: Scope) -> None:
-        """Settle these with the transaction, all or none; `act` does it."""
+    def settle(
+        self,
+        container: Container,
+        locks: Sequence[Lock],
+        act: Settle,
+        scope: Scope,
+        added: dict[Any, Any] | None = None,
+    ) -> None:
+        """Settle these with the transaction, all or none; `act` does it, and adds these properties."""
         self.check()
         for lock in locks:
             if any(lock is known for _, known, _ in self._settlements) or container.lock_of(lock.tag) is not lock:
                 raise MessageLockLost
-        self._enter(scope, len(locks), 0, sends=False)
+        size = PROPERTY_COST * AddedProperties(added).size if added else 0
+        self._enter(scope, len(locks), size, sends=False)
         self._settlements += [(container, lock, act) for lock in locks]
 
     def spoil(self, flaw: BrokerError) -> None:
@@ -169,7 +168,8 @@ class Transaction:
                 f"The transaction belongs to '{first.entity}' and cannot include '{scope.entity}': "
                 "send through the first entity, or from its AMQP session."
             )
-        self._room.take(size)
+        self._memory.check()
+        self._memory.take(size)
         self._bytes += size
         self._messages += messages
         if first is None:
@@ -188,12 +188,12 @@ class Transaction:
     def _forget(self) -> None:
         """Nothing of it is needed any more."""
         self._sends, self._numbered, self._settlements = [], [], []
-        self._room.give_back(self._bytes)
+        self._memory.give_back(self._bytes)
         self._bytes = 0
 
 
 def _size(messages: list[Incoming]) -> int:
-    return sum(MESSAGE_BYTES + len(message.bare) for message in messages)
+    return sum(MESSAGE_BYTES + len(message.bare) + len(message.annex or b"") for message in messages)
 
 
 class _Gather:
@@ -212,8 +212,10 @@ class _Gather:
 class Transactions:
     """The open transactions of one connection."""
 
-    def __init__(self, journal: Journal, agenda: Agenda) -> None:
-        self._make = partial(Transaction, journal, agenda, Room(journal))
+    def __init__(self, journal: Journal, agenda: Agenda, accounts: Accounts | None = None) -> None:
+        self.memory = Account("The open transactions", MAX_WAITING_BYTES, accounts or transaction_accounts())
+        """What they hold until they are discharged. It is not what waits for the store: senders do not wait for it."""
+        self._make = partial(Transaction, journal, agenda, self.memory)
         self._open: dict[bytes, Transaction] = {}
 
     def declare(self) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from peeklock.nodes.session_operations import (
     held_session,
     session_id_of,
 )
+from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
 MAX_COUNT: Final = 4096
@@ -64,18 +66,27 @@ def peek_message(call: Call) -> None:
     if count < 1:
         raise InvalidProperty("'message-count' must be at least 1.")
 
-    def peeked(messages: list[StoredMessage] | BrokerError) -> None:
+    def peeked(leave: Leave, messages: list[StoredMessage] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
             call.fail(messages)
         elif not messages:
             call.answer({}, 204)
-        elif call.is_crowded():  # many may have been asked for before the first was answered
-            call.fail(QuotaExceeded("Too many answers wait for the client to take them."))
+        elif call.is_crowded():
+            call.fail(_crowded())
         else:
             call.answer({"messages": _encoded(messages)})
+        leave()
 
     session_id = session_id_of(call)
-    call.container.peek(arguments["from-sequence-number"], min(count, MAX_COUNT), session_id, peeked)
+    container, first = call.container, arguments["from-sequence-number"]
+    call.peer.reads.enter(
+        lambda leave: container.peek(first, min(count, MAX_COUNT), session_id, partial(peeked, leave)), call.fail
+    )
+
+
+def _crowded() -> QuotaExceeded:
+    """Many may have been asked for before the first was answered."""
+    return QuotaExceeded("Too many answers wait for the client to take them.")
 
 
 def receive_by_sequence_number(call: Call) -> None:
@@ -89,21 +100,33 @@ def receive_by_sequence_number(call: Call) -> None:
     if isinstance(container, SessionQueue) and session_id is None:
         raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
 
-    def fetched(messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
+    def fetched(leave: Leave, messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
             call.fail(messages)
         elif mode == RECEIVE_AND_DELETE:
             call.answer({"messages": _encoded([message for message, _ in messages])})
         else:
+            for _, lock in messages:
+                if lock is not None:
+                    lock.charge(call.peer.held)
             call.answer({"messages": [_locked(message, lock) for message, lock in messages if lock is not None]})
+        leave()
 
     def check() -> None:
+        call.peer.held.check()
+        if call.is_crowded():
+            raise _crowded()
         if isinstance(container, SessionQueue):
             held_session(call)
 
     check()
     numbers = [int(number) for number in arguments["sequence-numbers"]]
-    container.receive_deferred(numbers, session_id, mode == RECEIVE_AND_DELETE, fetched, check)
+
+    def fetch(leave: Leave) -> None:
+        deletes = mode == RECEIVE_AND_DELETE
+        container.receive_deferred(numbers, session_id, deletes, partial(fetched, leave), check)
+
+    call.peer.reads.enter(fetch, call.fail)
 
 
 def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
@@ -158,7 +181,7 @@ def update_disposition(call: Call) -> None:
     if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
         raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
     if call.transaction is not None:
-        call.transaction.settle(container, locks, lambda lock, done: act([lock], done), call.scope)
+        call.transaction.settle(container, locks, lambda lock, done: act([lock], done), call.scope, properties)
         call.answer({})
     elif locks:
         act(locks, call.done)

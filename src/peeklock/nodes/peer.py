@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from peeklock.amqp.errors import AmqpError, Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim, Claims
+from peeklock.broker.accounts import MAX_HELD_BYTES, Account
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
 from peeklock.broker.names import fold
@@ -33,6 +34,7 @@ from peeklock.engine.links import Link
 from peeklock.engine.session import Session
 from peeklock.nodes.attaching import make_node
 from peeklock.nodes.node import Node, error_of, rejected
+from peeklock.nodes.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,10 @@ class Peer:
         """There is something to write."""
         self.logins = logins
         self.claims = Claims()
-        self.transactions = Transactions(namespace.journal, namespace.agenda)
+        self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
+        self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._can_hold)
+        """What messages hold in memory that are lent to the client, and answers that it has not taken yet."""
+        self.reads = Turnstile()
         self.unsaved_bytes = 0
         """Received and not yet durable: what the server keeps in bounds by not reading on."""
         self.busy: list[Node] = []
@@ -118,7 +123,7 @@ class Peer:
         self.namespace.journal.hurry()
 
     def add_claim(self, claim: Claim) -> None:
-        self.claims.add(claim)
+        self._note_claim(claim)
         if claim.expires_at is not None and (
             self._expiry is None or claim.expires_at + EXPIRY_GRACE_MS < self._expiry.at
         ):
@@ -146,12 +151,23 @@ class Peer:
 
     def closed(self) -> None:
         """The connection is gone."""
+        self.reads.close()
         if self._expiry is not None:
             self._expiry.cancel()
         for link in list(self._nodes):
             self._drop(link)
 
     # --- inside ---
+
+    def _note_claim(self, claim: Claim) -> None:
+        self.claims.add(claim)
+        self.transactions.memory.join(claim.rule)
+        self.held.join(claim.rule)
+
+    def _can_hold(self) -> None:
+        """There is memory again for messages that are lent."""
+        for node in self.nodes:
+            node.on_credit()
 
     def _handle_rare(self, event: Any) -> None:
         if isinstance(event, LinkAttached):
@@ -169,7 +185,7 @@ class Peer:
                     node.on_credit()
         elif isinstance(event, ConnectionOpened):
             for claim in self.connection.identity or ():
-                self.claims.add(claim)
+                self._note_claim(claim)
             product = (event.open.properties or {}).get("product")
             self._log("connection opened", None, container=event.open.container_id, product=product)
         elif isinstance(event, ConnectionClosed):

@@ -50,6 +50,7 @@ class Receiving(Node):
         self._link = link
         self._container = container
         self._reserved = 0
+        self._held = peer.held
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
         container.check_receiving()
@@ -64,11 +65,17 @@ class Receiving(Node):
     # --- as a consumer ---
 
     def ready(self) -> bool:
-        return self._link.credit > self._reserved and self._link.ready()
+        if self._link.credit <= self._reserved or not self._link.ready():
+            return False
+        if self._held.is_full and not self.deletes:
+            self.starved()  # nothing more comes for now: a client that drains the link need not wait for it
+            return False
+        return True
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         link = self._link
         if lock is not None:
+            lock.charge(self._held)
             link.send(lock.tag, _parts(message, lock.locked_until), context=lock)
         else:
             self._reserved -= 1
@@ -163,7 +170,8 @@ class Receiving(Node):
             try:
                 transaction = self.peer.transactions.get(state.txn_id)
                 outcome, act = gesture(self._container, state.outcome or Accepted())
-                transaction.settle(self._container, [lock], act, scope)
+                added = _added_by(state.outcome)
+                transaction.settle(self._container, [lock], act, scope, added)
             except BrokerError as failure:
                 self.peer.transactions.spoil(state.txn_id, failure)
                 self._settled(delivery, b"", failure)
@@ -215,6 +223,13 @@ def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:
         check_reason(reason, description)  # now: a transaction does the rest later
         return DEAD_LETTERED, lambda lock, done: container.dead_letter(lock, done, reason, description, others)
     raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
+
+
+def _added_by(state: Any) -> dict[Any, Any] | None:
+    """The properties that an outcome adds to a message."""
+    if isinstance(state, Modified):
+        return state.message_annotations
+    return state.error.info if isinstance(state, Rejected) and state.error is not None else None
 
 
 def outcome_of(encoded: bytes) -> Any:

@@ -47,12 +47,15 @@ class ReplyNode(Node):
         self.link = link
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
+        self._is_closed = False
         self._tags = count()
         link.accept()
 
     @property
     def full(self) -> bool:
-        return len(self._waiting) >= MAX_WAITING_REPLIES or self._waiting_bytes >= MAX_WAITING_BYTES
+        if len(self._waiting) >= MAX_WAITING_REPLIES or self._waiting_bytes >= MAX_WAITING_BYTES:
+            return True
+        return bool(self._waiting) and self.peer.held.is_full
 
     @property
     def reply_address(self) -> str | None:
@@ -60,15 +63,25 @@ class ReplyNode(Node):
         return getattr(target, "address", None)
 
     def reply(self, encoded: bytes) -> None:
+        if self._is_closed:
+            return
         self._waiting.append(encoded)
         self._waiting_bytes += len(encoded)
+        self.peer.held.take(len(encoded))
         self.on_credit()
+
+    def closed(self) -> None:
+        self._is_closed = True
+        self._waiting.clear()
+        self.peer.held.give_back(self._waiting_bytes)
+        self._waiting_bytes = 0
 
     def on_credit(self) -> None:
         link = self.link
         while self._waiting and link.ready():
             reply = self._waiting.popleft()
             self._waiting_bytes -= len(reply)
+            self.peer.held.give_back(len(reply))
             link.send(next(self._tags).to_bytes(8), (reply,), settled=True)
         if link.drain and not self._waiting:
             link.drained()
@@ -120,7 +133,11 @@ class RequestNode(Node):
                 raise QuotaExceeded("Too many replies wait for credit on the reply link.")
             state = delivery.state
             self._in_flight += 1
-            reply = partial(self._reply, replies, properties.message_id)
+            # As of what is sent, so much may be on its way to the store before no more is read from the client.
+            cost = delivery.end - delivery.at
+            self.peer.unsaved_bytes += cost
+            self.peer.namespace.journal.unsaved_bytes += cost
+            reply = partial(self._reply, replies, properties.message_id, cost)
             self.answer(Request(request, state, reply, lambda: replies.full))
             outcome = ACCEPTED
             if isinstance(state, TransactionalState):
@@ -131,10 +148,12 @@ class RequestNode(Node):
         self._renew_credit()
         self.peer.wake()
 
-    def _reply(self, replies: ReplyNode, message_id: Any, reply: Message) -> None:
+    def _reply(self, replies: ReplyNode, message_id: Any, cost: int, reply: Message) -> None:
         reply.properties = Properties(correlation_id=message_id)
         encoded = reply.encode()  # first: should that fail, the request waits for another answer
         self._in_flight -= 1
+        self.peer.unsaved_bytes -= cost
+        self.peer.namespace.journal.unsaved_bytes -= cost
         if replies.link.attached:
             replies.reply(encoded)
         self._renew_credit()

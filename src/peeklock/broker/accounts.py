@@ -1,0 +1,145 @@
+"""Memory that clients make the broker hold, counted by connection, by the rule they logged in with, and in all.
+
+Whoever holds most is refused first: when a rule or all of them together have reached their limit, those far below
+their fair share of it may still take some. So a greedy client is stopped, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from peeklock.broker.errors import QuotaExceeded
+
+STEP: Final = 4096
+"""What an account reserves beyond what it holds, at least. What a connection holds changes with every message, so it
+is not told to the others each time."""
+MODESTY: Final = 8
+"""Beyond a limit one may take whose part is below the fair one divided by this. It makes sure that a thousand who come
+one after the other, each of them modest, do not take twice the limit: then even they would be refused."""
+MAX_IDLE_RULES: Final = 1000
+MAX_HELD_BYTES: Final = 128 * 1024 * 1024
+"""What one connection may hold of messages that it has locked, and of answers, before it is given no more of them."""
+MAX_RULE_HELD_BYTES: Final = 192 * 1024 * 1024
+"""As above, all connections that logged in with the same rule."""
+MAX_ALL_HELD_BYTES: Final = 256 * 1024 * 1024
+
+
+class _Pool:
+    """What the accounts, or pools, below it hold together."""
+
+    def __init__(self, limit: int, parent: _Pool | None) -> None:
+        self.limit = limit
+        self.parent = parent
+        self.used = 0
+        self.holders = 0
+        """How many below it hold something."""
+
+    def allows(self, held: int) -> bool:
+        """Whether one below it that holds so much may take more."""
+        if self.used >= self.limit:
+            share = self.limit // (MODESTY * max(1, self.holders))
+            if held >= share or self.used >= 2 * self.limit:
+                return False
+        return self.parent is None or self.parent.allows(self.used)
+
+    def change(self, before: int, after: int) -> None:
+        """One below it holds another amount."""
+        own = self.used
+        self.used = own + after - before
+        self.holders += (after > 0) - (before > 0)
+        if self.parent is not None:
+            self.parent.change(own, self.used)
+
+
+class Accounts:
+    """The accounts for one kind of memory."""
+
+    def __init__(self, *, all_bytes: int, rule_bytes: int) -> None:
+        self._all = _Pool(all_bytes, None)
+        self._rule_bytes = rule_bytes
+        self._rules: dict[str, _Pool] = {}
+        self.full: set[Account] = set()
+        """Those that may not take more, and want to know when they may."""
+
+    @property
+    def used(self) -> int:
+        return self._all.used
+
+    def rule(self, name: str) -> _Pool:
+        pool = self._rules.get(name)
+        if pool is None:
+            if len(self._rules) >= MAX_IDLE_RULES:
+                self._rules = {name: pool for name, pool in self._rules.items() if pool.used}
+            pool = self._rules[name] = _Pool(self._rule_bytes, self._all)
+        return pool
+
+
+def held_accounts() -> Accounts:
+    return Accounts(all_bytes=MAX_ALL_HELD_BYTES, rule_bytes=MAX_RULE_HELD_BYTES)
+
+
+class Account:
+    """What one connection holds. It may outlive the connection, which leaves locks behind."""
+
+    def __init__(self, what: str, limit: int, accounts: Accounts, on_room: Callable[[], None] = lambda: None) -> None:
+        self._what = what
+        self.limit = limit
+        self._accounts = accounts
+        self._on_room = on_room
+        """Told when it may take more after it could not."""
+        self._pool: _Pool | None = None
+        self._reserved = 0
+        self.used = 0
+        self.is_full = False
+
+    def join(self, rule: str) -> None:
+        """The connection has logged in with that rule. The first counts: nothing is held before."""
+        if self._pool is None:
+            self._pool = self._accounts.rule(rule)
+            self._reserve(self._reserved)
+
+    def check(self) -> None:
+        """QuotaExceeded when nothing more may be taken."""
+        if self.is_full:
+            self.look_again()
+            if self.is_full:
+                raise QuotaExceeded(
+                    f"{self._what} hold {self.used} bytes of this connection and {self._accounts.used} bytes in all; "
+                    "this is more than the broker keeps in memory for it."
+                )
+
+    def take(self, size: int) -> None:
+        """Hold that much more. What was taken before counts, so that a large message finds room in the end."""
+        self.used += size
+        if self.used >= self._reserved:
+            ahead = self.used + max(STEP, self.used >> 3)
+            self._reserve(max(self.used, min(ahead, self.limit)))
+            self.look_again()
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        if self.used < self._reserved >> 1 or not self.used:
+            self._reserve(self.used + max(STEP, self.used >> 3) if self.used else 0)
+            for account in list(self._accounts.full):
+                account.look_again()
+        elif self.is_full:
+            self.look_again()
+
+    def look_again(self) -> None:
+        """Whether it is full may have changed."""
+        pool = self._pool
+        is_full = self.used >= self.limit or (pool is not None and not pool.allows(self._reserved))
+        if is_full is self.is_full:
+            return
+        self.is_full = is_full
+        if is_full:
+            self._accounts.full.add(self)
+        else:
+            self._accounts.full.discard(self)
+            self._on_room()
+
+    def _reserve(self, size: int) -> None:
+        before, self._reserved = self._reserved, size
+        if self._pool is not None:
+            self._pool.change(before, size)
