@@ -7,10 +7,24 @@ from typing import Final
 
 from hostile.attack import attack, require
 from hostile.lines import frame
-from hostile.victim import CLOSE, QUEUE, SESSIONS, Requests, Victim, credit, message, outcomes, receiver, transfer
+from hostile.victim import (
+    CLOSE,
+    QUEUE,
+    SESSIONS,
+    SUBSCRIPTION,
+    TOPIC,
+    Requests,
+    Victim,
+    credit,
+    message,
+    outcomes,
+    receiver,
+    transfer,
+)
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.performatives import Accepted, Attach, Transfer
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp
+from peeklock.client.atom import ATOM, SERVICE_BUS
 from peeklock.client.connection import SESSION_FILTER
 
 SECONDS: Final = 2.0
@@ -183,3 +197,45 @@ def a_planner_without_end(victim: Victim) -> None:
             require(status == 200, f"taking them back was answered with {status}")
         line.send(CLOSE)
         line.answer()
+
+
+@attack(
+    answer="does it, and uses ids of deleted entities again, so that others can always create some",
+    says="connection closed",
+)
+def a_manager_that_creates_and_deletes(victim: Victim) -> None:
+    """200 subscriptions of a topic, each created, filled and deleted; then a queue is created and used."""
+    stays = f"{TOPIC}/Subscriptions/{SUBSCRIPTION}"
+    victim.drain(stays)
+    path = f"/{TOPIC}/Subscriptions/passing?api-version=2021-05"
+    entry = _description("Subscription")
+    body = message(b"x" * 1000)
+    with victim.dial() as http, victim.sending(TOPIC) as line:
+        for number in range(200):
+            http.send(victim.request("PUT", path, entry))
+            status, _ = http.response()
+            require(status == 201, f"creation {number} was answered with {status}")
+            line.send(*[transfer(5 * number + each, body) for each in range(5)])
+            http.send(victim.request("DELETE", path))
+            status, _ = http.response()
+            require(status == 200, f"deletion {number} was answered with {status}")
+        require(all(isinstance(each, Accepted) for each in outcomes(line, 1000)), "the topic refused messages")
+        line.send(CLOSE)
+        line.answer()
+    found = victim.drain(stays)
+    require(found == 1000, f"the subscription that stayed has {found} messages, of 1000")
+    queue = "/after-the-passing?api-version=2021-05"
+    require(
+        victim.ask(victim.request("PUT", queue, _description("Queue")))[0] == 201, "nobody can create entities any more"
+    )
+    with victim.sending("after-the-passing") as line:
+        line.send(transfer(0, body))
+        require(isinstance(outcomes(line, 1)[0], Accepted), "the new queue refused a message")
+        line.send(CLOSE)
+        line.answer()
+    require(victim.drain("after-the-passing") == 1, "the new queue has other messages than its own")
+    require(victim.ask(victim.request("DELETE", queue))[0] == 200, "the new queue cannot be deleted")
+
+
+def _description(kind: str) -> bytes:
+    return f'<entry xmlns="{ATOM}"><content><{kind}Description xmlns="{SERVICE_BUS}"/></content></entry>'.encode()

@@ -356,3 +356,44 @@ def test_what_cannot_be_staged_whole_is_undone_at_once(desk: Desk) -> None:
     assert desk.told == [("first", StorageFailed)]
     desk.turn()
     assert names(desk.disk.answer().removals) == ["other"]
+
+
+# --- when all is settled ---
+
+
+def test_what_waits_for_all_to_be_settled_is_called_at_once_if_nothing_is_on_its_way(desk: Desk) -> None:
+    called: list[str] = []
+    desk.journal.when_settled(lambda: called.append("now"))
+    assert called == ["now"]
+
+
+def test_it_is_called_after_what_is_staged_and_what_is_on_its_way_and_not_later(desk: Desk) -> None:
+    called: list[str] = []
+    desk.send("on its way")
+    desk.turn()
+    desk.settle("staged")
+    desk.journal.when_settled(lambda: called.append("all"))
+    desk.turn()
+    desk.send("later")
+    desk.disk.answer()
+    assert called == []
+    desk.disk.answer()
+    assert called == ["all"]
+    assert desk.told[-1] == ("staged", None), "after those who wait for the commit"
+
+
+def test_a_commit_that_is_tried_again_without_its_sends_is_on_its_way_until_it_is_done(desk: Desk) -> None:
+    called: list[str] = []
+    desk.send("refused")
+    desk.settle("tried again")
+    desk.turn()
+    desk.journal.when_settled(lambda: called.append("all"))
+    desk.settle("later")
+    desk.turn()
+    desk.disk.answer(StoreFull("no room"))
+    (later, _), (again, _) = desk.disk.commits
+    assert (names(later.removals), names(again.removals)) == (["later"], ["tried again"])
+    desk.disk.answer()
+    assert called == []
+    desk.disk.answer()
+    assert called == ["all"]

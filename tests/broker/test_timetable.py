@@ -210,3 +210,18 @@ def test_after_a_failure_it_begins_anew() -> None:
     bench.finish(well=False)
     bench.advance(AGAIN_MS)
     assert bench.places == [None, None]
+
+
+def test_a_timetable_that_is_stopped_during_a_look_does_not_look_again() -> None:
+    for found in ([], [1], [2_000_000_000]):
+        bench = Bench()
+        bench.due = found
+        bench.timetable.look()
+        bench.timetable.stop()
+        bench.answer()
+        if bench.acts:
+            bench.finish(well=False)
+        bench.timetable.expect(bench.clock())
+        bench.advance(10 * AGAIN_MS)
+        assert (bench.looks, bench.reads) == (1, [])
+        assert bench.held == 0
