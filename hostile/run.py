@@ -6,6 +6,7 @@
 | memory | back within 192 MiB of what the broker had before the first attack, and never more than 768 MiB above it |
 | messages | all that the normal client had before are there, in their order |
 | log | a line that names the attacker and says what happened, and no more than 200 lines for one attack |
+| audit log | every line is whole, none has a key, and no more than 200 say that an attack was denied something |
 | process | the same one, from the first attack to the last |
 """
 
@@ -29,7 +30,7 @@ from typing import Final
 from bench.processes import Child, resident_bytes
 
 from hostile.attack import Attack, AttackFailed, require
-from hostile.victim import CONFIG, HOST, Victim, message, outcomes, transfer
+from hostile.victim import CONFIG, HOST, KEY, Victim, message, outcomes, transfer
 from hostile.witness import Witness
 
 MIB: Final = 1024 * 1024
@@ -71,7 +72,8 @@ class Result:
 class Run:
     """The broker and those who look at it. Made by `started`."""
 
-    def __init__(self, child: Child, port: int, authority: Path, connection_string: str) -> None:
+    def __init__(self, child: Child, port: int, authority: Path, connection_string: str, audit: Path) -> None:
+        self._audit = audit
         self._child = child
         self._port = port
         self._authority = authority
@@ -101,6 +103,7 @@ class Run:
             act()
             served = self.witness.look()
             lines = self._read_log(attack, victim, log_at)
+            self._read_audit(victim)
             left = self._settled()
         except AttackFailed as problem:
             failure = str(problem)
@@ -159,6 +162,14 @@ class Run:
         require(len(caused) <= MAX_LINES, f"the log has {len(caused)} lines for one attack, more than {MAX_LINES}")
         return len(caused)
 
+    def _read_audit(self, victim: Victim) -> None:
+        """AttackFailed when the audit log has a secret, a line that is none of its own, or lines without end."""
+        text = self._audit.read_text()
+        require(f'"{KEY}' not in text and "sig=" not in text, "the audit log has a key or a signature")
+        entries = [json.loads(line) for line in text.splitlines()]
+        denied = sum(each["address"] == victim.attacker and each["outcome"] == "denied" for each in entries)
+        require(denied <= MAX_LINES, f"the audit log has {denied} lines for one attack, more than {MAX_LINES}")
+
     def _victim(self) -> Victim:
         return Victim(self._port, self._authority, ATTACKERS.format(next(self._attackers)))
 
@@ -208,13 +219,14 @@ def started(folder: Path) -> Iterator[Run]:
     config.write_text(json.dumps(CONFIG))
     data = folder / "data"
     command = [sys.executable, "-m", "peeklock", "serve", "--host", HOST, "--port", "0"]
-    command += ["--config", str(config), "--data", str(data)]
+    audit = folder / "audit.jsonl"
+    command += ["--config", str(config), "--data", str(data), "--audit", str(audit)]
     path = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path, **_GIVE_BACK}
     with Child(command, log=folder / "broker.log", environment=environment, announces=True) as child:
         connection_string = child.first_line()
         port = int(connection_string.split(";")[0].rsplit(":", 1)[1])
-        yield Run(child, port, data / "tls" / "authority.pem", connection_string)
+        yield Run(child, port, data / "tls" / "authority.pem", connection_string, audit)
         require(child.running, f"the broker has ended: {child.tail()}")
 
 

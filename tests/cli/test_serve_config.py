@@ -20,7 +20,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
 from peeklock.client.errors import RequestRefused
-from raw_client import HOST, eventually, health
+from raw_client import HOST, eventually, get, health
 from serving import SOURCE, ServedBroker
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "config.json"
@@ -280,6 +280,38 @@ def test_a_key_of_ones_own_is_in_no_output(tmp_path: Path) -> None:
     assert broker.names() == []
     broker.stop()
     assert secret not in broker.log
+
+
+def test_sighup_goes_on_in_a_new_audit_log_and_what_the_file_changes_is_in_it(
+    configured: Configured, tmp_path: Path
+) -> None:
+    path, moved = tmp_path / "audit.jsonl", tmp_path / "audit.1"
+    broker = configured({"Queues": [{"Name": "a"}]}, "--audit", str(path))
+    with broker.administration as client:
+        client.delete(Kind.QUEUE, "a")
+    path.rename(moved)
+    broker.reload({"Queues": [{"Name": "b"}]})
+    broker.stop()
+    (deleted,) = [json.loads(line) for line in moved.read_text().splitlines()]
+    assert (deleted["action"], deleted["entity"], deleted["outcome"]) == ("delete queue", "a", "ok")
+    created = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["connection"], each["action"], each["entity"]) for each in created] == [
+        ("configuration", "create queue", "b")
+    ]
+
+
+def test_what_the_file_says_about_the_server_holds(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    server = {"AllowedHosts": ["bus.internal"], "RequireTls": True, "Audit": "audit.jsonl", "MaxConnections": 7}
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{}], "Server": server}}))
+    broker = ServedBroker(tmp_path, "--config", str(path))
+    try:
+        assert get(broker.port, "/health")[0] == 426
+        assert get(broker.port, "/health", broker.authority, Host="bus.internal")[0] == 200
+        assert get(broker.port, "/health", broker.authority, Host="bus.example")[0] == 403
+        assert "requires TLS" in (tmp_path / "audit.jsonl").read_text()
+    finally:
+        broker.stop()
 
 
 def test_a_file_with_keys_that_others_can_read_is_warned_of(configured: Configured) -> None:

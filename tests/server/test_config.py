@@ -22,9 +22,11 @@ from peeklock.broker.definitions import (
 from peeklock.broker.durations import HOUR, MINUTE, SECOND
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.settings import PROFILES, settings_of
-from peeklock.server.config import ConfigError, default_namespace, load_config
+from peeklock.server.config import ConfigError, default_namespace, load_config, load_configuration
 from peeklock.server.config_reference import TABLES, page
+from peeklock.server.config_server import ServerSettings
 from peeklock.server.config_shape import MAX_FILE_BYTES, MAX_SHOWN
+from peeklock.server.limits import Limits
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
 ROOT = Path(__file__).parents[2]
@@ -597,3 +599,57 @@ def test_a_row_has_the_range_of_every_profile_and_the_defaults() -> None:
         "PT5M – PT1H",
         "PT0.001S – max",
     ]
+
+
+# --- the server ---
+
+
+def server_of(folder: Path, server: object) -> ServerSettings:
+    path = folder / "config.json"
+    path.write_text(json.dumps({"UserConfig": {"Namespaces": [{}], "Server": server}}))
+    return load_configuration(path, STANDARD).server
+
+
+def test_what_is_said_about_the_server_is_read(tmp_path: Path) -> None:
+    found = server_of(
+        tmp_path,
+        {
+            "AllowedHosts": ["a", "b"],
+            "AllowedOrigins": ["https://c"],
+            "RequireTls": True,
+            "MtlsCa": "clients.pem",
+            "Audit": "/var/log/audit.jsonl",
+            "MaxConnections": 100,
+            "ReservedConnections": 0,
+            "MaxConnectionsPerAddress": 10,
+            "MaxFailedLogins": 5,
+        },
+    )
+    assert found == ServerSettings(
+        allowed_hosts=("a", "b"),
+        allowed_origins=("https://c",),
+        require_tls=True,
+        mtls_ca=tmp_path / "clients.pem",
+        audit=Path("/var/log/audit.jsonl"),
+        limits=Limits(max_connections=100, reserved_connections=0, max_connections_per_address=10, max_failed_logins=5),
+    )
+    assert server_of(tmp_path, {}) == ServerSettings()
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        ([], "Server: must be an object"),
+        ({"RequireTLS": True}, "did you mean RequireTls"),
+        ({"RequireTls": "yes"}, "RequireTls: must be true or false"),
+        ({"AllowedHosts": "a"}, "AllowedHosts: must be a list"),
+        ({"AllowedHosts": [1]}, "must be text"),
+        ({"Audit": 1}, "Audit: must be text"),
+        ({"MaxConnections": 0}, "MaxConnections: must be a whole number from 1 to 1000000"),
+        ({"MaxFailedLogins": True}, "MaxFailedLogins: must be a whole number from 0 to 1000000"),
+        ({"ReservedConnections": 1.5}, "ReservedConnections: must be a whole number"),
+    ],
+)
+def test_a_mistake_about_the_server_is_told(tmp_path: Path, server: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        server_of(tmp_path, server)

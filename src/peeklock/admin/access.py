@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import unquote_plus
 
 from peeklock.broker.access import Claim
 from peeklock.broker.authorization import Right
@@ -49,12 +48,6 @@ def authorize_destinations(
         shown = _verify(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}", ticket)
         if not _covers(shown, destination, Right.SEND):
             raise Unauthorized(f"Unauthorized access to '{destination}': '{Right.SEND}' claim is required.")
-
-
-def key_name(token: str) -> str:
-    """Whose key signed it, for the log."""
-    fields = dict(pair.partition("=")[::2] for pair in token.split(" ", 1)[-1].split("&"))
-    return unquote_plus(fields.get("skn", ""))
 
 
 def _verify(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:

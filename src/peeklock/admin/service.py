@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from aiohttp import web
 
-from peeklock.admin.access import authorize, authorize_destinations, key_name
+from peeklock.admin.access import authorize, authorize_destinations
 from peeklock.admin.addresses import Address, NamespaceAddress, owner_of, parse_address
 from peeklock.admin.documents import (
     ENTRY_TYPE,
@@ -26,7 +26,8 @@ from peeklock.admin.documents import (
 )
 from peeklock.admin.markup import MarkupError, description_of, parse
 from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, etag_of
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Claim, key_name_of
+from peeklock.broker.audit import FAILED, OK
 from peeklock.broker.errors import (
     BrokerError,
     EntityChanging,
@@ -36,7 +37,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import Namespace
-from peeklock.server.http import TICKET, Handler
+from peeklock.server.http import AUDIT, TICKET, Handler, audit_denied
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
 
@@ -48,6 +49,8 @@ LATEST_VERSION: Final = "2024-05"
 MAX_PAGE: Final = 100
 BODY_SECONDS: Final = 20.0
 """For a body to come, from the first of its bytes to the last."""
+_VERBS: Final = {"created": "create", "updated": "update", "deleted": "delete"}
+_CHANGING: Final = frozenset({"PUT", "DELETE"})
 _MAX_SHOWN: Final = 200
 """Characters of a path or a reason in the log."""
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
@@ -155,8 +158,11 @@ class AtomService:
         return Place(f"{request.scheme}://{host}", version, self._namespace.definition.name)
 
     def _tell(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
-        by = key_name(request.headers["Authorization"])
+        by = key_name_of(request.headers["Authorization"])
         event(log, logging.INFO, f"{KINDS[type(definition)]} {what}", entity=resource.path, by=by)
+        action = f"{_VERBS[what]} {KINDS[type(definition)]}"
+        peer = peer_name(request.transport)
+        request[AUDIT].record(action, OK, connection=peer, client=by, entity=resource.path)
 
 
 async def _body(request: web.Request) -> bytes:
@@ -218,6 +224,7 @@ def _refusal(failure: Exception, request: web.Request) -> web.Response:
     if sentence[-1:].isalnum():
         sentence += "."
     _tell_refused(request, status, sentence)
+    _audit_refused(request, status, sentence)
     body = write_error(status, sub_code, f"{status.phrase}. {sentence}", request.path)
     return web.Response(body=body.encode(), status=status, headers={"Content-Type": ERROR_TYPE})
 
@@ -233,6 +240,21 @@ def _tell_refused(request: web.Request, status: HTTPStatus, sentence: str) -> No
         status=int(status),
         reason=sentence.partition("\n")[0][:_MAX_SHOWN],
     )
+
+
+def _audit_refused(request: web.Request, status: HTTPStatus, sentence: str) -> None:
+    """Of what only looks, only what was denied is of interest."""
+    if status == HTTPStatus.UNAUTHORIZED:
+        audit_denied(request, sentence)
+    elif request.method in _CHANGING:
+        request[AUDIT].record(
+            request.method,
+            FAILED,
+            connection=peer_name(request.transport),
+            client=key_name_of(request.headers.get("Authorization", "")),
+            entity=request.rel_url.path.strip("/"),
+            reason=sentence,
+        )
 
 
 def _first(table: Mapping[type[Exception], T], failure: Exception) -> T | None:

@@ -12,6 +12,7 @@ import hmac
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
@@ -23,6 +24,7 @@ MAX_TOKEN_LENGTH: Final = 16384
 MAX_AUDIENCE_LENGTH: Final = 2048
 MAX_CLAIMS: Final = 10_000
 """Of one connection."""
+MAX_NAMED: Final = 10
 _SCHEME_AND_AUTHORITY = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
@@ -55,6 +57,17 @@ class Claim:
     expires_at: int | None
     rule: str = field(default="", compare=False)
     """The rule that gave them, as the path that it stands at and its name: by it is counted what a client holds."""
+
+    @property
+    def key_name(self) -> str:
+        """Of the rule; for people."""
+        return self.rule.rpartition("/")[2]
+
+
+def key_name_of(token: str) -> str:
+    """Whose key a token says that it was signed with, whether or not it was."""
+    fields = dict(pair.partition("=")[::2] for pair in token[:MAX_TOKEN_LENGTH].split(" ", 1)[-1].split("&"))
+    return unquote_plus(fields.get("skn", ""))
 
 
 class Keys:
@@ -129,6 +142,11 @@ class Claims:
 
     def __bool__(self) -> bool:
         return bool(self._claims)
+
+    @property
+    def key_names(self) -> str:
+        """Of the first keys that were shown; for people."""
+        return ", ".join(sorted({claim.key_name for claim in islice(self._claims.values(), MAX_NAMED)}))
 
     @property
     def soonest_expiry(self) -> int | None:

@@ -94,6 +94,9 @@ def serve(
     allowed_origin: Annotated[
         list[str] | None, typer.Option(help="The origin of a web page that may connect, such as https://app.example.")
     ] = None,
+    audit: Annotated[
+        Path | None, typer.Option(help="Append administration and denied access to this file, as JSON lines.")
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP.
@@ -138,6 +141,7 @@ def serve(
         make_certificates=ensure_certificates_apart,
         require_tls=require_tls or server.require_tls,
         mtls_ca=mtls_ca or server.mtls_ca,
+        audit=audit or server.audit,
         allowed_hosts=(*server.allowed_hosts, *(allowed_host or ())),
         allowed_origins=(*server.allowed_origins, *(allowed_origin or ())),
         limits=server.limits,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
 from peeklock.broker.authorization import Right
-from peeklock.broker.errors import InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
+from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.nodes.addresses import Address, parse_address
@@ -42,6 +42,17 @@ def make_node(peer: Peer, link: Link) -> Node:
     if isinstance(link, Sender):
         return _receiving_node(peer, address, link, terminus)
     return _sending_node(peer, address, _receiver(link))
+
+
+def requested_address(link: Link) -> str:
+    """What a link asks for, without scheme and host; for people."""
+    attach = link.remote
+    terminus = None if attach is None else attach.source if isinstance(link, Sender) else attach.target
+    address = terminus.address if isinstance(terminus, Source | Target) else None
+    try:
+        return parse_address(address).path if isinstance(address, str) else ""
+    except BrokerError:
+        return ""
 
 
 def _receiver(link: Link) -> Receiver:

@@ -7,6 +7,8 @@ from typing import Any
 
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int, Symbol
+from peeklock.broker.access import key_name_of, resource_path
+from peeklock.broker.audit import DENIED
 from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported, WrongKey
 from peeklock.nodes.requests import Request, RequestNode
 
@@ -23,9 +25,19 @@ class CbsNode(RequestNode):
             self._put_token(request.message)
         except BrokerError as failure:
             log.warning("token refused", extra={"fields": {"peer": self.peer.name, "reason": str(failure)}})
+            self._audit(request.message, failure)
             request.reply(_reply(failure.status, str(failure), failure.condition))
         else:
             request.reply(_reply(202, "Accepted"))
+
+    def _audit(self, request: Message, failure: BrokerError) -> None:
+        audience = (request.application_properties or {}).get("name")
+        try:
+            client = key_name_of(_token(request))
+        except InvalidToken:
+            client = ""
+        entity = resource_path(audience) if isinstance(audience, str) else ""
+        self.peer.audit("put-token", DENIED, entity, client=client, reason=str(failure))
 
     def _put_token(self, request: Message) -> None:
         properties = request.application_properties or {}

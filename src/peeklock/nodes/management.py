@@ -14,8 +14,16 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.agenda import Appointment
+from peeklock.broker.audit import DENIED, FAILED, OK
 from peeklock.broker.catalogue import AnyContainer
-from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, OperationTimedOut
+from peeklock.broker.errors import (
+    BrokerError,
+    InvalidProperty,
+    NotSupported,
+    OperationNotAllowed,
+    OperationTimedOut,
+    Unauthorized,
+)
 from peeklock.broker.names import DefinitionError
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
@@ -51,8 +59,16 @@ class ManagementNode(RequestNode):
             body = _body(request.message)
             operation = _operation(properties.get("operation"), body)
             address = self.address
-            self.peer.claims.check(address.path, address.entity, operation.right, self.peer.namespace.now())
+            try:
+                self.peer.claims.check(address.path, address.entity, operation.right, self.peer.namespace.now())
+            except Unauthorized as denial:
+                self.peer.audit(operation.name, DENIED, address.container, reason=str(denial))
+                raise
+            if operation.audited:
+                reply.audited, reply.entity = operation.name, address.container
             arguments = operation.check(body)
+            numbers = arguments.get("sequence-numbers")
+            reply.count = len(numbers) if isinstance(numbers, list) else None
             transaction = None
             if request.state is not None:
                 if not isinstance(request.state, TransactionalState):
@@ -99,6 +115,11 @@ class _Reply:
         self._request = request
         self._deadline: Appointment | None = None
         self._is_said = False
+        self.audited = ""
+        """The operation, when the audit log is to hear of it."""
+        self.entity = ""
+        self.count: int | None = None
+        """Of messages that are named in the request."""
 
     def expect_within(self, milliseconds: int) -> None:
         late = OperationTimedOut("The operation did not complete within the time the client gave it.")
@@ -129,6 +150,11 @@ class _Reply:
             properties["error-condition"] = Symbol(condition)
         self._request.reply(Message(application_properties=properties, value=body))
         self._is_said = True
+        if self.audited:
+            count = self.count if self.count is not None else body.get("message-count")
+            outcome = OK if status < 400 else FAILED
+            reason = "" if status < 400 else description
+            self._peer.audit(self.audited, outcome, self.entity, count=count, reason=reason)
         if self._deadline is not None:
             self._deadline.cancel()
         self._peer.wake()

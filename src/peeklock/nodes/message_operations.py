@@ -334,6 +334,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=(Field("sequence-numbers", Kind.LONGS),),
         response=(),
         run=cancel_scheduled_message,
+        audited=True,
     ),
     Operation(
         name="com.microsoft:batch-delete-messages",
@@ -346,5 +347,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         ),
         response=(Field("message-count", Kind.INT, note="how many were deleted"),),
         run=batch_delete_messages,
+        audited=True,
     ),
 )

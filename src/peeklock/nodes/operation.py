@@ -156,6 +156,8 @@ class Operation:
     response: tuple[Field, ...]
     run: Callable[[Call], None]
     transactional: bool = False
+    audited: bool = False
+    """Whether the audit log hears of it: it administers, or changes many messages at once."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
         """The request's values, as `check_keys` gives them."""

@@ -14,6 +14,7 @@ from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.accounts import MAX_HELD_BYTES, Account
 from peeklock.broker.agenda import Appointment
+from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
 from peeklock.broker.names import fold
 from peeklock.broker.namespace import Namespace
@@ -30,9 +31,9 @@ from peeklock.engine.events import (
     SessionEnded,
     WindowOpened,
 )
-from peeklock.engine.links import Link
+from peeklock.engine.links import Link, Sender
 from peeklock.engine.session import Session
-from peeklock.nodes.attaching import make_node
+from peeklock.nodes.attaching import make_node, requested_address
 from peeklock.nodes.node import Node, error_of, rejected
 from peeklock.nodes.turnstile import Turnstile
 
@@ -59,7 +60,13 @@ class Peer:
     """A connected client."""
 
     def __init__(
-        self, connection: Connection, namespace: Namespace, name: str, wake: Callable[[], None], logins: Logins
+        self,
+        connection: Connection,
+        namespace: Namespace,
+        name: str,
+        wake: Callable[[], None],
+        logins: Logins,
+        audit: Audit,
     ) -> None:
         self.connection = connection
         self.namespace = namespace
@@ -68,6 +75,8 @@ class Peer:
         self.wake = wake
         """There is something to write."""
         self.logins = logins
+        self._audit = audit
+        self._container_id = ""
         self.claims = Claims()
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._can_hold)
@@ -129,6 +138,15 @@ class Peer:
         ):
             self._expect_expiry()
 
+    def audit(
+        self, action: str, outcome: str, entity: str, *, client: str = "", count: int | None = None, reason: str = ""
+    ) -> None:
+        """Tell the audit log what this client did or was denied."""
+        client = client or self.claims.key_names or self._container_id
+        self._audit.record(
+            action, outcome, connection=self.name, client=client, entity=entity, count=count, reason=reason
+        )
+
     def scope(self, entity: str, link: Link) -> Scope:
         """Where work of that link comes from, for a transaction."""
         return Scope(fold(entity), link.session)
@@ -186,6 +204,7 @@ class Peer:
         elif isinstance(event, ConnectionOpened):
             for claim in self.connection.identity or ():
                 self._note_claim(claim)
+            self._container_id = str(event.open.container_id)
             product = (event.open.properties or {}).get("product")
             self._log("connection opened", None, container=event.open.container_id, product=product)
         elif isinstance(event, ConnectionClosed):
@@ -200,6 +219,9 @@ class Peer:
         except BrokerError as failure:
             link.refuse(error_of(failure))
             self._log("link refused", error_of(failure), link=link.name)
+            if isinstance(failure, Unauthorized):
+                action = "receive" if isinstance(link, Sender) else "send"
+                self.audit(action, DENIED, requested_address(link), reason=str(failure))
         except AmqpError as failure:
             link.refuse(Error(condition=failure.condition, description=failure.description))
         else:

@@ -90,6 +90,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=(_RULE_NAME, DESCRIPTION),
         response=(),
         run=add_rule,
+        audited=True,
     ),
     Operation(
         name="com.microsoft:remove-rule",
@@ -98,6 +99,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=(_RULE_NAME,),
         response=(),
         run=remove_rule,
+        audited=True,
     ),
     Operation(
         name="com.microsoft:enumerate-rules",

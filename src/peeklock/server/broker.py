@@ -17,6 +17,7 @@ from typing import Final
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Agenda, Clock, system_clock
+from peeklock.broker.audit import NO_AUDIT, Audit
 from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition
 from peeklock.broker.duplicates import MAX_IDS
@@ -24,6 +25,7 @@ from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.server.admission import Admission, Ticket
+from peeklock.server.audit import AuditLog
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates
 from peeklock.server.config import default_namespace
@@ -80,6 +82,8 @@ class Options:
     """Names that HTTP clients may use for the broker, beside those of loopback."""
     allowed_origins: tuple[str, ...] = ()
     """Of web pages that may connect."""
+    audit: Path | None = None
+    """The file of the audit log."""
     insecure_default_key: bool = False
     max_message_ids: int = MAX_IDS
     """That one entity remembers for duplicate detection."""
@@ -101,6 +105,7 @@ class Broker:
         self._admission = Admission(options.limits, options.clock)
         self._chores = Agenda(options.clock)
         """What the server has to do by time, beside what the namespace has."""
+        self._audit_log: AuditLog | None = None
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -112,6 +117,10 @@ class Broker:
     def ports(self) -> list[int]:
         """The port, and the further ones in the order of the options."""
         return [listener.port for listener in self._listeners]
+
+    @property
+    def audit(self) -> Audit:
+        return self._audit_log or NO_AUDIT
 
     @property
     def connections(self) -> int:
@@ -166,6 +175,12 @@ class Broker:
         store: Store | None = None
         metrics = Metrics()
         try:
+            self._open_audit(metrics)
+        except StartError:
+            for sock in sockets:
+                sock.close()
+            raise
+        try:
             store = self._store = metrics.measured(self._make_store(loop))
             self.namespace = Namespace(
                 definition,
@@ -194,6 +209,7 @@ class Broker:
                     insecure_default_key=self.options.insecure_default_key,
                 ),
                 self.options.require_tls,
+                self.audit,
                 {"/health": health.answer, "/metrics": metrics_page.answer},
                 None if administer is None else administer(self.namespace),
             )
@@ -203,6 +219,8 @@ class Broker:
                 sock.close()
             if store is not None:
                 store.close()
+            if self._audit_log is not None:
+                self._audit_log.close()
             raise
         self.look_at_agenda()
         for sock in sockets:
@@ -237,12 +255,16 @@ class Broker:
             self._timer.cancel()
         await self._http.stop()
         self._store.close()
+        if self._audit_log is not None:
+            self._audit_log.close()
         log.info("stopped")
 
     def reload(self) -> None:
-        """Read the files again that are not the namespace's: certificates."""
+        """Read the certificates again, and go on in a new file of the audit log."""
         if self._listeners:
             self.tls.ask()
+        if self._audit_log is not None:
+            self._audit_log.reopen()
 
     def check_keys(self, definition: NamespaceDefinition) -> None:
         """StartError when one of its keys is the well-known one, where that would let others in."""
@@ -255,10 +277,10 @@ class Broker:
     def look_at_agenda(self) -> None:
         """Do what is due and come back when the next thing is."""
         agenda = self.namespace.agenda
-        agenda.on_earlier = lambda: None  # while running, what is added is looked at below
+        agenda.on_earlier = self._chores.on_earlier = lambda: None  # while running, what is added is looked at below
         agenda.run()
         self._chores.run()
-        agenda.on_earlier = self._set_timer
+        agenda.on_earlier = self._chores.on_earlier = self._set_timer
         self._set_timer()
 
     # --- inside ---
@@ -266,7 +288,13 @@ class Broker:
     def _amqp_protocol(self, ticket: Ticket) -> AmqpProtocol:
         options = self.options
         return AmqpProtocol(
-            self.namespace, self.shells.add, self.shells.discard, options.limits, ticket, options.require_tls
+            self.namespace,
+            self.shells.add,
+            self.shells.discard,
+            options.limits,
+            ticket,
+            self.audit,
+            options.require_tls,
         )
 
     def _set_timer(self) -> None:
@@ -328,6 +356,17 @@ class Broker:
         self.namespace.administration.allows_default_key = self._allows_default_key
         for container in self.namespace.containers:
             self._check_default_key(container.definition.authorization_rules)
+
+    def _open_audit(self, metrics: Metrics) -> None:
+        def on_failure() -> None:
+            metrics.audit_failures += 1
+
+        if self.options.audit is not None:
+            try:
+                self._audit_log = AuditLog(self.options.audit, self._chores, on_failure)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise StartError(f"the audit log {self.options.audit} cannot be written: {reason}") from error
 
     def _make_tls(self) -> Tls:
         if self.options.mtls_ca is not None and not self.options.require_tls:

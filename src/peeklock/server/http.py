@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
 
-from peeklock.broker.access import Claim
+from peeklock.broker.access import Claim, key_name_of
+from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.authorization import Right
 from peeklock.broker.errors import BrokerError, InvalidToken, WrongKey
 from peeklock.broker.namespace import Namespace
@@ -41,6 +42,8 @@ WRITE_PART: Final = 256 * 1024
 
 TICKET: Final = web.RequestKey("ticket", Ticket)
 """Of the connection that a request came on."""
+METHODS: Final = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
+AUDIT: Final = web.RequestKey("audit", Audit)
 TLS_REQUIRED: Final = "This broker requires TLS: use https or wss."
 
 Refusal = tuple[HTTPStatus, str]
@@ -59,6 +62,18 @@ def verified(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Cla
         raise
 
 
+def audit_denied(request: web.Request, reason: str) -> None:
+    """Tell the audit log of a request that was refused for want of rights."""
+    request[AUDIT].record(
+        request.method if request.method in METHODS else "request",
+        DENIED,
+        connection=peer_name(request.transport),
+        client=key_name_of(request.headers.get("Authorization", "")),
+        entity=request.rel_url.path.strip("/"),
+        reason=reason,
+    )
+
+
 class HttpService:
     """Makes the protocol for each HTTP connection."""
 
@@ -70,12 +85,14 @@ class HttpService:
         limits: Limits,
         guard: BrowserGuard,
         require_tls: bool,
+        audit: Audit,
         pages: Mapping[str, Handler],
         administration: Handler | None,
     ) -> None:
         self._namespace = namespace
         self._guard = guard
         self._require_tls = require_tls
+        self._audit = audit
         self._on_made = on_made
         self._on_gone = on_gone
         self._limits = limits
@@ -121,6 +138,7 @@ class HttpService:
         if first is not None:
             first.came()
         request[TICKET] = self._tickets[request.protocol]
+        request[AUDIT] = self._audit
         return await handler(request)
 
     @web.middleware
@@ -135,6 +153,7 @@ class HttpService:
         status, reason = refusal
         peer = peer_name(request.transport)
         event(log, logging.WARNING, "request refused", peer=peer, status=int(status), reason=reason)
+        audit_denied(request, reason)
         headers = {"Upgrade": "TLS/1.2, HTTP/1.1"} if status is HTTPStatus.UPGRADE_REQUIRED else {}
         refused = web.Response(status=status, text=f"{reason}\n", headers=headers)
         refused.force_close()
@@ -186,7 +205,7 @@ class HttpService:
         await socket.prepare(request)
         transport = WebSocketTransport(socket, request)
         name = f"{peer_name(request.transport)}(websocket)"
-        shell = Shell(transport, self._namespace, name, self._on_gone, self._limits, request[TICKET])
+        shell = Shell(transport, self._namespace, name, self._on_gone, self._limits, request[TICKET], self._audit)
         transport.shell = shell
         self._on_made(shell)
         writer = asyncio.create_task(transport.write_all())

@@ -26,7 +26,7 @@ from peeklock.broker.definitions import QueueDefinition, TopicDefinition
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.server.browsers import is_own_machine
-from peeklock.server.http import TICKET, verified
+from peeklock.server.http import TICKET, audit_denied, verified
 from peeklock.server.loopback import is_loopback
 from peeklock.store.base import Changes, Committed, Store, StoreError
 
@@ -50,6 +50,7 @@ class Metrics:
     removed: int = 0
     removed_bytes: int = 0
     failed_commits: int = 0
+    audit_failures: int = 0
     commit_seconds: float = 0.0
     commits_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_BUCKETS) + 1))
     """By the first bucket that is wide enough; the last takes what is longer than all."""
@@ -90,6 +91,9 @@ class Metrics:
             "Commits that the store refused; nothing of them was kept.",
             self.failed_commits,
         )
+        yield from _counter(
+            "peeklock_audit_failures_total", "Lines of the audit log that could not be written.", self.audit_failures
+        )
         yield from self._commit_seconds()
 
     def _commit_seconds(self) -> Iterator[str]:
@@ -121,6 +125,7 @@ class MetricsPage:
             try:
                 self._authorize(request)
             except BrokerError as failure:
+                audit_denied(request, str(failure))
                 return web.Response(status=401, text=f"{failure}\n")
         text = await self.text()
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})

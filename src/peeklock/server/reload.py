@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from peeklock.broker.administration import Administration
+from peeklock.broker.audit import FAILED, NO_AUDIT, OK, Audit
 from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.definitions import (
     NamespaceDefinition,
@@ -34,6 +35,9 @@ from peeklock.server.logs import event
 from peeklock.server.secrets import has_keys, warn_of_readers
 
 log = logging.getLogger(__name__)
+
+CONNECTION: Final = "configuration"
+"""What the audit log has in place of a connection."""
 
 
 class Verb(StrEnum):
@@ -198,13 +202,16 @@ _METHODS: Final[dict[tuple[Verb, Kind], Callable[..., None]]] = {
 _PAST: Final = {Verb.CREATE: "created", Verb.UPDATE: "updated", Verb.DELETE: "deleted"}
 
 
-async def take(administration: Administration, changes: Sequence[Change]) -> None:
+async def take(administration: Administration, changes: Sequence[Change], audit: Audit = NO_AUDIT) -> None:
     """Make the changes durable one after the other; the first that fails is raised, and those before it hold."""
     for change in changes:
         done: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
         method = _METHODS[change.verb, change.kind]
         method(administration, *change.within, change.subject, done.set_result)
         error = await done
+        outcome, reason = (OK, "") if error is None else (FAILED, str(error))
+        action = f"{change.verb} {change.kind}"
+        audit.record(action, outcome, connection=CONNECTION, entity=change.name, reason=reason)
         if error is not None:
             raise error
         event(log, logging.INFO, f"{change.kind} {_PAST[change.verb]} as configured", entity=change.name)
@@ -259,9 +266,10 @@ class Reloader:
         if wanted.authorization_rules != namespace.definition.authorization_rules:
             namespace.keys.set("", wanted.authorization_rules)
             log.info("the keys of the namespace are those of the configuration")
+            self._broker.audit.record("update keys", OK, connection=CONNECTION)
         namespace.definition = wanted
         try:
-            await take(namespace.administration, changes)
+            await take(namespace.administration, changes, self._broker.audit)
         except (BrokerError, DefinitionError) as error:
             self._tell(logging.ERROR, "the configuration was not followed to its end", reason=error)
         else:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, cast
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim
+from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import TooManyFailedLogins
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection, Settings
@@ -55,6 +56,7 @@ class Shell:
         on_gone: Callable[[Shell], None],
         limits: Limits,
         ticket: Ticket,
+        audit: Audit,
         refusal: Error | None = None,
     ) -> None:
         """With a refusal the client may open the connection, to be told so, and nothing else."""
@@ -73,7 +75,7 @@ class Shell:
         self.connection = Connection(
             settings, SaslServer(MECHANISMS if refusal is None else WITHOUT_KEYS, self._authenticate), is_server=True
         )
-        self.peer = Peer(self.connection, namespace, name, self.wake, ticket)
+        self.peer = Peer(self.connection, namespace, name, self.wake, ticket, audit)
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
         self.reading = True
@@ -173,6 +175,7 @@ class Shell:
         self.connection.receive(data)
         if self.connection.opened and not self._closing:
             log.warning("connection refused", extra={"fields": {"peer": self.peer.name, "reason": refusal.description}})
+            self.peer.audit("connect", DENIED, "", reason=refusal.description or "")
             self.close(refusal)
         else:
             self._flush()
@@ -261,17 +264,18 @@ class Shell:
         """What the SASL exchange gives; an anonymous client has nothing until it visits `$cbs`."""
         if mechanism in ("ANONYMOUS", "MSSBCBS"):
             return []
+        user = ""
         reason = "client certificates give no rights; use ANONYMOUS with a token, or PLAIN"
         if mechanism == "PLAIN":
             parts: list[Any] = response.split(b"\0")
             try:
-                _, name, key = (part.decode() for part in parts)
+                _, user, key = (part.decode() for part in parts)
             except ValueError:
                 reason = "the PLAIN response is malformed"
             else:
                 try:
                     self._ticket.check_login()
-                    claims = self._namespace.keys.claims_for(name, key)
+                    claims = self._namespace.keys.claims_for(user, key)
                     if claims:
                         return claims
                     reason = "no key of that name matches"
@@ -281,6 +285,7 @@ class Shell:
         log.warning(
             "SASL refused", extra={"fields": {"peer": self.peer.name, "mechanism": mechanism, "reason": reason}}
         )
+        self.peer.audit("login", DENIED, "", client=user, reason=reason)
         return None
 
 
@@ -294,9 +299,11 @@ class AmqpProtocol(asyncio.Protocol):
         on_gone: Callable[[Shell], None],
         limits: Limits,
         ticket: Ticket,
+        audit: Audit,
         require_tls: bool,
     ) -> None:
         self._ticket = ticket
+        self._audit = audit
         self._require_tls = require_tls
         self._namespace = namespace
         self._on_made = on_made
@@ -308,7 +315,14 @@ class AmqpProtocol(asyncio.Protocol):
         stream = cast(asyncio.Transport, transport)
         refusal = TLS_REQUIRED if self._require_tls and not is_encrypted(transport) else None
         self._shell = Shell(
-            stream, self._namespace, peer_name(transport), self._on_gone, self._limits, self._ticket, refusal
+            stream,
+            self._namespace,
+            peer_name(transport),
+            self._on_gone,
+            self._limits,
+            self._ticket,
+            self._audit,
+            refusal,
         )
         self._on_made(self._shell)
 
