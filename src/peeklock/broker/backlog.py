@@ -57,6 +57,11 @@ PageRead = Callable[[list[StoredMessage] | StoreError, set[int]], None]
 """(the page, numbers of messages that changed while it was read)"""
 
 
+def _unwatched(read: ReadPage, found: PageRead) -> None:
+    """A function, because mypyc does not compile a lambda within a lambda that is a default."""
+    read(lambda page: found(page, set()))
+
+
 class Budget:
     """The memory that all windows of a namespace share."""
 
@@ -79,7 +84,7 @@ class Backlog:
         on_failed: Callable[[], None] = lambda: None,
         session_id: str | None = None,
         is_out: Callable[[int], bool] = lambda number: False,
-        watch: Callable[[ReadPage, PageRead], None] = lambda read, found: read(lambda page: found(page, set())),
+        watch: Callable[[ReadPage, PageRead], None] = _unwatched,
     ) -> None:
         self._entity = entity
         self._session_id = session_id
