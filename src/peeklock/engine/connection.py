@@ -233,6 +233,11 @@ class Connection:
             self._fail(failure)
         self._buffer = data[at:] if at < len(data) else b""
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """What is kept of frames and messages whose end has not come."""
+        return len(self._buffer) + self.partial_bytes
+
     def _missing(self) -> int:
         """How much of the frame in the buffer has not come; 0 where that is not known."""
         buffer = self._buffer

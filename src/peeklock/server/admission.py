@@ -16,6 +16,7 @@ from peeklock.broker.agenda import Clock
 from peeklock.broker.errors import TooManyFailedLogins
 from peeklock.server.limits import Limits
 from peeklock.server.loopback import is_loopback
+from peeklock.server.unauthenticated import Unauthenticated
 
 TOO_MANY: Final = "too many are open"
 TOO_MANY_OF_ADDRESS: Final = "too many are open from this address"
@@ -52,6 +53,11 @@ class Ticket:
     def is_proven(self) -> bool:
         return self not in self._admission.unproven
 
+    @property
+    def unauthenticated(self) -> Unauthenticated:
+        """Where is counted what connections hold before they log in."""
+        return self._admission.unauthenticated
+
     def check_login(self) -> None:
         """TooManyFailedLogins while logins from this address are refused."""
         self._admission.failed_logins.check(self.address)
@@ -73,6 +79,7 @@ class Admission:
     def __init__(self, limits: Limits, clock: Clock) -> None:
         self._limits = limits
         self.failed_logins = FailedLogins(limits.max_failed_logins, clock)
+        self.unauthenticated = Unauthenticated(limits.unauthenticated_bytes)
         self.unproven: dict[Ticket, None] = {}
         """Tickets of the reserve that have shown no key, the oldest first."""
         self._by_address: Counter[str] = Counter()

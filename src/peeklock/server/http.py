@@ -209,6 +209,9 @@ class HttpService:
         transport.shell = shell
         self._on_made(shell)
         writer = asyncio.create_task(transport.write_all())
+        protocol = transport.protocol
+        if isinstance(protocol, FirstRequest):
+            protocol.count_unfinished(shell)
         try:
             while not transport.closing:
                 await transport.may_read.wait()
@@ -220,6 +223,8 @@ class HttpService:
                     event(log, logging.WARNING, "websocket closed", peer=name, reason=str(message.data))
                 if message.type is not WSMsgType.BINARY:
                     break
+                if isinstance(protocol, FirstRequest):
+                    protocol.unfinished = 0
                 shell.data_received(message.data)
         finally:
             shell.lost()
@@ -248,6 +253,8 @@ class FirstRequest(asyncio.Protocol):
         self._silent = silent
         self._seconds = seconds
         self.data_received = inner.data_received  # type: ignore[method-assign]
+        self.unfinished = 0
+        """What came of a WebSocket message that is not whole yet, while that is counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -260,6 +267,22 @@ class FirstRequest(asyncio.Protocol):
         self.came()
         self._inner.connection_lost(exc)
         self._on_lost()
+
+    def count_unfinished(self, shell: Shell) -> None:
+        """Count what comes until the client of that shell has logged in: the server keeps a message until it is whole.
+
+        The loop knows a protocol's method, so it is told of another.
+        """
+
+        def counted(data: bytes) -> None:
+            self.unfinished += len(data)
+            self._inner.data_received(data)
+            if not shell.note_unfinished(self.unfinished):
+                self.data_received = self._inner.data_received  # type: ignore[method-assign]
+                self._transport.set_protocol(self)
+
+        self.data_received = counted  # type: ignore[method-assign]
+        self._transport.set_protocol(self)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()
@@ -333,6 +356,12 @@ class WebSocketTransport:
         self.closing = False
         self.close_code: int = WSCloseCode.OK
         self.shell: Shell | None = None
+
+    @property
+    def protocol(self) -> asyncio.BaseProtocol | None:
+        """What the bytes of the connection go to first."""
+        transport = self._request.transport
+        return transport.get_protocol() if transport is not None else None
 
     def write(self, data: bytes) -> None:
         self._out.append(data)

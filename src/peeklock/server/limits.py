@@ -33,5 +33,8 @@ class Limits:
     """Below this we read on."""
     unsaved_total: int = 256 * MIB
     """Of all connections together: above this we read on only from those with nothing on the way."""
+    unauthenticated_bytes: int = 32 * MIB
+    """Of frames and messages that are not whole yet, on all connections together that have shown no token or key: above
+    this the one that holds most is dropped."""
     unread_answers: int = 1 * MIB
     """Written for a client that does not read: above this we read no more from it."""

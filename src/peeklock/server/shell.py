@@ -88,6 +88,8 @@ class Shell:
         self._opened = False
         self._unread_answers = 0
         """Bytes written since the client stopped reading."""
+        self._is_known = False
+        """The client has shown a token or key."""
         self._handshake = self._loop.call_later(limits.handshake_seconds, self._guarded, self._check_handshake)
         self._ticker = self._loop.call_later(1.0, self._guarded, self._tick)
 
@@ -109,6 +111,24 @@ class Shell:
             # Only now it is known how often this client wants to hear from us.
             self._opened = True
             self._tick_later()
+        if not self._is_known:
+            self.note_unfinished(0)
+
+    def note_unfinished(self, in_transport: int) -> bool:
+        """Count what the client has begun and not finished, here and in the transport, until it has logged in.
+
+        Returns whether there is more to count later.
+        """
+        if self._gone or self.peer.claims:
+            self._is_known = True
+            self._ticket.unauthenticated.forget(self)
+        else:
+            self._ticket.unauthenticated.hold(self, in_transport + self.connection.unfinished_bytes)
+        return not self._is_known
+
+    def drop(self, reason: str) -> None:
+        log.warning("connection dropped", extra={"fields": {"peer": self.peer.name, "reason": reason}})
+        self.abort()
 
     def wake(self) -> None:
         """Write what there is to write at the end of this turn; what is much, now: it is in the processor's cache, and
@@ -161,6 +181,7 @@ class Shell:
         if self._gone:
             return
         self._gone = True
+        self._ticket.unauthenticated.forget(self)
         self._handshake.cancel()
         self._ticker.cancel()
         self.peer.closed()
