@@ -328,6 +328,7 @@ class Entity:
 
     def send(self, messages: Sequence[Incoming], done: Done) -> None:
         """Take these messages, all or none; `done` hears when they are durable. Raises what can be said at once."""
+        self._journal.check_growth()
         self.stage_sends(self._journal.sends, self.admit(messages), done)
 
     def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:

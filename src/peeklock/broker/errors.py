@@ -101,6 +101,16 @@ class ServerBusy(BrokerError):
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
+class DiskFreeLow(ServerBusy):
+    """The disk is nearly full: messages that would fill it are refused, while others can be received."""
+
+    def __init__(self, free_bytes: int, low_bytes: int) -> None:
+        super().__init__(
+            f"The broker accepts no messages: its disk has {free_bytes >> 20} MiB free, below the watermark of "
+            f"{low_bytes >> 20} MiB. Receive messages or free disk space, and send again."
+        )
+
+
 class EntityDisabled(BrokerError):
     condition = Condition.ENTITY_DISABLED
     status = HTTPStatus.BAD_REQUEST

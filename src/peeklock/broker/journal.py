@@ -57,6 +57,8 @@ class Journal:
         """Why the store does not take messages; None when it does, as far as we know."""
         self.on_failed: Callable[[], None] = lambda: None
         """Called whenever the store refused something."""
+        self.refusal: BrokerError | None = None
+        """Why nothing that makes the store grow is taken, although it works; None when it is."""
         self.unsaved_bytes = 0
         """What senders gave us that is not durable yet, about, of all connections together."""
         self._store = store
@@ -78,6 +80,11 @@ class Journal:
     @property
     def _is_staged(self) -> bool:
         return bool(self.sends.waiting or self.moves.waiting or self.rest.waiting)
+
+    def check_growth(self) -> None:
+        """Raise why a message from a client is not taken, whichever entity it is for."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)  # raised often: each time would add to the trace
 
     def wake(self) -> None:
         """Something was staged: commit at the end of this turn, or when a commit under way is done."""

@@ -83,6 +83,7 @@ class Transaction:
     def send(self, container: Container, messages: list[Incoming], scope: Scope) -> None:
         """Send these with the transaction. Raises what can be said now."""
         self.check()
+        self._journal.check_growth()
         container.admit(messages)
         self._enter(scope, len(messages), _size(messages), sends=True)
         self._sends.append((container, messages))
@@ -90,6 +91,7 @@ class Transaction:
     def schedule(self, container: Container, messages: list[Incoming], scope: Scope) -> list[int]:
         """As `send`, for messages whose numbers are wanted now."""
         self.check()
+        self._journal.check_growth()
         admitted = container.admit(messages)
         self._enter(scope, len(messages), _size(messages), sends=True)
         self._numbered.append((container, admitted))

@@ -27,6 +27,7 @@ from peeklock.engine import session
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from peeklock.server.config import ConfigError, Configuration, default_namespace, load_configuration
+from peeklock.server.config_keys import MAX_COUNT
 from peeklock.server.config_server import ServerSettings
 from peeklock.server.logs import configure_logging
 from peeklock.server.reload import Reloader
@@ -97,6 +98,16 @@ def serve(
     audit: Annotated[
         Path | None, typer.Option(help="Append administration and denied access to this file, as JSON lines.")
     ] = None,
+    disk_free_low: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=MAX_COUNT,
+            metavar="MIB",
+            help="Refuse sends while less than this is free on the disk of the data folder; 0 for never.",
+            show_default="1024, or 5 % of the disk if that is less",
+        ),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
 ) -> None:
     """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP.
@@ -146,6 +157,7 @@ def serve(
         allowed_origins=(*server.allowed_origins, *(allowed_origin or ())),
         limits=server.limits,
         max_message_ids=max_message_ids,
+        disk_free_low=server.disk_free_low if disk_free_low is None else disk_free_low << 20,
         insecure_default_key=insecure_default_key,
         administration=administer,
     )

@@ -196,6 +196,8 @@ def schedule_message(call: Call) -> None:
         numbers = call.transaction.schedule(container, messages, call.scope)
         call.answer({"sequence-numbers": Array(numbers, int)})
         return
+    journal = call.peer.namespace.journal
+    journal.check_growth()
     admitted = container.admit(messages)
     numbers = container.number(admitted)
 
@@ -205,7 +207,7 @@ def schedule_message(call: Call) -> None:
         else:
             call.fail(error)
 
-    container.stage_sends(call.peer.namespace.journal.sends, admitted, scheduled)
+    container.stage_sends(journal.sends, admitted, scheduled)
 
 
 def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:

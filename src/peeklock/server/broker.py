@@ -24,6 +24,7 @@ from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.broker.watermark import Watermark
 from peeklock.server.admission import Admission, Ticket
 from peeklock.server.audit import AuditLog
 from peeklock.server.browsers import BrowserGuard
@@ -37,7 +38,8 @@ from peeklock.server.loopback import is_loopback
 from peeklock.server.metrics import Metrics, MetricsPage
 from peeklock.server.shell import AmqpProtocol, Shell
 from peeklock.server.tls import Files, Tls
-from peeklock.store.base import Store, StoreError
+from peeklock.store.base import DiskSpace, Store, StoreError
+from peeklock.store.disk.space import disk_space
 from peeklock.store.disk.store import DiskStore
 from peeklock.store.memory import MemoryStore
 
@@ -64,6 +66,9 @@ class Options:
     profile: Profile = DEFAULT_PROFILE
     data: Path | None = None
     """The data folder; None keeps everything in memory."""
+    disk_free_low: int | None = None
+    """Bytes: with less free on the disk of the data folder, sends are refused. None: the default; 0: never."""
+    measure_disk: Callable[[Path], DiskSpace] = disk_space
     host: str = "127.0.0.1"
     port: int = 5672
     """0 takes a free one."""
@@ -191,11 +196,12 @@ class Broker:
                 max_message_ids=self.options.max_message_ids,
             )
             await self._start_namespace()
+            watermark = self._watermark()
             self.tls = self._make_tls()
             self.tls.start()
             limits = self.options.limits
             health = Health(self.namespace, store)
-            metrics_page = MetricsPage(metrics, self.namespace, lambda: self.connections)
+            metrics_page = MetricsPage(metrics, self.namespace, lambda: self.connections, watermark)
             administer = self.options.administration
             self._http = HttpService(
                 self.namespace,
@@ -367,6 +373,18 @@ class Broker:
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise StartError(f"the audit log {self.options.audit} cannot be written: {reason}") from error
+
+    def _watermark(self) -> Watermark | None:
+        """Watch the disk; None for a broker that keeps everything in memory."""
+        options, folder = self.options, self.options.data
+        if folder is None:
+            return None
+        namespace = self.namespace
+        watermark = Watermark(
+            namespace.journal, namespace.agenda, lambda: options.measure_disk(folder), options.disk_free_low
+        )
+        watermark.start()
+        return watermark
 
     def _make_tls(self) -> Tls:
         if self.options.mtls_ca is not None and not self.options.require_tls:

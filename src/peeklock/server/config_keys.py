@@ -18,6 +18,7 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.rules.definitions import CORRELATION_FIELDS, FilterKind
+from peeklock.broker.watermark import DEFAULT_BYTES
 from peeklock.server.limits import Limits
 
 LIMITS = Limits()
@@ -115,6 +116,10 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
                 "ReservedConnections": (f"{LIMITS.reserved_connections}", "beyond them, for administration with a key"),
                 "MaxConnectionsPerAddress": ("half of `MaxConnections`", "by default loopback is not limited"),
                 "MaxFailedLogins": (f"{LIMITS.max_failed_logins}", "of one address in a minute"),
+                "DiskFreeLowInMegabytes": (
+                    f"{DEFAULT_BYTES >> 20} or 5 % of the disk, if that is less",
+                    "sends are refused while less is free; 0 for never",
+                ),
             }.items()
         ),
     ),

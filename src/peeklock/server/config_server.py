@@ -20,10 +20,18 @@ class ServerSettings:
     require_tls: bool = False
     mtls_ca: Path | None = None
     audit: Path | None = None
+    disk_free_low: int | None = None
+    """Bytes."""
     limits: Limits = field(default_factory=Limits)
 
 
-_LEAST = {"MaxConnections": 1, "ReservedConnections": 0, "MaxConnectionsPerAddress": 1, "MaxFailedLogins": 0}
+_LEAST = {
+    "MaxConnections": 1,
+    "ReservedConnections": 0,
+    "MaxConnectionsPerAddress": 1,
+    "MaxFailedLogins": 0,
+    "DiskFreeLowInMegabytes": 0,
+}
 
 
 def read_server(shape: Shape, node: Node, file: Path) -> ServerSettings:
@@ -44,6 +52,7 @@ def read_server(shape: Shape, node: Node, file: Path) -> ServerSettings:
         require_tls="RequireTls" in found and shape.flag(found["RequireTls"]),
         mtls_ca=named_file("MtlsCa"),
         audit=named_file("Audit"),
+        disk_free_low=counts["DiskFreeLowInMegabytes"] << 20 if "DiskFreeLowInMegabytes" in counts else None,
         limits=Limits(
             max_connections=counts.get("MaxConnections", usual.max_connections),
             reserved_connections=counts.get("ReservedConnections", usual.reserved_connections),

@@ -33,7 +33,7 @@ class Health:
         self._trial: asyncio.Task[str | None] | None = None
 
     async def answer(self, request: web.Request) -> web.Response:
-        """In the words of the official emulator."""
+        """In the words of the official emulator, which has none for a broker that takes no messages and gives some."""
         complaint = await self.complaint()
         if complaint is not None:
             return web.json_response({"status": "unhealthy", "message": complaint}, status=503)
@@ -43,11 +43,17 @@ class Health:
 
     def _warning(self) -> str | None:
         """What somebody should see to, though the broker works."""
+        warnings = []
+        if self._journal.refusal is not None:
+            # Receivers make room: whoever stops such a broker, or keeps them from it, makes it worse.
+            warnings.append(str(self._journal.refusal))
         damaged = self._namespace.damaged
-        if not damaged:
-            return None
-        entities = ", ".join(f"{path} ({count})" for path, count in damaged.items())
-        return f"Messages are damaged on disk and are not delivered: {entities}. See `peeklock store repair`."
+        if damaged:
+            entities = ", ".join(f"{path} ({count})" for path, count in damaged.items())
+            warnings.append(
+                f"Messages are damaged on disk and are not delivered: {entities}. See `peeklock store repair`."
+            )
+        return " ".join(warnings) or None
 
     async def complaint(self) -> str | None:
         """Why the broker does not work; None when it does."""

@@ -25,6 +25,7 @@ from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.definitions import QueueDefinition, TopicDefinition
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.namespace import Namespace
+from peeklock.broker.watermark import Watermark
 from peeklock.server.browsers import is_own_machine
 from peeklock.server.http import TICKET, audit_denied, verified
 from peeklock.server.loopback import is_loopback
@@ -110,10 +111,17 @@ class Metrics:
 class MetricsPage:
     """What Prometheus asks for."""
 
-    def __init__(self, metrics: Metrics, namespace: Namespace, count_connections: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        namespace: Namespace,
+        count_connections: Callable[[], int],
+        watermark: Watermark | None = None,
+    ) -> None:
         self._metrics = metrics
         self._namespace = namespace
         self._count_connections = count_connections
+        self._watermark = watermark
 
     async def answer(self, request: web.Request) -> web.Response:
         """The names of entities are not for everybody: from other machines a token of the namespace is needed.
@@ -133,6 +141,8 @@ class MetricsPage:
     async def text(self) -> str:
         lines = list(self._metrics.lines())
         lines += _gauge("peeklock_connections", "Open connections, of any protocol.", self._count_connections())
+        if self._watermark is not None:
+            lines += _disk(self._watermark)
         lines += await _entities(self._namespace)
         return "\n".join(lines) + "\n"
 
@@ -187,6 +197,17 @@ async def _entities(namespace: Namespace) -> list[str]:
         counts += (f'peeklock_messages{{{labels},state="{state}"}} {getattr(runtime, state)}' for state in STATES)
         sizes.append(f"peeklock_entity_size_bytes{{{labels}}} {runtime.size_in_bytes}")
     return counts + sizes
+
+
+def _disk(watermark: Watermark) -> Iterator[str]:
+    if watermark.free_bytes is not None:
+        yield from _gauge("peeklock_disk_free_bytes", "Free on the disk of the data folder.", watermark.free_bytes)
+    if watermark.low_bytes is not None:
+        yield from _gauge(
+            "peeklock_disk_free_low_bytes", "The watermark: with less free, sends are refused.", watermark.low_bytes
+        )
+    text = "1 while sends are refused because the disk is nearly full, otherwise 0."
+    yield from _gauge("peeklock_disk_refuses_sends", text, int(watermark.refuses))
 
 
 def _kind(entity: AnyContainer) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from .bodies import Body as Body
 from .compiler import mypyc_attr
@@ -46,6 +46,14 @@ class StoreFull(StoreError):
 
 class StoreHeld(StoreError):
     """Another running broker holds this store."""
+
+
+class DiskSpace(NamedTuple):
+    """The room of the file system that a store is on, in bytes."""
+
+    free: int
+    """What a store can still use."""
+    total: int
 
 
 @mypyc_attr(acyclic=True)  # there are many, and it is of no use to look for cycles among them
