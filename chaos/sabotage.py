@@ -85,8 +85,8 @@ def enqueue_early() -> None:
     """Enqueue scheduled messages before their time."""
     read_due, scheduled = DiskStore.read_due, Scheduling._scheduled
 
-    def read(store: Any, entity: int, now: int, *rest: Any) -> None:
-        read_due(store, entity, now + _EARLY_MS, *rest)
+    def read(store: Any, entity: int, now: int, *rest: Any, **more: Any) -> None:
+        read_due(store, entity, now + _EARLY_MS, *rest, **more)
 
     def expect(container: Any, message: Any) -> None:
         scheduled(container, message)

@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -363,3 +364,65 @@ def test_a_connection_keeps_a_bounded_number_of_claims() -> None:
     with pytest.raises(QuotaExceeded):
         claims.add(claim("one-too-many", Right.SEND))
     claims.add(claim("queue-0", Right.LISTEN))
+
+
+# --- rules that change ---
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def rules_changed(self, path: str) -> None:
+        self.heard.append(path)
+
+
+def test_connections_hear_where_rules_changed(keys: Keys) -> None:
+    watcher = Watcher()
+    keys.watchers.add(watcher)
+    keys.set("Orders", (SENDER, LISTENER))  # as they were
+    keys.set("Orders", (SENDER,))
+    keys.set("", (ROOT, LISTENER))
+    keys.set("nothing", ())
+    keys.set("Orders", ())
+    assert watcher.heard == ["orders", "", "orders"]
+
+
+@pytest.mark.parametrize("shown", ["token", "key"])
+def test_a_claim_is_good_as_long_as_its_rule_has_its_key(keys: Keys, shown: str) -> None:
+    if shown == "token":
+        first = keys.verify(token("sb://host/orders", SENDER), "sb://host/orders", NOW)
+    else:
+        (first,) = keys.claims_for("sender", "sender-key")
+    assert keys.current(first) is first
+    assert "sender-key" not in repr(first)
+    both = frozenset({Right.SEND, Right.LISTEN})
+    more = AuthorizationRule(name="sender", primary_key="new", secondary_key="sender-key", rights=both)
+    keys.set("orders", (more,))
+    second = keys.current(first)
+    assert second is not None
+    assert second.rights == both
+    for other in (
+        AuthorizationRule(name="sender", primary_key="new", rights=both),
+        AuthorizationRule(name="another", primary_key="sender-key", rights=both),
+    ):
+        keys.set("orders", (other,))
+        assert keys.current(first) is None
+    keys.set("orders", ())
+    assert keys.current(first) is None
+    keys.set("other", (SENDER,))
+    assert keys.current(first) is None
+
+
+def test_claims_are_revised_with_the_rules_that_gave_them() -> None:
+    claims = Claims()
+    claims.add(Claim("orders", "orders", frozenset({Right.SEND}), None, "orders/a", "k"))
+    claims.add(Claim("orders/$management", "orders", frozenset({Right.SEND}), LATER * 1000, "orders/b", "k"))
+    claims.add(Claim("other", "", frozenset({Right.SEND}), LATER * 1000, "/c", "k"))
+    assert claims.has_lasting
+    assert claims.revise("orders", lambda claim: None if claim.key_name == "a" else claim) == ["a"]
+    assert not claims.has_lasting
+    with pytest.raises(Unauthorized):
+        claims.check("orders", "orders", Right.SEND, NOW)
+    assert claims.revise("", lambda claim: replace(claim, rights=frozenset(Right))) == []
+    claims.check("other", "other", Right.LISTEN, NOW)

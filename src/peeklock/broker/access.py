@@ -10,10 +10,10 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote, unquote_plus
 
 from peeklock.broker.authorization import AuthorizationRule, Right
@@ -43,6 +43,10 @@ def _ancestors(path: str) -> Iterator[str]:
     yield ""
 
 
+def _is_same(known: str, shown: str) -> bool:
+    return hmac.compare_digest(known.encode(), shown.encode())
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """Rights at a path and below. `expires_at` is in Unix milliseconds; None: never.
@@ -57,11 +61,21 @@ class Claim:
     expires_at: int | None
     rule: str = field(default="", compare=False)
     """The rule that gave them, as the path that it stands at and its name: by it is counted what a client holds."""
+    key: str = field(default="", repr=False, compare=False)
+    """The rule's key that was shown, or that the token was signed with."""
 
     @property
     def key_name(self) -> str:
         """Of the rule; for people."""
         return self.rule.rpartition("/")[2]
+
+
+class KeysWatcher(Protocol):
+    """A connection, whose claims depend on rules."""
+
+    def rules_changed(self, path: str) -> None:
+        """The entity at that (folded) path, or the namespace at the empty one, has other rules; a deleted one, none."""
+        ...
 
 
 def key_name_of(token: str) -> str:
@@ -75,13 +89,26 @@ class Keys:
 
     def __init__(self) -> None:
         self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
+        self.watchers: set[KeysWatcher] = set()
 
     def set(self, path: str, rules: tuple[AuthorizationRule, ...]) -> None:
         """The rules at an entity, or at the namespace (the empty path)."""
+        path = path.casefold()
+        if rules == self._rules.get(path, ()):
+            return
         if rules:
-            self._rules[path.casefold()] = rules
+            self._rules[path] = rules
         else:
-            self._rules.pop(path.casefold(), None)
+            self._rules.pop(path, None)
+        for watcher in list(self.watchers):
+            watcher.rules_changed(path)
+
+    def current(self, claim: Claim) -> Claim | None:
+        """The claim with the rights that its rule gives now; None if that is gone, or its key is another one."""
+        for rule in self._rules.get(claim.owner, ()):
+            if f"{claim.owner}/{rule.name}" == claim.rule and any(_is_same(key, claim.key) for key in rule.keys):
+                return claim if rule.rights == claim.rights else replace(claim, rights=rule.rights)
+        return None
 
     def verify(self, token: str, audience: str, now: int) -> Claim:
         """What a token that was put for `audience` allows; InvalidToken says why it allows nothing."""
@@ -106,20 +133,20 @@ class Keys:
         expires_at = int(fields["se"]) * 1000
         if expires_at <= now:
             raise InvalidToken("The token has expired.")
-        owner, rule = self._signed_by(fields, path)
-        return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}")
+        owner, rule, key = self._signed_by(fields, path)
+        return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}", key)
 
     def claims_for(self, name: str, key: str) -> list[Claim]:
         """What somebody may do who shows a rule's name and key themselves (SASL PLAIN)."""
         return [
-            Claim(path, path, rule.rights, None, f"{path}/{rule.name}")
+            Claim(path, path, rule.rights, None, f"{path}/{rule.name}", key)
             for path, rules in self._rules.items()
             for rule in rules
-            if rule.name == name and any(hmac.compare_digest(known.encode(), key.encode()) for known in rule.keys)
+            if rule.name == name and any(_is_same(known, key) for known in rule.keys)
         ]
 
-    def _signed_by(self, fields: dict[str, str], path: str) -> tuple[str, AuthorizationRule]:
-        """The rule with whose key the token was signed: the entity's own first, then the namespace's."""
+    def _signed_by(self, fields: dict[str, str], path: str) -> tuple[str, AuthorizationRule, str]:
+        """The rule and the key that signed the token: the entity's own rules first, then the namespace's."""
         signed = f"{fields['sr']}\n{fields['se']}".encode()  # as transmitted, still percent-encoded
         signature = unquote(fields["sig"]).encode()
         name = unquote_plus(fields["skn"])
@@ -130,7 +157,7 @@ class Keys:
                 for key in rule.keys:
                     digest = hmac.digest(key.encode(), signed, hashlib.sha256)
                     if hmac.compare_digest(base64.b64encode(digest), signature):
-                        return place, rule
+                        return place, rule, key
         raise WrongKey("The token's signature does not match any key of that name.")
 
 
@@ -157,6 +184,26 @@ class Claims:
         if claim.path not in self._claims and len(self._claims) >= MAX_CLAIMS:
             raise QuotaExceeded(f"The connection has shown {MAX_CLAIMS} tokens; no more are kept.")
         self._claims[claim.path] = claim
+
+    @property
+    def has_lasting(self) -> bool:
+        """Whether there is one that never runs out: from a key that was shown at login."""
+        return any(claim.expires_at is None for claim in self._claims.values())
+
+    def revise(self, path: str, current: Callable[[Claim], Claim | None]) -> list[str]:
+        """Bring the claims of the rules at that path up to date; the names of rules that give less than before."""
+        less: list[str] = []
+        for place, claim in list(self._claims.items()):
+            if claim.owner != path:
+                continue
+            revised = current(claim)
+            if revised is None:
+                del self._claims[place]
+            else:
+                self._claims[place] = revised
+            if revised is None or not revised.rights >= claim.rights:
+                less.append(claim.key_name)
+        return less
 
     def forget(self, by: int) -> None:
         """Drop what had run out by then."""

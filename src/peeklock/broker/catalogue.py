@@ -267,9 +267,9 @@ class Catalogue:
                 del self._containers[fold(part.path)]
                 del self._stored[part.entity]
                 ids.append(part.entity)
-        self._keys.set(container.path, ())
         self._idleness.forget(container)
         container.vanish()
+        self._keys.set(container.path, ())  # after its links have been told that it is gone
         self._ids.retire(ids)
 
     def _apply(self, container: AnyContainer) -> None:

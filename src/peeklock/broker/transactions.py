@@ -243,6 +243,11 @@ class Transactions:
         if transaction is not None:
             transaction.spoil(flaw)
 
+    def spoil_all(self, flaw: BrokerError) -> None:
+        """The client lost a right that some of the work may depend on."""
+        for transaction in self._open.values():
+            transaction.spoil(flaw)
+
     def discharge(self, id: bytes, *, fail: bool, done: Done) -> None:
         transaction = self.get(id)
         del self._open[id]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
 from peeklock.broker.authorization import Right
-from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed, Unauthorized
+from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.nodes.addresses import Address, parse_address
 from peeklock.nodes.cbs import CbsNode
 from peeklock.nodes.coordinator import CoordinatorNode
 from peeklock.nodes.management import ManagementNode
-from peeklock.nodes.node import Node
+from peeklock.nodes.node import Node, check_any_right
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.requests import ReplyNode
 from peeklock.nodes.sending import TRANSFER_DESTINATION, SendingNode
@@ -70,7 +70,7 @@ def _address(link: Link, terminus: object) -> Address:
 
 
 def _management_node(peer: Peer, address: Address, link: Link) -> Node:
-    _check_any_right(peer, address)
+    check_any_right(peer.claims, address, peer.namespace.now())
     container = peer.namespace.container(address.container)
     if isinstance(link, Sender):
         node: Node = ReplyNode(peer, address, link)
@@ -78,19 +78,6 @@ def _management_node(peer: Peer, address: Address, link: Link) -> Node:
         node = ManagementNode(peer, address, _receiver(link), container)
     node.stand_at(link, container)
     return node
-
-
-def _check_any_right(peer: Peer, address: Address) -> None:
-    """`$management` is open to whoever may do anything with the entity; each operation asks for its own right."""
-    for right in (Right.LISTEN, Right.SEND):
-        try:
-            # By the whole path: some clients put a token for `$management` alone.
-            peer.claims.check(address.path, address.entity, right, peer.namespace.now())
-        except Unauthorized as failure:
-            refusal = failure
-        else:
-            return
-    raise refusal
 
 
 def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
@@ -104,7 +91,8 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     # Send through one entity to another: both must allow it, and a transaction sees only the first.
     final = parse_address(destination)
     peer.claims.check(final.container, final.entity, Right.SEND, peer.namespace.now())
-    return SendingNode(peer, address, link, peer.namespace.container(final.container), through=container)
+    target = peer.namespace.container(final.container)
+    return SendingNode(peer, address, link, target, through=container, destination=final)
 
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, terminus: object) -> Node:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from peeklock.amqp.outcomes import Error, Rejected
+from peeklock.broker.access import Claims
 from peeklock.broker.authorization import Right
 from peeklock.broker.entity import Entity
-from peeklock.broker.errors import BrokerError, OperationNotAllowed
+from peeklock.broker.errors import BrokerError, OperationNotAllowed, Unauthorized
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.links import Link
 from peeklock.nodes.addresses import Address
@@ -21,10 +22,21 @@ class Node:
 
     needs: Right | None = None
     """The right the link depends on as long as it lives; None for nodes that are open to all."""
+    destination: Address | None = None
+    """Where the same right is needed, too."""
 
     def __init__(self, peer: Peer, address: Address) -> None:
         self.peer = peer
         self.address = address
+
+    def check_rights(self, now: int) -> None:
+        """Unauthorized when the connection has no claim any more that the link depends on."""
+        if self.address.is_management:
+            check_any_right(self.peer.claims, self.address, now)
+        elif self.needs is not None:
+            for address in (self.address, self.destination):
+                if address is not None:
+                    self.peer.claims.check(address.container, address.entity, self.needs, now)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         raise OperationNotAllowed(f"'{self.address.path}' takes no messages on this link.")
@@ -68,6 +80,19 @@ class Node:
         """The link cannot stay."""
         if self._place is not None:
             self.peer.expel(self._place[0], failure)
+
+
+def check_any_right(claims: Claims, address: Address, now: int) -> None:
+    """`$management` is open to whoever may do anything with the entity; each operation asks for its own right."""
+    for right in (Right.LISTEN, Right.SEND):
+        try:
+            # By the whole path: some clients put a token for `$management` alone.
+            claims.check(address.path, address.entity, right, now)
+        except Unauthorized as failure:
+            refusal = failure
+        else:
+            return
+    raise refusal
 
 
 def error_of(failure: BrokerError) -> Error:

@@ -88,7 +88,12 @@ class Peer:
         """Nodes that want to hear when what was read at once is all handed over."""
         self._nodes: dict[Link, Node] = {}
         self._expiry: Appointment | None = None
-        """When the first of the claims runs out."""
+        """When the first of the claims runs out, or the links that depend on it have had their grace."""
+        self._soonest: int | None = None
+        """The former, in Unix time, while it is waited for."""
+        self.hang_up: Callable[[Error], None] = connection.close
+        """End the connection and say why."""
+        namespace.keys.watchers.add(self)
 
     @property
     def nodes(self) -> list[Node]:
@@ -134,7 +139,7 @@ class Peer:
     def add_claim(self, claim: Claim) -> None:
         self._note_claim(claim)
         if claim.expires_at is not None and (
-            self._expiry is None or claim.expires_at + EXPIRY_GRACE_MS < self._expiry.at
+            self._expiry is None or (self._soonest is not None and claim.expires_at < self._soonest)
         ):
             self._expect_expiry()
 
@@ -146,6 +151,29 @@ class Peer:
         self._audit.record(
             action, outcome, connection=self.name, client=client, entity=entity, count=count, reason=reason
         )
+
+    # --- rules that change ---
+
+    def rules_changed(self, path: str) -> None:
+        names = self.claims.revise(path, self.namespace.keys.current)
+        if names:
+            self._lose_rights(f"The authorization rule '{names[0]}' was changed or removed.")
+
+    def _lose_rights(self, reason: str) -> None:
+        """Claims are gone: links that no other claim allows are detached, and a login by a key ends with its rule."""
+        if self.connection.identity and not self.claims.has_lasting:
+            error = error_of(Unauthorized(f"The login is no longer good: {reason}"))
+            self._log("connection closed", error)
+            self.hang_up(error)
+            return
+        # What is open could else be committed by a client that has no right to any of it.
+        self.transactions.spoil_all(Unauthorized(reason))
+        now = self.namespace.now() - EXPIRY_GRACE_MS
+        for link, node in list(self._nodes.items()):
+            try:
+                node.check_rights(now)
+            except Unauthorized as failure:
+                self.expel(link, Unauthorized(f"{failure} {reason}"))
 
     def scope(self, entity: str, link: Link) -> Scope:
         """Where work of that link comes from, for a transaction."""
@@ -170,6 +198,7 @@ class Peer:
     def closed(self) -> None:
         """The connection is gone."""
         self.reads.close()
+        self.namespace.keys.watchers.discard(self)
         if self._expiry is not None:
             self._expiry.cancel()
         for link in list(self._nodes):
@@ -202,14 +231,22 @@ class Peer:
                 if link.session is event.session:
                     node.on_credit()
         elif isinstance(event, ConnectionOpened):
-            for claim in self.connection.identity or ():
-                self._note_claim(claim)
+            self._log_in(self.connection.identity or [])
             self._container_id = str(event.open.container_id)
             product = (event.open.properties or {}).get("product")
             self._log("connection opened", None, container=event.open.container_id, product=product)
         elif isinstance(event, ConnectionClosed):
             self._log("connection closed", event.error)
             self.closed()
+
+    def _log_in(self, identity: list[Claim]) -> None:
+        """Claims from the SASL exchange, as far as their rules are still there."""
+        for claim in identity:
+            current = self.namespace.keys.current(claim)
+            if current is not None:
+                self._note_claim(current)
+        if identity and not self.claims.has_lasting:
+            self._lose_rights("The authorization rule was changed or removed.")
 
     def _attach(self, link: Link) -> None:
         try:
@@ -237,17 +274,26 @@ class Peer:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        soonest = self.claims.soonest_expiry
+        self._soonest = soonest = self.claims.soonest_expiry
         if soonest is not None:
-            self._expiry = self.namespace.agenda.at(soonest + EXPIRY_GRACE_MS, self._check_claims)
+            agenda = self.namespace.agenda
+            expected = agenda.monotonic() + soonest - agenda.now()
+            self._expiry = agenda.at(soonest, lambda: self._wait_for_renewal(expected))
+
+    def _wait_for_renewal(self, expected: int) -> None:
+        """A token has run out. Its links have their grace, also if it ran out because the clock was set."""
+        agenda = self.namespace.agenda
+        late = agenda.monotonic() - expected
+        self._soonest = None
+        self._expiry = agenda.after(EXPIRY_GRACE_MS - (late if 0 <= late < EXPIRY_GRACE_MS else 0), self._check_claims)
 
     def _check_claims(self) -> None:
         """A token has run out: links that nothing else allows are detached."""
         for link, node in list(self._nodes.items()):
-            if node.needs is None:
-                continue
+            if node.address.is_management:
+                continue  # each request is checked, and the client may show a new token before the next
             try:
-                self.claims.check(node.address.container, node.address.entity, node.needs, self.namespace.now())
+                node.check_rights(self.namespace.now())
             except Unauthorized as failure:
                 self.expel(link, failure)
         self.claims.forget(self.namespace.now() - EXPIRY_GRACE_MS)

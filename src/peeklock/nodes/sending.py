@@ -52,9 +52,17 @@ class SendingNode(Node):
     needs: Right | None = Right.SEND
 
     def __init__(
-        self, peer: Peer, address: Address, link: Receiver, container: AnyContainer, through: AnyContainer | None = None
+        self,
+        peer: Peer,
+        address: Address,
+        link: Receiver,
+        container: AnyContainer,
+        *,
+        through: AnyContainer | None = None,
+        destination: Address | None = None,
     ) -> None:
         super().__init__(peer, address)
+        self.destination = destination
         self._link = link
         self._container = container
         container.check_sending()

@@ -76,6 +76,7 @@ class Shell:
             settings, SaslServer(MECHANISMS if refusal is None else WITHOUT_KEYS, self._authenticate), is_server=True
         )
         self.peer = Peer(self.connection, namespace, name, self.wake, ticket, audit)
+        self.peer.hang_up = self.close
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
         self.reading = True
