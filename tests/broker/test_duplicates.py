@@ -13,10 +13,10 @@ from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.duplicates import TIDY_MS
 from peeklock.broker.envelope import PARTITION_KEY, Incoming, read_incoming
-from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed, TransactionRolledBack
+from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed, StorageFull, TransactionRolledBack
 from peeklock.broker.settings import PROFILES
 from peeklock.broker.transactions import Scope, Transactions
-from peeklock.store.base import Changes, StoreError
+from peeklock.store.base import Changes, StoreFull
 
 WINDOW = 10 * MINUTE
 
@@ -43,8 +43,8 @@ def message(text: str, id: Any = None, key: str | None = None, session: str | No
     return read_incoming(whole.encode(), wants_session=False)
 
 
-def refuse(changes: Changes) -> StoreError:
-    return StoreError("not now")
+def refuse(changes: Changes) -> StoreFull:
+    return StoreFull("not now")
 
 
 # --- the window ---
@@ -254,7 +254,7 @@ def test_a_repetition_fails_too_when_the_first_was_not_stored() -> None:
     store.fails = lambda changes: None
     store.release_commits()
     world.run()
-    assert [type(error) for error in first + second] == [StorageFailed, StorageFailed]
+    assert [type(error) for error in first + second] == [StorageFull, StorageFailed]
     assert world.bodies() == []
     assert world.send("one") == [None]
     assert world.bodies() == ["one"]
@@ -265,7 +265,7 @@ def test_the_same_in_one_commit() -> None:
     store = FlakyStore()
     world = World(detecting(), store=store)
     store.fails = refuse
-    assert [type(error) for error in world.send("one", "one")] == [StorageFailed, StorageFailed]
+    assert [type(error) for error in world.send("one", "one")] == [StorageFull, StorageFull]
     store.fails = lambda changes: None
     assert world.send("one", "one") == [None, None]
     assert world.bodies() == ["one"]
@@ -303,7 +303,7 @@ def test_a_first_that_fails_after_its_window_does_not_take_the_next_with_it() ->
     store.fails = lambda changes: None
     store.release_commits()
     world.run()
-    assert [type(error) for error in first] == [StorageFailed]
+    assert [type(error) for error in first] == [StorageFull]
     assert second == [None]
     assert world.send("one") == [None]
     assert world.bodies() == ["one"]
@@ -329,7 +329,7 @@ def test_a_transaction_does_not_rely_on_a_message_that_is_still_on_its_way() -> 
     store.fails = lambda changes: None
     store.release_commits()
     world.run()
-    assert [type(error) for error in sent + outcomes] == [StorageFailed, TransactionRolledBack]
+    assert [type(error) for error in sent + outcomes] == [StorageFull, TransactionRolledBack]
     assert (world.bodies("source"), world.bodies()) == (["work"], [])
     world.check()
 

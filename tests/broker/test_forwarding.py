@@ -39,7 +39,7 @@ from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.forwarding import AGAIN_MS, MAX_UNDER_WAY
 from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.transactions import Scope, Transactions
-from peeklock.store.base import Changes, StoredMessage, StoreError
+from peeklock.store.base import Changes, StoredMessage, StoreError, StoreFull
 
 
 def queue(name: str, forward_to: str | None = None, **settings: Any) -> QueueDefinition:
@@ -650,7 +650,7 @@ def test_a_message_is_not_lost_as_the_repetition_of_one_that_was_never_stored() 
     assert len(store.held) == 2
     store.held.pop(0)()  # stored in the source
     world.run()
-    store.fails = lambda changes: StoreError("not now")
+    store.fails = lambda changes: StoreFull("not now")
     store.held.pop(0)()  # refused by the target
     world.run()
     store.fails = lambda changes: None

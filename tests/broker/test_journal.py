@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.errors import BrokerError, StorageFailed, StorageFull
+from peeklock.broker.errors import BrokerError, ChangeRefused, StorageFailed, StorageFull
 from peeklock.broker.journal import COMMITS_IN_FLIGHT, HURRY_MESSAGES, Journal, Lane
 from peeklock.store.base import Changes, Committed, StoredEntity, StoredMessage, StoreError, StoreFull
+
+PROBE = Changes(forgotten=[(0, 0)])
 
 
 class Disk:
@@ -28,6 +30,12 @@ class Disk:
         done(error)
         return changes
 
+    def fail(self, error: StoreError) -> None:
+        """Fail the oldest commit, and the probe that asks whether it is the store that fails."""
+        self.answer(error)
+        if not isinstance(error, StoreFull):
+            assert self.answer(error) == PROBE
+
 
 class Desk:
     """A journal with a disk, and turns that are run by hand."""
@@ -36,6 +44,7 @@ class Desk:
         self.disk = Disk()
         self._turn: deque[Callable[[], None]] = deque()
         self.journal = Journal(self.disk, self._turn.append)  # type: ignore[arg-type]
+        self.journal.make_probe = lambda: PROBE
         self.told: list[tuple[str, type[BrokerError] | None]] = []
 
     def turn(self) -> None:
@@ -43,15 +52,22 @@ class Desk:
             self._turn.popleft()()
 
     def send(self, name: str) -> None:
-        self._stage(self.journal.sends, name).appends.append((1, message(name)))
+        self._append(self.journal.sends, name)
+
+    def move(self, name: str) -> None:
+        self._append(self.journal.moves, name)
 
     def settle(self, name: str) -> None:
-        self._stage(self.journal.rest, name).removals.append((1, message(name)))
+        self.journal.rest.changes.removals.append((1, message(name)))
+        self.wait(self.journal.rest, name)
 
-    def _stage(self, lane: Lane, name: str) -> Changes:
-        lane.waiting.append((self._tell, name))
+    def wait(self, lane: Lane, name: str) -> None:
+        lane.wait(self._tell, name)
         self.journal.wake()
-        return lane.changes
+
+    def _append(self, lane: Lane, name: str) -> None:
+        lane.changes.appends.append((1, message(name)))
+        self.wait(lane, name)
 
     def _tell(self, name: Any, error: BrokerError | None) -> None:
         self.told.append((name, None if error is None else type(error)))
@@ -168,7 +184,7 @@ def test_it_is_idle_when_nothing_is_staged_and_nothing_on_its_way(desk: Desk) ->
 
 def test_something_that_waits_without_a_change_is_told_too(desk: Desk) -> None:
     told: list[BrokerError | None] = []
-    desk.journal.rest.waiting.append((lambda _, error: told.append(error), None))
+    desk.journal.rest.wait(lambda _, error: told.append(error), None)
     desk.journal.wake()
     desk.turn()
     desk.disk.answer()
@@ -189,7 +205,7 @@ def test_a_full_store_fails_the_sends(desk: Desk) -> None:
 def test_another_failure_is_told_as_one_worth_another_try(desk: Desk) -> None:
     desk.settle("a")
     desk.turn()
-    desk.disk.answer(StoreError("on fire"))
+    desk.disk.fail(StoreError("on fire"))
     assert desk.told == [("a", StorageFailed)]
 
 
@@ -218,7 +234,7 @@ def test_settlements_that_fail_alone_too_are_told(desk: Desk) -> None:
 
 
 def test_what_is_staged_by_those_who_are_told_goes_with_the_next_commit(desk: Desk) -> None:
-    desk.journal.rest.waiting.append((lambda _, error: desk.send("follows"), None))
+    desk.journal.rest.wait(lambda _, error: desk.send("follows"), None)
     desk.journal.wake()
     desk.turn()
     desk.disk.answer()
@@ -230,12 +246,120 @@ def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(desk: Desk, capl
     def fail(_: Any, error: BrokerError | None) -> None:
         raise RuntimeError("a mistake of ours")
 
-    desk.journal.sends.waiting.append((fail, None))
+    desk.journal.sends.wait(fail, None)
     desk.send("a")
     desk.turn()
     desk.disk.answer()
     assert desk.told == [("a", None)]
     assert "a mistake of ours" in caplog.text
+
+
+# --- what the store does not take although it works ---
+
+
+def refuse_together(desk: Desk, guilty: str) -> None:
+    """The store works, and refuses what holds this."""
+    desk.disk.answer(StoreError("cannot hold it"))
+    assert desk.disk.answer() == PROBE
+    while desk.disk.commits:
+        changes = desk.disk.commits[0][0]
+        refused = guilty in names(changes.appends) + names(changes.removals)
+        desk.disk.answer(StoreError("cannot hold it") if refused else None)
+
+
+def test_only_the_guilty_one_fails_and_all_are_told_in_order(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    for name in "abc":
+        desk.send(name)
+        desk.settle(name.upper())
+    desk.turn()
+    refuse_together(desk, "b")
+    assert desk.told == [("a", None), ("b", ChangeRefused), ("c", None), ("A", None), ("B", None), ("C", None)]
+    assert desk.journal.idle
+    assert "the store refused a change: cannot hold it" in caplog.text
+
+
+def test_a_change_that_is_refused_is_no_failure_of_the_store(desk: Desk) -> None:
+    failed: list[int] = []
+    desk.journal.on_failed = lambda: failed.append(1)
+    desk.send("guilty")
+    desk.turn()
+    refuse_together(desk, "guilty")
+    assert desk.told == [("guilty", ChangeRefused)]
+    assert (desk.journal.failure, failed) == (None, [])
+
+
+def test_each_is_committed_with_all_that_it_had_staged(desk: Desk) -> None:
+    journal = desk.journal
+    row = StoredEntity(1, "q", "queue", {})
+    for name, number in (("first", 5), ("second", 6)):
+        lane = journal.rest
+        for _ in range(2):
+            lane.changes.appends.append((number, message(name)))
+            lane.changes.removals.append((number, message(name)))
+            lane.changes.updates.append((number, message(name), 0))
+            lane.changes.rewrites.append((number, message(name), 0, 0))
+            lane.changes.seen.append((number, bytes(16), 0))
+            lane.changes.forgotten.append((number, 0))
+            lane.changes.session_states.append((number, "s", None, 0))
+            lane.changes.dropped_entities.append(number)
+        lane.changes.advances[number] = number
+        lane.changes.entities[number] = row
+        desk.wait(lane, name)
+    desk.wait(journal.rest, "nothing")
+    desk.turn()
+    desk.disk.answer(StoreError("cannot hold it"))
+    desk.disk.answer()
+    for number in (5, 6):
+        part = desk.disk.answer()
+        lists = (part.appends, part.removals, part.updates, part.rewrites, part.seen)
+        for each in (*lists, part.forgotten, part.session_states):
+            assert [entry[0] for entry in each] == [number, number]
+        assert part.dropped_entities == [number, number]
+        assert list(part.entities) == [number]
+        assert part.advances == {5: 5, 6: 6}, "numbers that are left out do no harm"
+    assert desk.disk.answer().advances == {5: 5, 6: 6}
+    assert desk.told == [("first", None), ("second", None), ("nothing", None)]
+
+
+def test_what_is_all_or_nothing_stays_together_when_it_is_tried_again(desk: Desk) -> None:
+    def both() -> None:
+        desk.move("moved")
+        desk.settle("guilty")
+
+    desk.move("before")
+    desk.journal.all_or_nothing(both)
+    desk.move("after")
+    desk.turn()
+    refuse_together(desk, "guilty")
+    assert desk.told == [("before", None), ("moved", ChangeRefused), ("guilty", ChangeRefused), ("after", None)]
+
+
+def test_a_full_store_that_refuses_a_change_takes_the_others_as_far_as_they_fit(desk: Desk) -> None:
+    for name in "ab":
+        desk.send(name)
+    desk.settle("c")
+    desk.turn()
+    desk.disk.answer(StoreError("cannot hold it"))
+    desk.disk.answer(StoreFull("no room"))
+    desk.disk.answer(StoreError("cannot hold it"))
+    desk.disk.answer(StoreFull("no room"))
+    desk.disk.answer()
+    assert desk.told == [("a", ChangeRefused), ("b", StorageFull), ("c", None)]
+    assert str(desk.journal.failure) == "no room"
+    assert desk.journal.idle
+
+
+def test_what_is_staged_while_each_is_tried_goes_with_the_next_commit(desk: Desk) -> None:
+    desk.send("guilty")
+    desk.turn()
+    desk.disk.answer(StoreError("cannot hold it"))
+    desk.send("later")
+    desk.disk.answer()
+    desk.disk.answer(StoreError("cannot hold it"))
+    desk.turn()
+    desk.disk.answer()
+    assert desk.told == [("guilty", ChangeRefused), ("later", None)]
+    assert desk.journal.idle
 
 
 # --- whether the store works ---
@@ -244,7 +368,7 @@ def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(desk: Desk, capl
 def fail_a_send(desk: Desk, error: StoreError) -> None:
     desk.send("failed")
     desk.turn()
-    desk.disk.answer(error)
+    desk.disk.answer(error) if desk.journal.failure is not None else desk.disk.fail(error)
 
 
 def test_a_failure_is_known_and_logged_once_until_it_is_over(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
@@ -281,6 +405,7 @@ def test_a_settlement_that_works_proves_that_the_disk_does(desk: Desk) -> None:
 def test_settlements_between_sends_that_fail_do_not_make_it_flicker(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
+    fail_a_send(desk, StoreError("on fire"))
     for _ in range(3):
         desk.send("a")
         desk.settle("b")
@@ -313,13 +438,13 @@ def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(desk: Desk) -> None
     journal = desk.journal
     row = StoredEntity(1, "q", "queue", {})
     for lane, number in ((journal.sends, 5), (journal.moves, 7), (journal.rest, 6)):
-        desk._stage(lane, "any")
         lane.changes.advances = {1: number, number: number}
         lane.changes.seen.append((number, bytes(16), 0))
         lane.changes.forgotten.append((number, 0))
         lane.changes.session_states.append((number, "s", None, 0))
         lane.changes.dropped_entities.append(number)
         lane.changes.entities[number] = row
+        desk.wait(lane, "any")
     desk.turn()
     ((changes, _),) = desk.disk.commits
     assert changes.advances == {1: 7, 5: 5, 6: 6, 7: 7}, "the highest number given out"
@@ -331,7 +456,7 @@ def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(desk: Desk) -> None
 
 def test_what_is_all_or_nothing_goes_with_the_moves_or_with_the_rest(desk: Desk) -> None:
     def move() -> None:
-        desk._stage(desk.journal.moves, "moved").appends.append((1, message("moved")))
+        desk.move("moved")
         desk.settle("removed")
 
     desk.send("sent")

@@ -24,7 +24,7 @@ from peeklock.broker.envelope import (
     read_incoming,
 )
 from peeklock.broker.errors import BrokerError, MessageNotFound, OperationNotAllowed
-from peeklock.store.base import Changes, StoreError
+from peeklock.store.base import Changes, StoreError, StoreFull
 
 BATCH = 1000
 
@@ -353,7 +353,7 @@ def test_a_message_that_fell_due_during_a_cancellation_that_failed_is_enqueued()
     world.queue().cancel_scheduled([number], outcomes.append)
     world.run()
     world.advance(MINUTE)
-    store.fails = lambda changes: StoreError("not now")
+    store.fails = lambda changes: StoreFull("not now")
     store.held.pop()()
     store.fails = lambda changes: None
     store.release_commits()

@@ -245,9 +245,6 @@ class Administration:
         except BrokerError:
             self._changing.discard(fold(path))
             raise
-        lane = self._journal.moves
-        for row in (self._catalogue.namespace_row(), *rows.all()):
-            lane.changes.entities[row.id] = row
 
         def created(error: BrokerError | None) -> None:
             if error is None:
@@ -257,7 +254,14 @@ class Administration:
                 self._catalogue.discard(rows)
             done(error)
 
-        self._commit(lane, path, created)
+        def stage() -> None:
+            lane = self._journal.moves
+            for row in (self._catalogue.namespace_row(), *rows.all()):
+                lane.changes.entities[row.id] = row
+            self._commit(lane, path, created)
+
+        # In one piece: others that are created in this turn write the namespace's row too.
+        self._journal.all_or_nothing(stage)
 
     def _update(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
         definition = self._checked(definition)
@@ -333,7 +337,7 @@ class Administration:
             self._changing.discard(fold(path))
             outcome(error)
 
-        lane.waiting.append((done, None))
+        lane.wait(done, None)
         self._journal.wake()
 
 

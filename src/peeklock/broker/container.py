@@ -24,7 +24,7 @@ class Container(Entity):
     def complete(self, lock: Lock, done: Done) -> None:
         lane = self._settle(lock)
         lane.changes.removals.append((self.entity, lock.message))
-        lane.waiting.append((self._completed, (lock, done)))
+        lane.wait(self._completed, (lock, done))
         lock.settling = True
         self._journal.wake()
 
@@ -37,7 +37,7 @@ class Container(Entity):
         for lock in completed:
             lock.settling = True
             removals.append((entity, lock.message))
-        lane.waiting.append((self._all_completed, (completed, done)))
+        lane.wait(self._all_completed, (completed, done))
         self._journal.wake()
 
     def _all_held(self, locks: Sequence[Lock | None]) -> list[Lock]:
@@ -112,7 +112,7 @@ class Container(Entity):
         for lock, changed in deferred:
             self._stage_change(lane, lock.message, changed)
             lock.settling = True
-        lane.waiting.append((self._deferred, (deferred, done)))
+        lane.wait(self._deferred, (deferred, done))
         self._journal.wake()
 
     def _deferred(self, argument: tuple[list[tuple[Lock, StoredMessage]], Done], error: BrokerError | None) -> None:
@@ -219,7 +219,7 @@ class Container(Entity):
             return
         changed = self._changed(message, _added(properties), delivery_count=delivery_count)
         self._stage_change(lane, message, changed)
-        lane.waiting.append((self._given_back, (lock, changed, done)))
+        lane.wait(self._given_back, (lock, changed, done))
         lock.settling = True
         self._journal.wake()
 
@@ -292,7 +292,7 @@ class Container(Entity):
         lane = self._journal.moves
         lane.changes.appends.append((target.entity, letter))
         lane.changes.removals.append((self.entity, message))
-        lane.waiting.append((self._moved, (target, message, letter, outcome, argument)))
+        lane.wait(self._moved, (target, message, letter, outcome, argument))
         self._journal.wake()
 
     def _moved(self, argument: tuple[Any, ...], error: BrokerError | None) -> None:

@@ -180,7 +180,7 @@ class History:
         if old:
             lane = self._journal.rest
             lane.changes.forgotten.append((self._entity, since + 1))
-            lane.waiting.append((lambda _, error: None, None))  # what is not dropped now is dropped with the next
+            lane.wait(lambda _, error: None, None)  # what is not dropped now is dropped with the next
             self._journal.wake()
 
 

@@ -370,7 +370,7 @@ class Entity:
                 message.sequence_number = self._last_number
             self._staged_bytes += len(message.payload) if message.body is None else message.size
             appends.append((self.entity, message))
-        lane.waiting.append((self._sent, (messages, done)))
+        lane.wait(self._sent, (messages, done))
         self._journal.wake()
 
     def number(self, messages: list[StoredMessage]) -> list[int]:
@@ -502,7 +502,7 @@ class Entity:
 
     def _after_commit(self, action: Callable[[], None]) -> None:
         """Do that when all that is staged by now is in the store, or has failed."""
-        self._journal.rest.waiting.append((lambda _, error: action(), None))
+        self._journal.rest.wait(lambda _, error: action(), None)
         self._journal.wake()
 
     # --- reading what may change meanwhile ---

@@ -177,5 +177,9 @@ class StorageFailed(BrokerError):
     status = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
+class ChangeRefused(StorageFailed):
+    """The store works and does not take this change, which it will not take later either."""
+
+
 class TooManyHops(OperationNotAllowed):
     """A message that was forwarded as often as is allowed."""

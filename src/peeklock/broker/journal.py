@@ -1,7 +1,8 @@
 """The way to the store: changes of one turn gathered into one commit, and who waits for it (group commit).
 
 They are gathered on lanes, because they fail apart: on a full disk sends are refused first, then what moves messages,
-while settlements, which make room, are tried again without them.
+while settlements, which make room, are tried again without them. What the store refuses for another reason while it
+works is the fault of one change: each is then committed alone, and only the guilty one fails.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from peeklock.broker.errors import BrokerError, StorageFailed, StorageFull
+from peeklock.broker.errors import BrokerError, ChangeRefused, StorageFailed, StorageFull
 from peeklock.store.base import Changes, Store, StoreError, StoreFull
 
 log = logging.getLogger(__name__)
@@ -26,21 +28,53 @@ HURRY_MESSAGES = 100
 """So many are worth a commit of their own; fewer wait for what others send in the same turn."""
 
 
+Ends = tuple[int, int, int, int, int, int, int, int, int]
+"""How many entries the lists of a lane's changes had when somebody began to wait, in the order of `_part`."""
+
+
 class Lane:
     """What is staged and who waits for it."""
 
-    __slots__ = ("changes", "waiting")
+    __slots__ = ("changes", "waiting", "wholes")
 
     def __init__(self) -> None:
         self.changes = Changes()
-        self.waiting: list[tuple[Outcome, Any]] = []
+        self.waiting: list[tuple[Outcome, Any, Ends]] = []
+        self.wholes: dict[int, Changes] = {}
+        """Changes that stay together whatever happens, by the index of who waits for them."""
+
+    def wait(self, outcome: Outcome, argument: Any) -> None:
+        """Call the outcome after the commit of what was staged since the last call: that is what it waits for."""
+        changes = self.changes
+        ends = (
+            len(changes.appends),
+            len(changes.removals),
+            len(changes.updates),
+            len(changes.rewrites),
+            len(changes.seen),
+            len(changes.session_states),
+            len(changes.forgotten),
+            len(changes.entities),
+            len(changes.dropped_entities),
+        )
+        self.waiting.append((outcome, argument, ends))
 
     def finish(self, error: BrokerError | None) -> None:
-        for outcome, argument in self.waiting:
-            try:
-                outcome(argument, error)
-            except Exception:
-                log.exception("what followed a commit failed")
+        for outcome, argument, _ in self.waiting:
+            _tell(outcome, argument, error)
+
+    def parts(self) -> list[Changes]:
+        """The changes of each who waits, alone."""
+        found: list[Changes] = []
+        begins = _NOTHING
+        for index, (_, _, ends) in enumerate(self.waiting):
+            whole = self.wholes.get(index)
+            found.append(_part(self.changes, begins, ends) if whole is None else whole)
+            begins = ends
+        return found
+
+
+_NOTHING: Ends = (0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Journal:
@@ -56,7 +90,9 @@ class Journal:
         self.failure: StoreError | None = None
         """Why the store does not take messages; None when it does, as far as we know."""
         self.on_failed: Callable[[], None] = lambda: None
-        """Called whenever the store refused something."""
+        """Called whenever the store failed."""
+        self.make_probe: Callable[[], Changes] = Changes
+        """What the store is asked to keep when it has refused something, to learn whether it works."""
         self.refusal: BrokerError | None = None
         """Why nothing that makes the store grow is taken, although it works; None when it is."""
         self.unsaved_bytes = 0
@@ -112,9 +148,11 @@ class Journal:
             raise
         finally:
             self.moves, self.rest = moves, rest
-        lane = moves if together.changes.appends else rest
-        _extend(lane.changes, together.changes)
-        lane.waiting += together.waiting
+        if together.waiting or together.changes:
+            lane = moves if together.changes.appends or together.changes.entities else rest
+            _extend(lane.changes, together.changes)
+            lane.wholes[len(lane.waiting)] = together.changes
+            lane.wait(_finish, together)
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Call `action` when everything that is staged or on its way by now is in the store or has failed for good."""
@@ -146,17 +184,56 @@ class Journal:
         self._commit(lanes, proves, self._last_commit)
 
     def _commit(self, lanes: list[Lane], proves: bool, number: int) -> None:
-        """Commit the lanes as one; when that fails, without the first of them, until they are all told."""
+        """Commit the lanes as one; find out what has failed if that fails."""
 
         def done(error: StoreError | None) -> None:
-            if error is not None and len(lanes) > 1:
-                lanes[0].finish(self._failed(error))
-                self._commit(lanes[1:], False, number)
+            if error is None or self._is_expected(error):
+                self._committed(lanes, error, proves, number)
             else:
-                self._unfinished.discard(number)
-                self._done(lanes, error, proves=proves)
+                self._store.commit(self.make_probe(), partial(tried, error))
+
+        def tried(first: StoreError, error: StoreError | None) -> None:
+            if error is None or isinstance(error, StoreFull):
+                self._commit_each(lanes, number)
+            else:
+                self._committed(lanes, first, proves, number)
 
         self._store.commit(_merged(lanes), done)
+
+    def _is_expected(self, error: StoreError) -> bool:
+        """Whether the refusal is the store's own, as far as is known without trying."""
+        return isinstance(error, StoreFull) or not (self.failure is None or isinstance(self.failure, StoreFull))
+
+    def _committed(self, lanes: list[Lane], error: StoreError | None, proves: bool, number: int) -> None:
+        """The store took them or failed. Without the first lane the others may fit, until they are all told."""
+        if error is not None and len(lanes) > 1:
+            lanes[0].finish(self._failed(error))
+            self._commit(lanes[1:], False, number)
+        else:
+            self._unfinished.discard(number)
+            self._done(lanes, error, proves=proves)
+
+    def _commit_each(self, lanes: list[Lane], number: int) -> None:
+        """The store works and refused these together: one by one, in order, only the guilty ones fail."""
+        parts = [(waiter, part) for lane in lanes for waiter, part in zip(lane.waiting, lane.parts(), strict=True)]
+        left = len(parts)
+
+        def done(outcome: Outcome, argument: Any, error: StoreError | None) -> None:
+            nonlocal left
+            left -= 1
+            failure: BrokerError | None = None
+            if isinstance(error, StoreFull):
+                failure = self._failed(error)
+            elif error is not None:
+                log.error("the store refused a change: %s", error)
+                failure = ChangeRefused("The broker's store does not take this change; nothing was changed.")
+            _tell(outcome, argument, failure)
+            if not left:
+                self._unfinished.discard(number)
+                self._done([], None, proves=False)
+
+        for (outcome, argument, _), part in parts:
+            self._store.commit(part, partial(done, outcome, argument))
 
     def probe(self, changes: Changes) -> None:
         """Commit changes that nobody waits for, to learn whether the store takes messages again."""
@@ -186,6 +263,33 @@ class Journal:
         if isinstance(error, StoreFull):
             return StorageFull("The broker has no room left to store messages.")
         return StorageFailed("The broker could not write to its store; nothing was changed.")
+
+
+def _tell(outcome: Outcome, argument: Any, error: BrokerError | None) -> None:
+    try:
+        outcome(argument, error)
+    except Exception:
+        log.exception("what followed a commit failed")
+
+
+def _finish(lane: Lane, error: BrokerError | None) -> None:
+    lane.finish(error)
+
+
+def _part(changes: Changes, begins: Ends, ends: Ends) -> Changes:
+    """What was staged in between. All parts have all the advances, which are no more than numbers to leave out."""
+    return Changes(
+        advances=changes.advances,
+        appends=changes.appends[begins[0] : ends[0]],
+        removals=changes.removals[begins[1] : ends[1]],
+        updates=changes.updates[begins[2] : ends[2]],
+        rewrites=changes.rewrites[begins[3] : ends[3]],
+        seen=changes.seen[begins[4] : ends[4]],
+        session_states=changes.session_states[begins[5] : ends[5]],
+        forgotten=changes.forgotten[begins[6] : ends[6]],
+        entities=dict(list(changes.entities.items())[begins[7] : ends[7]]),
+        dropped_entities=changes.dropped_entities[begins[8] : ends[8]],
+    )
 
 
 def _extend(changes: Changes, more: Changes) -> None:

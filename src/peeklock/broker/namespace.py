@@ -67,6 +67,7 @@ class Namespace:
         self.agenda = Agenda(clock)
         self.journal = Journal(store, call_soon)
         self.journal.on_failed = self._expect_recovery
+        self.journal.make_probe = self.passing_message
         self.keys = Keys()
         self.transaction_memory = transaction_accounts()
         self.held_memory = held_accounts()

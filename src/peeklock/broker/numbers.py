@@ -93,7 +93,7 @@ class Numbered(Scheduling):
                 self._leaving.add(message.sequence_number)
                 self._discard(message)
                 removals.append((self.entity, message))
-            self._journal.rest.waiting.append((removed, (messages, leaving)))
+            self._journal.rest.wait(removed, (messages, leaving))
             self._journal.wake()
 
         def removed(argument: tuple[list[StoredMessage], list[StoredMessage]], error: BrokerError | None) -> None:
@@ -206,7 +206,7 @@ class Numbered(Scheduling):
                     self._gone(message)
             done([(message, None) for message in messages] if error is None else error)
 
-        lane.waiting.append((deleted, None))
+        lane.wait(deleted, None)
         self._journal.wake()
 
     def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:

@@ -185,7 +185,7 @@ class Queue(Numbered):
         self._leaving.add(message.sequence_number)
         lane = self._journal.rest
         lane.changes.removals.append((self.entity, message))
-        lane.waiting.append((self._deleted, (consumer, message)))
+        lane.wait(self._deleted, (consumer, message))
         self._journal.wake()
 
     def _deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:

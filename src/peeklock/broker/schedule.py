@@ -124,7 +124,7 @@ class Scheduling(Container):
                 staged = True
         if staged:
             lane = self._journal.moves if self._keeps_expired else self._journal.rest
-            lane.waiting.append((_tell, finished))
+            lane.wait(_tell, finished)
             self._journal.wake()
         else:
             finished(True)
@@ -141,7 +141,7 @@ class Scheduling(Container):
         else:
             lane = self._journal.rest
             lane.changes.removals.append((self.entity, message))
-            lane.waiting.append((self._dropped, message))
+            lane.wait(self._dropped, message)
             self._journal.wake()
 
     @property
@@ -177,7 +177,7 @@ class Scheduling(Container):
                 self._enqueue(lane, message)
                 staged = True
         if staged:
-            lane.waiting.append((_tell, finished))
+            lane.wait(_tell, finished)
             self._journal.wake()
         else:
             finished(True)
@@ -231,7 +231,7 @@ class Scheduling(Container):
         lane = self._journal.rest
         self._leaving |= numbers
         lane.changes.removals.extend((self.entity, message) for message in scheduled.values())
-        lane.waiting.append((self._cancelled, (list(scheduled.values()), done)))
+        lane.wait(self._cancelled, (list(scheduled.values()), done))
         self._journal.wake()
 
     def _cancelled(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:

@@ -313,7 +313,7 @@ class SessionQueue(Numbered):
                 lock.settling = True
                 lane = self._journal.rest
                 lane.changes.removals.append((self.entity, message))
-                lane.waiting.append((self._completed, (lock, partial(self._deleted, holder, message))))
+                lane.wait(self._completed, (lock, partial(self._deleted, holder, message)))
                 self._journal.wake()
             else:
                 holder.deliver(message, lock)
@@ -470,7 +470,7 @@ class SessionQueue(Numbered):
         self._staged_bytes += size
         lane = self._journal.rest
         lane.changes.session_states.append((self.entity, id, state, self._agenda.now()))
-        lane.waiting.append((stored, None))
+        lane.wait(stored, None)
         self._journal.wake()
 
     def get_state(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:

@@ -140,7 +140,7 @@ class Topic(Scheduling):
             container._staged_bytes += size
             self._allowance -= size
             appends.append((container.entity, copy))
-        lane.waiting.append((self._placed, (placed, done)))
+        lane.wait(self._placed, (placed, done))
         self._journal.wake()
 
     def _placed(self, argument: tuple[Placed, Done], error: BrokerError | None) -> None:

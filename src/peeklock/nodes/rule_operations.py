@@ -76,7 +76,7 @@ def _in_turn(call: Call, change: Callable[[], None]) -> None:
         change()
     except EntityChanging:
         journal = call.peer.namespace.journal
-        journal.rest.waiting.append((again, None))
+        journal.rest.wait(again, None)
         journal.wake()
 
 

@@ -95,7 +95,7 @@ class Health:
         lane = self._journal.sends if changes.appends else self._journal.rest
         lane.changes.appends += changes.appends
         lane.changes.removals += changes.removals
-        lane.waiting.append((lambda _, error: committed.set_result(error), None))
+        lane.wait(lambda _, error: committed.set_result(error), None)
         self._journal.wake()
         return await committed
 
