@@ -9,6 +9,10 @@ from peeklock.broker.timetable import AGAIN_MS, BATCH, BATCH_BYTES, Finished, Ti
 from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 
 
+def enqueued_at(message: StoredMessage) -> int:
+    return message.enqueued_at
+
+
 class Bench:
     """A timetable with a store of times, and what it did."""
 
@@ -24,9 +28,7 @@ class Bench:
         self.looks = 0
         self.places: list[Position | None] = []
         """Where each read was to go on."""
-        self.timetable = Timetable(
-            self.agenda, self._read, lambda message: message.enqueued_at, self._act, self._begin, self._end
-        )
+        self.timetable = Timetable(self.agenda, self._read, enqueued_at, self._act, self._begin, self._end)
 
     def run(self) -> None:
         self.agenda.run()
@@ -225,3 +227,59 @@ def test_a_timetable_that_is_stopped_during_a_look_does_not_look_again() -> None
         bench.advance(10 * AGAIN_MS)
         assert (bench.looks, bench.reads) == (1, [])
         assert bench.held == 0
+
+
+# --- mistakes of ours ---
+
+
+def test_a_failure_at_what_is_due_is_not_the_last_look() -> None:
+    bench = Bench()
+    fails = True
+
+    def act(messages: list[StoredMessage], finished: Finished) -> None:
+        if fails:
+            raise ValueError("a mistake of ours")
+        bench._act(messages, finished)
+
+    bench.timetable = Timetable(bench.agenda, bench._read, enqueued_at, act, bench._begin, bench._end)
+    bench.expect_in(1000)
+    bench.advance(1000)
+    bench.answer()
+    assert (bench.looks, bench.held) == (1, 0)
+    fails = False
+    bench.advance(AGAIN_MS)
+    bench.answer()
+    bench.finish()
+    assert (bench.due, bench.looks, bench.held) == ([], 2, 0)
+
+
+def test_one_that_is_told_before_it_fails_is_not_told_twice() -> None:
+    bench = Bench()
+
+    def act(messages: list[StoredMessage], finished: Finished) -> None:
+        finished(True)
+        raise ValueError("a mistake of ours")
+
+    bench.timetable = Timetable(bench.agenda, bench._read, enqueued_at, act, bench._begin, bench._end)
+    bench.expect_in(1000)
+    bench.advance(1000)
+    bench.answer()
+    assert bench.held == 0
+
+
+def test_a_read_that_fails_at_once_is_made_again() -> None:
+    bench = Bench()
+    fails = True
+
+    def read(now: int, limit: int, max_bytes: int, after: Position | None, done: TimedRead) -> None:
+        if fails:
+            raise ValueError("a mistake of ours")
+        bench._read(now, limit, max_bytes, after, done)
+
+    bench.timetable = Timetable(bench.agenda, read, enqueued_at, bench._act, bench._begin, bench._end)
+    bench.expect_in(1000)
+    bench.advance(1000)
+    assert bench.held == 0
+    fails = False
+    bench.advance(AGAIN_MS)
+    assert bench.looks == 1

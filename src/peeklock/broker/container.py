@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from peeklock.broker import envelope
 from peeklock.broker.entity import Done, Entity, Lock
-from peeklock.broker.envelope import AddedProperties, Annex
+from peeklock.broker.envelope import AddedProperties
 from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost, MessageSizeExceeded
 from peeklock.broker.journal import Lane
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
@@ -276,17 +276,17 @@ class Container(Entity):
         assert target is not None
         if self.doomed:
             raise EntityNotFound(self.path)
-        annex = Annex.decode(message.annex)._replace(dead_letter_source=self.path)
+        payload, annex = envelope.dead_letter(message.payload, message.annex, properties, self.path)
         letter = StoredMessage(
             message.sequence_number,
-            envelope.with_application_properties(message.payload, properties),
+            payload,
             message.enqueued_at,
             None,  # nothing expires in a dead-letter queue
             message.delivery_count,
             ACTIVE,
             message.session_id,
             None,
-            annex.encode(),
+            annex,
             message.body,
         )
         lane = self._journal.moves

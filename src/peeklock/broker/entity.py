@@ -21,6 +21,7 @@ from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS, History
 from peeklock.broker.envelope import (
+    END_OF_TIME,
     Annex,
     Incoming,
 )
@@ -42,9 +43,6 @@ log = logging.getLogger(__name__)
 
 Done = Callable[[BrokerError | None], None]
 """Told once, after the commit or instead of it."""
-
-END_OF_TIME: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, as late as clients can say."""
 
 NO_ENTITY: Final = 0
 """The id of an entity that was deleted. No entity has it in the store, so nothing that is still staged or asked for the

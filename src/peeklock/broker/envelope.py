@@ -7,12 +7,13 @@ them cannot be built again for a delivery, which is `heads`' business, is the me
 
 from __future__ import annotations
 
+import logging
 import random
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from peeklock.amqp.codec import decode_value, encode_value
-from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.errors import AmqpError, DecodeError, EncodeError
 from peeklock.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -28,20 +29,27 @@ from peeklock.amqp.sections import (
     raw_fields,
     replace_section,
     scan,
+    value_end,
 )
 from peeklock.amqp.types import Timestamp
 from peeklock.broker.errors import InvalidMessage, InvalidProperty
 
+log = logging.getLogger(__name__)
+
 MAX_ID_LENGTH: Final = 128
 """Characters of a message id, a session id and a partition key."""
 UINT_MAX: Final = 0xFFFFFFFF
+END_OF_TIME: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, as late as clients can say."""
 _DEFAULT_PRIORITY: Final = 4
+_MAX_PRIORITY: Final = 0xFF
 
 # Fields of the properties section (3.2.4).
 _MESSAGE_ID, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP_ID = 0, 8, 9, 10
 
 SCHEDULED_ENQUEUE_TIME = "x-opt-scheduled-enqueue-time"
 PARTITION_KEY = "x-opt-partition-key"
+VIA_PARTITION_KEY = "x-opt-via-partition-key"
 SEQUENCE_NUMBER = "x-opt-sequence-number"
 ENQUEUED_TIME = "x-opt-enqueued-time"
 ENQUEUED_SEQUENCE_NUMBER = "x-opt-enqueue-sequence-number"
@@ -154,7 +162,7 @@ def read_incoming(data: bytes, wants_session: bool, begin: int = 0, end: int = -
         if wants_session and properties is not None:
             session_id = _text(_property(found, _GROUP_ID), "session id")
         return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
-    except DecodeError as error:
+    except AmqpError as error:  # an EncodeError of what has to be written anew: it could not be read back either
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
 
 
@@ -239,7 +247,10 @@ class AddedProperties:
         self._names = named.keys()
         self._fields: list[bytes] = []
         for name, value in named.items():
-            self._fields += (encode_value(name), encode_value(value))
+            try:
+                self._fields += (encode_value(name), encode_value(value))
+            except EncodeError as error:
+                raise InvalidProperty(f"A property to add cannot be written: {error.description}.") from error
         self._section = map_section(APPLICATION_PROPERTIES, self._fields)
 
     @property
@@ -275,6 +286,21 @@ class AddedProperties:
 def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
     """The message with these application properties added or replaced; the others keep their bytes."""
     return AddedProperties(changes).to(bare) if changes else bare
+
+
+def dead_letter(bare: bytes, annex: bytes | None, properties: dict[Any, Any], source: str) -> tuple[bytes, bytes]:
+    """The message and its annex as a dead letter of that entity, with these application properties.
+
+    One that cannot be read is a dead letter as it is: what cannot be handled has to go somewhere.
+    """
+    added = AddedProperties(properties) if properties else None
+    letter, known = bare, Annex()
+    try:
+        letter = bare if added is None else added.to(bare)
+        known = Annex.decode(annex)
+    except (AmqpError, TypeError) as error:
+        log.error("a message of '%s' cannot be read; it is dead-lettered as it is: %s", source, error)
+    return letter, known._replace(dead_letter_source=source).encode()
 
 
 def split(bare: bytes) -> tuple[bytes, bytes]:
@@ -315,11 +341,16 @@ def partition_key_of(annex: bytes | None) -> bytes:
     """The partition key that came with the message; nothing if none did."""
     encoded = Annex.decode(annex).annotations
     at = 0
-    while at < len(encoded):
-        name, at = decode_value(encoded, at)
-        value, at = decode_value(encoded, at)
-        if name == PARTITION_KEY and value is not None:
-            return str(value).encode()
+    try:
+        while at < len(encoded):
+            name, at = decode_value(encoded, at)
+            end = value_end(encoded, at)
+            # Only this one: nobody looked into the others when the message came.
+            if name == PARTITION_KEY and encoded[at:end] != NULL:
+                return str(decode_value(encoded, at)[0]).encode()
+            at = end
+    except DecodeError:
+        return encoded
     return b""
 
 
@@ -362,9 +393,9 @@ def _read_header(encoded: bytes) -> tuple[int | None, int | None]:
     values = [decode_value(field)[0] for field in raw_fields(encoded, slice(0, len(encoded)))[:3]]
     values += [None] * (3 - len(values))
     _, priority, ttl_ms = values
-    for name, value in (("priority", priority), ("ttl", ttl_ms)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise DecodeError(f"header.{name} is not a number")
+    for name, value, most in (("priority", priority, _MAX_PRIORITY), ("ttl", ttl_ms, UINT_MAX)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most):
+            raise DecodeError(f"header.{name} is not a number from 0 to {most}")
     # The default priority needs no keeping: a header without one means the same (3.2.1).
     read = (None if priority in (None, _DEFAULT_PRIORITY) else int(priority), int(ttl_ms) if ttl_ms else None)
     if len(_headers) < 1024 and len(encoded) <= 256:
@@ -376,7 +407,7 @@ def _long_ttl(found: Scanned) -> int | None:
     """A time to live beyond 32 bits stands in the properties, as the way from creation to expiry."""
     expiry, creation = _property(found, _ABSOLUTE_EXPIRY), _property(found, _CREATION_TIME)
     if isinstance(expiry, int) and isinstance(creation, int) and expiry - creation >= UINT_MAX:
-        return expiry - creation
+        return min(expiry - creation, END_OF_TIME)
     return UINT_MAX
 
 
@@ -403,7 +434,9 @@ def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
     scheduled_at: int | None = None
     for key, value in raw_entries(encoded, slice(0, len(encoded))):
         name = decode_value(key)[0]
-        if name in _OURS:
+        if not isinstance(name, str):
+            _check_key(name)
+        elif name in _OURS:
             continue
         if name == SCHEDULED_ENQUEUE_TIME:
             moment = decode_value(value)[0]
@@ -411,8 +444,16 @@ def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
                 continue
             if not isinstance(moment, int) or isinstance(moment, bool):
                 raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} must be a timestamp.")
+            if moment > END_OF_TIME:
+                raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} is after the year 9999.")
             scheduled_at = int(moment)
-        elif name == PARTITION_KEY:
+        elif name in (PARTITION_KEY, VIA_PARTITION_KEY):
             _text(decode_value(value)[0], "partition key")
         kept += (key, value)
     return kept, scheduled_at
+
+
+def _check_key(name: Any) -> None:
+    """The key of an annotation is a symbol, or a ulong, which is reserved (3.2.10)."""
+    if not isinstance(name, int) or isinstance(name, bool):
+        raise DecodeError("the key of an annotation is not a symbol")

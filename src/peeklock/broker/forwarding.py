@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.broker.envelope import Annex, Incoming, session_id_of
 from peeklock.broker.errors import (
     BrokerError,
+    ChangeRefused,
     EntityDisabled,
     EntityNotFound,
     MessageLockLost,
@@ -21,6 +22,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     ServerBusy,
     SessionIdMissing,
+    StorageFailed,
     TooManyHops,
 )
 from peeklock.store.base import StoredMessage
@@ -39,6 +41,7 @@ refuses some and takes others, they must not overtake each other."""
 AGAIN_MS: Final = 1000
 """After the store has failed."""
 
+FAILED: Final = "TransferFailed"
 REASONS: Final[dict[type[BrokerError], str]] = {
     TooManyHops: "MaxTransferHopCountExceeded",
     SessionIdMissing: "Session ID is null.",
@@ -61,6 +64,10 @@ class Forwarder:
         self._machinery = machinery
         self._gathered: list[Lock] = []
         self._under_way = 0
+        self._together = 0
+        """How many went with those that are under way."""
+        self._one_by_one = 0
+        """So many go alone, because the store did not take one of them."""
         self._paused = False
         self._stopped = False
 
@@ -72,7 +79,8 @@ class Forwarder:
     # --- as a consumer ---
 
     def ready(self) -> bool:
-        return not self._under_way and not self._paused and not self._stopped and len(self._gathered) < MAX_UNDER_WAY
+        most = 1 if self._one_by_one else MAX_UNDER_WAY
+        return not self._under_way and not self._paused and not self._stopped and len(self._gathered) < most
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         assert lock is not None
@@ -90,37 +98,46 @@ class Forwarder:
 
     def _forward_gathered(self) -> None:
         locks, self._gathered = self._gathered, []
-        self._under_way = len(locks)
+        self._under_way = self._together = len(locks)
         self._machinery.journal.all_or_nothing(partial(self._stage, locks))
         self._machinery.journal.wake()
 
     def _stage(self, locks: list[Lock]) -> None:
         refused: dict[str, int] = {}
         for lock in locks:
-            done = partial(self._done, lock)
             try:
-                if self._source.doomed or self._paused:
-                    raise MessageLockLost
-                self._source.lock_of(lock.tag)
-            except MessageLockLost as failure:
-                done(failure)
-                continue
-            try:
-                target, admitted = self._admitted(lock.message)
-            except BrokerError as failure:
-                reason = next((REASONS[kind] for kind in type(failure).__mro__ if kind in REASONS), "TransferFailed")
-                refused[str(failure)] = refused.get(str(failure), 0) + 1
-                self._source.set_aside(lock, reason, str(failure), self._unforwardable, done)
-                continue
-            try:
-                target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None)
-            except ServerBusy as failure:
-                done(failure)
-            else:
-                self._source.complete(lock, done)
+                self._stage_one(lock, refused)
+            except Exception as failure:
+                if not isinstance(failure, BrokerError):
+                    log.exception("a message of '%s' could not be forwarded yet", self._source.path)
+                    failure = StorageFailed("The broker failed at the message.")
+                self._done(lock, failure)
         for why, count in refused.items():
             fields = {"from": self._source.path, "to": self.destination, "messages": count, "reason": why}
             log.warning("messages could not be forwarded", extra={"fields": fields})
+
+    def _stage_one(self, lock: Lock, refused: dict[str, int]) -> None:
+        """Stage the way of one message, or to where it is set aside. Raises why it has to stay for now."""
+        if self._source.doomed or self._paused:
+            raise MessageLockLost
+        self._source.lock_of(lock.tag)
+        done = partial(self._done, lock)
+        try:
+            target, admitted = self._admitted(lock.message)
+            target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None)
+        except ServerBusy:
+            raise
+        except BrokerError as failure:
+            reason = next((REASONS[kind] for kind in type(failure).__mro__ if kind in REASONS), FAILED)
+            refused[str(failure)] = refused.get(str(failure), 0) + 1
+            self._source.set_aside(lock, reason, str(failure), self._unforwardable, done)
+        except Exception as failure:
+            # The trouble of one message: those behind it must not wait for it for ever.
+            log.error("a message of '%s' could not be forwarded", self._source.path, exc_info=failure)
+            why = f"The broker failed at the message ({type(failure).__name__})."
+            self._source.set_aside(lock, FAILED, why, self._unforwardable, done)
+        else:
+            self._source.complete(lock, done)
 
     def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
         """Where the message goes, and as what. Raises why it cannot."""
@@ -140,12 +157,37 @@ class Forwarder:
         return target, admitted
 
     def _done(self, lock: Lock, error: BrokerError | None) -> None:
-        self._under_way -= 1
-        if error is not None:
+        if isinstance(error, ChangeRefused):
+            self._refused(lock, error)
+            return
+        if error is None:
+            self._one_by_one = max(0, self._one_by_one - 1)
+        else:
             if not self._paused:
                 self._paused = True
                 self._machinery.agenda.after(AGAIN_MS, self._resume)
             self._source.release(lock)
+        self._arrived()
+
+    def _refused(self, lock: Lock, error: ChangeRefused) -> None:
+        """The store does not take one of those that went together: which of them it is shows when each goes alone."""
+        if self._together > 1:
+            self._one_by_one = self._together
+            self._source.release(lock)
+        elif self._together == 1:
+            self._together = 0
+            try:
+                self._source.set_aside(lock, FAILED, str(error), self._unforwardable, partial(self._done, lock))
+            except BrokerError as failure:
+                self._done(lock, failure)
+            return
+        else:
+            # Not even there. It stays locked, so that others can pass, and is tried again when the lock runs out.
+            self._one_by_one = max(0, self._one_by_one - 1)
+        self._arrived()
+
+    def _arrived(self) -> None:
+        self._under_way -= 1
         if not self._under_way and not self._stopped:
             self._source.want(self)
 

@@ -155,7 +155,12 @@ class Queue(Numbered):
             if consumer.deletes:
                 self._hand_out_for_good(consumer, message)
             else:
-                consumer.deliver(message, self._make_lock(message, expires_at, locked_until))
+                lock = self._make_lock(message, expires_at, locked_until)
+                try:
+                    consumer.deliver(message, lock)
+                except Exception:
+                    # Those behind it are delivered; its lock runs out, which is an attempt too many in the end.
+                    log.exception("a message of '%s' could not be delivered", self.path)
             left -= 1
             if left <= 0 and len(consumers) > 1:
                 consumers.rotate(-1)

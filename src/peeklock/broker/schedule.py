@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from peeklock.broker.container import Container
+from peeklock.broker.container import MAX_REASON_LENGTH, Container
 from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Done, Machinery
 from peeklock.broker.envelope import Annex
-from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound, QuotaExceeded, StorageFailed
+from peeklock.broker.errors import (
+    BrokerError,
+    ChangeRefused,
+    EntityNotFound,
+    MessageNotFound,
+    QuotaExceeded,
+    StorageFailed,
+)
 from peeklock.broker.journal import Lane
-from peeklock.broker.timetable import Finished, Timetable
+from peeklock.broker.timetable import AGAIN_MS, Finished, Timetable
 from peeklock.store.base import (
     ACTIVE,
     SCHEDULED,
@@ -31,6 +39,22 @@ request can schedule (`nodes.management`), one request can cancel."""
 
 class TooMuchAtOnce(StoreError):
     """Messages that were asked for by their numbers have more bytes than one request may ask for."""
+
+
+log = logging.getLogger(__name__)
+
+NOT_ENQUEUED: Final = "EnqueueFailed"
+"""The reason of a dead letter: it was due, and the broker failed at it."""
+
+
+class _Batch:
+    """Messages that are dealt with together, each on its own."""
+
+    __slots__ = ("is_whole",)
+
+    def __init__(self) -> None:
+        self.is_whole = True
+        """The store took what it can take. What it refuses for good keeps none from being looked at behind it."""
 
 
 class Scheduling(Container):
@@ -114,49 +138,62 @@ class Scheduling(Container):
         if self.doomed:
             finished(False)
             return
-        staged = False
+        batch: _Batch | None = None
         for message in messages:
             number = message.sequence_number
             # Not while it is locked; it is looked at again when it comes back.
             if number not in self._locks and number not in self._leaving:
+                batch = batch or _Batch()
                 self._discard(message)
-                self._expire(message)
-                staged = True
-        if staged:
+                self._expire(message, batch)
+        if batch is not None:
             lane = self._journal.moves if self._keeps_expired else self._journal.rest
-            lane.wait(_tell, finished)
+            lane.wait(_tell, (finished, batch))
             self._journal.wake()
         else:
             finished(True)
 
-    def _expire(self, message: StoredMessage) -> None:
-        """A waiting message is past its time: out, or to the dead letters."""
+    def _expire(self, message: StoredMessage, batch: _Batch | None = None) -> None:
+        """A waiting message is past its time: out, or to the dead letters. Others must not wait for one that fails."""
         self._leaving.add(message.sequence_number)
+        try:
+            self._stage_expiry(message, batch)
+        except Exception:
+            log.exception("a message of '%s' could not expire yet", self.path)
+            # Later: whoever takes messages out of the window would find it there again and again.
+            again = partial(self._expired, message, None, StorageFailed("The message could not expire."))
+            self._agenda.at(self._agenda.now() + AGAIN_MS, again)
+
+    def _stage_expiry(self, message: StoredMessage, batch: _Batch | None) -> None:
         if self._keeps_expired:
             properties = {
                 "DeadLetterReason": "TTLExpiredException",
                 "DeadLetterErrorDescription": "The message expired and was dead lettered.",
             }
-            self._move(message, properties, self._expired, None)
+            self._move(message, properties, self._expired, batch)
         else:
             lane = self._journal.rest
             lane.changes.removals.append((self.entity, message))
-            lane.wait(self._dropped, message)
+            lane.wait(self._dropped, (message, batch))
             self._journal.wake()
 
     @property
     def _keeps_expired(self) -> bool:
         return self.definition.dead_lettering_on_message_expiration and self.dead_letters is not None
 
-    def _dropped(self, message: StoredMessage, error: BrokerError | None) -> None:
+    def _dropped(self, argument: tuple[StoredMessage, _Batch | None], error: BrokerError | None) -> None:
+        message, batch = argument
         if error is None:
             self._gone(message)
-        self._expired(message, None, error)
+        self._expired(message, batch, error)
 
-    def _expired(self, message: StoredMessage, _: Any, error: BrokerError | None) -> None:
+    def _expired(self, message: StoredMessage, batch: _Batch | None, error: BrokerError | None) -> None:
         self._leaving.discard(message.sequence_number)
-        if error is not None and message.state == ACTIVE:
-            self._stayed(message)
+        if error is not None:
+            if batch is not None and not isinstance(error, ChangeRefused):
+                batch.is_whole = False
+            if message.state == ACTIVE:
+                self._stayed(message)
 
     # --- scheduled messages ---
 
@@ -170,19 +207,22 @@ class Scheduling(Container):
             finished(False)
             return
         lane = self._journal.moves
-        staged = False
+        batch: _Batch | None = None
         for message in messages:
             if message.sequence_number not in self._leaving:
+                batch = batch or _Batch()
                 self._leaving.add(message.sequence_number)
-                self._enqueue(lane, message)
-                staged = True
-        if staged:
-            lane.wait(_tell, finished)
+                try:
+                    self._enqueue(lane, message, batch)
+                except Exception as failure:
+                    self._set_aside_due(message, failure, batch)
+        if batch is not None:
+            lane.wait(_tell, (finished, batch))
             self._journal.wake()
         else:
             finished(True)
 
-    def _enqueue(self, lane: Lane, message: StoredMessage) -> None:
+    def _enqueue(self, lane: Lane, message: StoredMessage, batch: _Batch) -> None:
         assert message.due_at is not None
         annex = Annex.decode(message.annex)
         enqueued = self._active(
@@ -193,12 +233,39 @@ class Scheduling(Container):
             message.due_at,
         )
         lane.changes.removals.append((self.entity, message))
-        self._stage(lane, [enqueued], lambda error: self._enqueued(message, error))
+        try:
+            self._stage(lane, [enqueued], lambda error: self._enqueued(message, batch, error))
+        except BaseException:
+            lane.changes.removals.pop()
+            raise
 
-    def _enqueued(self, message: StoredMessage, error: BrokerError | None) -> None:
+    def _set_aside_due(self, message: StoredMessage, failure: Exception, batch: _Batch) -> None:
+        """The broker failed at a message that is due: the others are enqueued, this one is a dead letter."""
+        log.error("a message of '%s' that is due could not be enqueued", self.path, exc_info=failure)
+        try:
+            if self.dead_letters is None:
+                raise failure  # a topic has none: the message is tried again
+            why = f"The broker could not enqueue the message when it was due: {failure}"
+            properties = {"DeadLetterReason": NOT_ENQUEUED, "DeadLetterErrorDescription": why[:MAX_REASON_LENGTH]}
+            self._move(message, properties, self._due_moved, batch)
+        except Exception:
+            self._due_moved(message, batch, ChangeRefused("The message could not be enqueued."))
+
+    def _due_moved(self, message: StoredMessage, batch: _Batch, error: BrokerError | None) -> None:
+        self._leaving.discard(message.sequence_number)
+        if error is not None:
+            batch.is_whole = batch.is_whole and isinstance(error, ChangeRefused)
+            self._due.expect(self._agenda.now() + AGAIN_MS)
+
+    def _enqueued(self, message: StoredMessage, batch: _Batch, error: BrokerError | None) -> None:
+        if isinstance(error, ChangeRefused):
+            self._set_aside_due(message, error, batch)
+            return
         self._leaving.discard(message.sequence_number)
         if error is None:
             self._gone(message)
+        else:
+            batch.is_whole = False
 
     def cancel_scheduled(self, numbers: list[int], done: Done) -> None:
         """Take scheduled messages back before they are due: all of them, or none when one is not there."""
@@ -265,5 +332,6 @@ def unreadable(error: StoreError) -> BrokerError:
     return StorageFailed(f"The broker could not read from its store: {error}")
 
 
-def _tell(finished: Finished, error: BrokerError | None) -> None:
-    finished(error is None)
+def _tell(argument: tuple[Finished, _Batch], error: BrokerError | None) -> None:
+    finished, batch = argument
+    finished(error is None and batch.is_whole)

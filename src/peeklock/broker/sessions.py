@@ -316,7 +316,11 @@ class SessionQueue(Numbered):
                 lane.wait(self._completed, (lock, partial(self._deleted, holder, message)))
                 self._journal.wake()
             else:
-                holder.deliver(message, lock)
+                try:
+                    holder.deliver(message, lock)
+                except Exception:
+                    # Those behind it are delivered; its lock runs out, which is an attempt too many in the end.
+                    log.exception("a message of '%s' could not be delivered", self.path)
         if not backlog.loading and session.holder is holder:
             holder.starved()
 

@@ -101,7 +101,12 @@ class Timetable:
             self._look_after(AGAIN_MS // 10)
             return
         self._looking = True
-        self._read(self._agenda.now(), BATCH, BATCH_BYTES, self._after, self._found)
+        # A failure of ours must not be the last look: nothing would expire or fall due here any more.
+        try:
+            self._read(self._agenda.now(), BATCH, BATCH_BYTES, self._after, self._found)
+        except Exception:
+            log.exception("what is due could not be asked for")
+            self._put_off()
 
     def _found(self, found: tuple[list[StoredMessage], int | None] | StoreError) -> None:
         if isinstance(found, StoreError):
@@ -110,14 +115,30 @@ class Timetable:
             return
         messages, next_due = found
         self._after = None
-        if messages:
-            last = messages[-1]
-            time = self._time_of(last)
-            if next_due is not None and next_due <= self._agenda.now() and time is not None:
-                self._after = time, last.sequence_number
-            self._act(messages, lambda whole: self._finish(next_due) if whole else self._put_off())
-        else:
+        if not messages:
             self._finish(next_due)
+            return
+        last = messages[-1]
+        time = self._time_of(last)
+        if next_due is not None and next_due <= self._agenda.now() and time is not None:
+            self._after = time, last.sequence_number
+        is_told = False
+
+        def finished(whole: bool) -> None:
+            nonlocal is_told
+            if is_told:
+                return
+            is_told = True
+            if whole:
+                self._finish(next_due)
+            else:
+                self._put_off()
+
+        try:
+            self._act(messages, finished)
+        except Exception:
+            log.exception("what is due could not be dealt with")
+            finished(False)
 
     def _put_off(self) -> None:
         self._missed = False  # what was missed is seen then

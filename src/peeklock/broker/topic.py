@@ -10,12 +10,13 @@ from typing import Any, Final
 
 from peeklock.broker import envelope
 from peeklock.broker.definitions import SubscriptionDefinition, TopicDefinition
-from peeklock.broker.entity import END_OF_TIME, Done, Entity, Machinery
-from peeklock.broker.envelope import Annex
+from peeklock.broker.entity import Done, Entity, Machinery
+from peeklock.broker.envelope import END_OF_TIME, Annex
 from peeklock.broker.errors import BrokerError, InvalidProperty, QuotaExceeded
 from peeklock.broker.journal import Lane
 from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
+from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.matching import Copy, Matcher
 from peeklock.broker.rules.view import View
 from peeklock.broker.schedule import Scheduling
@@ -174,7 +175,12 @@ class Topic(Scheduling):
             body, rest = Body(self._machinery.body_keys.next(), rest, len(rest) // len(found)), b""
         placed: Placed = []
         for copy in found:
-            place = self._place(message, copy, ttl, front, rest, lane)
+            try:
+                place = self._place(message, copy, ttl, front, rest, lane)
+            except Exception as failure:
+                # The trouble of one copy: the others are placed, and the sender has done nothing wrong.
+                failed = Copy(copy.subscription, copy.rule or "", None, sentence_of(failure))
+                place = self._place(message, failed, ttl, front, rest, lane)
             if place is not None:
                 place[1].body = body
                 placed.append(place)
@@ -197,7 +203,7 @@ class Topic(Scheduling):
         if copy.view is not None:
             changed = copy.view.result()
             front, annex, ttl = changed.payload, changed.annex, changed.ttl_ms
-            if subscription.has_sessions:
+            if subscription.has_sessions and len(changed.session_id or "") <= envelope.MAX_ID_LENGTH:
                 session_id = changed.session_id
         elif subscription.has_sessions:
             # Not known of a message that came when no subscription had sessions, and was for later.
@@ -226,18 +232,8 @@ class Topic(Scheduling):
         letters = subscription.dead_letters
         assert letters is not None
         properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-        known = Annex.decode(annex)._replace(dead_letter_source=subscription.path)
-        letter = StoredMessage(
-            number,
-            envelope.with_application_properties(payload, properties),
-            message.enqueued_at,
-            None,
-            0,
-            ACTIVE,
-            session_id,
-            None,
-            known.encode(),
-        )
+        payload, annex = envelope.dead_letter(payload, annex, properties, subscription.path)
+        letter = StoredMessage(number, payload, message.enqueued_at, None, 0, ACTIVE, session_id, None, annex)
         return letters, letter
 
 

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from peeklock.broker.rules.conversion import milliseconds_of
 from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter
-from peeklock.broker.rules.errors import EvaluationError
+from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.properties import Properties
 from peeklock.broker.rules.values import MISSING, Value
 
@@ -53,11 +53,12 @@ class CorrelationIndex(Generic[Owner]):
         for shape, by_key in self._shapes.items():
             try:
                 key = _found(shape, view)
-            except EvaluationError as error:
-                failures += [(owner, str(error)) for owners in by_key.values() for owner in owners]
+                found = () if key is None else by_key.get(key, ())
+            except Exception as error:
+                sentence = sentence_of(error)
+                failures += [(owner, sentence) for owners in by_key.values() for owner in owners]
                 continue
-            if key is not None:
-                hits += by_key.get(key, ())
+            hits += found
 
 
 _Key = tuple[object, ...]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
+
+log = logging.getLogger(__name__)
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MARGIN = 50
@@ -48,3 +51,11 @@ def _excerpt(line: str, column: int) -> tuple[str, str]:
 
 class EvaluationError(Exception):
     """An expression that is right as such cannot be evaluated for this message: one sentence."""
+
+
+def sentence_of(failure: Exception) -> str:
+    """Why a rule failed on a message. A mistake of the broker's is one message's trouble too, and is logged whole."""
+    if isinstance(failure, EvaluationError):
+        return str(failure)
+    log.error("a rule failed on a message", exc_info=failure)
+    return f"The broker could not evaluate it ({type(failure).__name__})."

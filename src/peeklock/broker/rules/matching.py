@@ -15,7 +15,7 @@ from typing import Final
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.rules.correlation import CorrelationIndex
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
-from peeklock.broker.rules.errors import EvaluationError, SqlError
+from peeklock.broker.rules.errors import SqlError, sentence_of
 from peeklock.broker.rules.sql import (
     Action,
     Filter,
@@ -96,8 +96,9 @@ class Matcher:
             try:
                 if group.passes(view):
                     hits += group.rules
-            except EvaluationError as error:
-                failures += [(rule, str(error)) for rule in group.rules]
+            except Exception as error:
+                sentence = sentence_of(error)
+                failures += [(rule, sentence) for rule in group.rules]
         self._correlation.find(view, hits, failures)
         if not hits and not failures:
             return list(self._given.values())
@@ -217,6 +218,6 @@ def _acted(rule: _Rule, action: Action, view: View) -> Copy:
         action(changed)
         changed.remove_user(RULE_NAME)
         changed.set_user(RULE_NAME, rule.name)
-    except EvaluationError as error:
-        return Copy(rule.subscription, rule.name, None, str(error))
+    except Exception as error:
+        return Copy(rule.subscription, rule.name, None, sentence_of(error))
     return Copy(rule.subscription, rule.name, changed)

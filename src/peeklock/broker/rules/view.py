@@ -31,7 +31,7 @@ from peeklock.amqp.sections import (
     value_end,
 )
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.envelope import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, Annex
+from peeklock.broker.envelope import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY, Annex
 from peeklock.broker.names import fold
 from peeklock.broker.rules.conversion import (
     FOREVER,
@@ -47,8 +47,6 @@ from peeklock.broker.rules.conversion import (
 from peeklock.broker.rules.errors import EvaluationError
 from peeklock.broker.rules.values import MISSING, Missing, Value
 from peeklock.store.base import ACTIVE
-
-VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 
 
 class Changed(NamedTuple):
