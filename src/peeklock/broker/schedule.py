@@ -162,7 +162,7 @@ class Scheduling(Container):
             log.exception("a message of '%s' could not expire yet", self.path)
             # Later: whoever takes messages out of the window would find it there again and again.
             again = partial(self._expired, message, None, StorageFailed("The message could not expire."))
-            self._agenda.at(self._agenda.now() + AGAIN_MS, again)
+            self._agenda.after(AGAIN_MS, again)
 
     def _stage_expiry(self, message: StoredMessage, batch: _Batch | None) -> None:
         if self._keeps_expired:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.errors import Condition
+from peeklock.amqp.errors import Condition, EncodeError
 from peeklock.amqp.fast import FlowFields, TransferEncoder, TransferForm
 from peeklock.amqp.performatives import Attach, Detach, Error, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
@@ -65,7 +65,7 @@ class Link:
     ) -> None:
         """Answer the peer's attach: termini and settle modes as they came unless given.
 
-        Without effect when there is nothing to answer any more.
+        Without effect when there is nothing to answer any more. EncodeError when they cannot be said as they came.
         """
         remote = self.remote
         if remote is None or self.state not in (LinkState.ATTACH_RECEIVED, LinkState.DETACH_RECEIVED):
@@ -117,9 +117,14 @@ class Link:
         raise NotImplementedError  # each direction has its own
 
     def _send_attach(self, attach: Attach) -> None:
-        self.state = step(LINK, self.state, LinkInput.SEND_ATTACH)
+        before = self.state
+        self.state = step(LINK, before, LinkInput.SEND_ATTACH)
+        try:
+            self.session.send(attach)
+        except EncodeError:
+            self.state = before  # what the peer said cannot be said back: the owner may still refuse the link
+            raise
         self.local = attach
-        self.session.send(attach)
 
 
 class Sender(Link):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.composites import decode_composite
-from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.message import Message
 from peeklock.amqp.transactions import Declare, Declared, Discharge
 from peeklock.amqp.types import Described
@@ -39,8 +39,8 @@ class CoordinatorNode(Node):
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         try:
             self._handle(delivery)
-        except BrokerError as failure:
-            delivery.dispose(rejected(failure))
+        except Exception as failure:
+            delivery.dispose(rejected(self.peer.failed(failure, self)))
         if self._link.credit < CREDIT // 2:
             self._link.grant(CREDIT)
         self.peer.wake()
@@ -74,7 +74,7 @@ def _read(delivery: IncomingDelivery) -> Declare | Discharge:
         value: Any = Message.decode(delivery.payload).value
         if isinstance(value, Described):
             value = decode_composite(encode_value(value))[0]
-    except DecodeError as error:
+    except AmqpError as error:  # to decode its descriptor it was encoded again
         raise InvalidMessage(f"The coordinator could not read the message: {error.description}.") from error
     if not isinstance(value, Declare | Discharge):
         raise InvalidMessage("The coordinator takes declare and discharge only.")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_TIME_OUTS: Final = ("com.microsoft:server-timeout", "server-timeout")
+MAX_TIME_OUT_MS: Final = 24 * 3600 * 1000
 TRACKING_ID: Final = "com.microsoft:tracking-id"
 ASSOCIATED_LINK: Final = "associated-link-name"
 SET_SESSION_STATE: Final = "com.microsoft:set-session-state"
@@ -185,5 +186,5 @@ def _time_out(properties: dict[Any, Any]) -> int | None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise InvalidProperty(f"The property {name} must be a number of milliseconds.")
-        return int(value)
+        return min(int(value), MAX_TIME_OUT_MS)
     return None

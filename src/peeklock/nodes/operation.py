@@ -16,6 +16,8 @@ from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction
 
 MAX_ITEMS: Final = 65536
+MAX_SKIP: Final = 1_000_000_000
+"""What is said back, with the length of a page added to it, is an int."""
 
 
 class Kind(Enum):
@@ -105,8 +107,8 @@ def check_keys(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str,
 def check_page(arguments: dict[str, Any], most: int) -> tuple[int, int]:
     """`skip` and `top` of a request for one page of a listing, which has so many items at most."""
     skip, top = arguments["skip"], arguments["top"]
-    if skip < 0:
-        raise InvalidProperty("'skip' must not be negative.")
+    if not 0 <= skip <= MAX_SKIP:
+        raise InvalidProperty(f"'skip' must be between 0 and {MAX_SKIP}.")
     if top < 1:
         raise InvalidProperty("'top' must be at least 1.")
     return skip, min(top, most)

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from peeklock.amqp.errors import AmqpError, Condition
+from peeklock.amqp.errors import AmqpError, Condition, EncodeError
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.accounts import MAX_HELD_BYTES, Account
@@ -108,17 +108,18 @@ class Peer:
                 if node is not None:
                     try:
                         node.on_delivery(event)
-                    except BrokerError as failure:
-                        event.dispose(rejected(failure))
+                    except Exception as failure:
+                        event.dispose(rejected(self.failed(failure, node)))
                         self.wake()
             elif kind is OutgoingDisposed:
                 node = event.link.node
                 if node is not None:
                     try:
                         node.on_disposed(event.deliveries, event.state, event.settled)
-                    except BrokerError as failure:
+                    except Exception as failure:
+                        outcome = rejected(self.failed(failure, node))
                         for delivery in event.deliveries:
-                            delivery.settle(rejected(failure))
+                            delivery.settle(outcome)
                         self.wake()
             elif kind is CreditChanged:
                 node = event.link.node
@@ -135,6 +136,17 @@ class Peer:
             for node in busy:
                 node.turn_ended()
         self.namespace.journal.hurry()
+
+    def failed(self, failure: Exception, node: Node) -> BrokerError:
+        """A failure as the client hears of it.
+
+        A mistake of ours is logged whole and told without detail. At one message it is no reason to lose a connection.
+        """
+        if isinstance(failure, BrokerError):
+            return failure
+        fields = {"peer": self.name, "node": node.address.path}
+        log.error("a message failed", exc_info=failure, extra={"fields": fields})
+        return BrokerError("The broker failed at this; see its log.")
 
     def add_claim(self, claim: Claim) -> None:
         self._note_claim(claim)
@@ -260,7 +272,13 @@ class Peer:
                 action = "receive" if isinstance(link, Sender) else "send"
                 self.audit(action, DENIED, requested_address(link), reason=str(failure))
         except AmqpError as failure:
-            link.refuse(Error(condition=failure.condition, description=failure.description))
+            # What cannot be encoded came with the attach, and should have been said back.
+            wrong = Condition.INVALID_FIELD if isinstance(failure, EncodeError) else failure.condition
+            link.refuse(Error(condition=wrong, description=failure.description))
+        except Exception:
+            # A mistake of ours at one link is no reason to lose the others.
+            log.exception("a link failed", extra={"fields": {"peer": self.name, "link": link.name}})
+            link.refuse(Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log."))
         else:
             link.node = node
             self._nodes[link] = node

@@ -139,8 +139,8 @@ class Receiving(Node):
                     continue
                 try:
                     act(lock, partial(self._settled, delivery, outcome))
-                except BrokerError as failure:
-                    self._settled(delivery, outcome, failure)
+                except Exception as failure:
+                    self._settled(delivery, outcome, self.peer.failed(failure, self))
 
     def _settle_all(
         self, deliveries: list[OutgoingDelivery], outcome: bytes, act: Callable[[list[Lock | None], Done], None]

@@ -17,7 +17,6 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.errors import (
-    BrokerError,
     InvalidMessage,
     MessageSizeExceeded,
     OperationNotAllowed,
@@ -143,8 +142,8 @@ class RequestNode(Node):
             if isinstance(state, TransactionalState):
                 outcome = TransactionalState(state.txn_id, Accepted()).encode()
             delivery.dispose(outcome)
-        except BrokerError as failure:
-            delivery.dispose(rejected(failure))
+        except Exception as failure:
+            delivery.dispose(rejected(self.peer.failed(failure, self)))
         self._renew_credit()
         self.peer.wake()
 

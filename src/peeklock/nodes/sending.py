@@ -98,12 +98,12 @@ class SendingNode(Node):
             return
         try:
             self._send(deliveries)
-        except BrokerError:
+        except Exception:
             for delivery in deliveries:
                 try:
                     self._send([delivery])
-                except BrokerError as failure:
-                    self._answer([delivery], rejected(failure))
+                except Exception as failure:
+                    self._answer([delivery], rejected(self.peer.failed(failure, self)))
 
     def _send(self, deliveries: list[IncomingDelivery]) -> None:
         wants_session = self._container.reads_session_ids
@@ -134,7 +134,8 @@ class SendingNode(Node):
             transaction = self.peer.transactions.get(state.txn_id)
             messages = self._read_unusual(delivery)
             transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
-        except BrokerError as failure:
+        except Exception as error:
+            failure = self.peer.failed(error, self)
             if isinstance(state, TransactionalState):
                 self.peer.transactions.spoil(state.txn_id, failure)
             self._answer([delivery], rejected(failure))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.catalogue import AnyQueue
@@ -54,24 +55,32 @@ class SessionReceivingNode(Receiving):
 
     def _accepted(self, outcome: Session | BrokerError) -> None:
         self._waiter = None
+        if not isinstance(outcome, BrokerError):
+            try:
+                self._answer(outcome)
+            except EncodeError as error:
+                self._queue.let_go(outcome, self)
+                outcome = InvalidProperty(f"The filters of the attach cannot be said back: {error.description}.")
         if isinstance(outcome, BrokerError):
             self._link.refuse(error_of(outcome))
             self.peer.gone(self._link)
             self.peer.wake()
             return
         self.session = outcome
+        self.on_credit()
+        self.peer.wake()
+
+    def _answer(self, session: Session) -> None:
         # In the form of the request: some clients read a plain string only, one a described one only.
-        id: Any = outcome.id
+        id: Any = session.id
         if self._is_described:
             asked = (self._source.filter or {})[SESSION_FILTER]
             id = Described(asked.descriptor, id)
         filters = {key: value for key, value in (self._source.filter or {}).items() if key != SESSION_FILTER}
         self._link.accept(
             source=replace(self._source, filter={**filters, Symbol(SESSION_FILTER): id}),
-            properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + outcome.locked_until * 10_000},
+            properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + session.locked_until * 10_000},
         )
-        self.on_credit()
-        self.peer.wake()
 
     def is_of(self, peer: Peer, link_name: str | None) -> bool:
         """Whether a request on that connection, for the link of that name if it names one, may speak of the session."""

@@ -1,0 +1,145 @@
+"""A connection without sockets: frames in, frames out, to a namespace whose clock is moved.
+
+What raises on the broker's side raises here. Frames are bytes, so that anything can be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from broker.world import World
+from peeklock.amqp.composites import decode_composite
+from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, encode_frame
+from peeklock.amqp.performatives import Attach, Begin, Close, Disposition, Flow, Open, Source, Target, Transfer
+from peeklock.broker.access import Claim
+from peeklock.broker.authorization import Right
+from peeklock.engine.connection import Connection, Settings
+from peeklock.nodes.peer import Peer
+
+
+def frame(performative: Any, payload: bytes = b"") -> bytes:
+    return encode_frame(0, performative.encode() + payload)
+
+
+class Wire:
+    """One client. Its links have the handles 0, 1, … in the order of their attaches."""
+
+    def __init__(self, world: World, *, opened: bool = True) -> None:
+        self.world = world
+        self.connection = Connection(Settings(container_id="broker"), is_server=True)
+        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None)
+        self.peer.claims.add(Claim("", "", frozenset(Right), None))
+        self.heard: list[tuple[Any, bytes]] = []
+        """Performatives and what was behind them."""
+        self._deliveries = 0
+        self._handles = 0
+        if opened:
+            self.say(
+                AMQP_HEADER
+                + frame(Open(container_id="client", max_frame_size=1 << 20))
+                + frame(Begin(next_outgoing_id=0, incoming_window=1 << 20, outgoing_window=1 << 20, handle_max=9999))
+            )
+
+    def say(self, data: bytes) -> None:
+        """Send bytes, and let everything happen that follows."""
+        self.peer.handle(self.connection.receive(data))
+        self.world.run()
+        self.hear()
+
+    def hear(self) -> None:
+        data = b"".join(self.connection.take_output())
+        at = 0
+        while at < len(data):
+            if data[at : at + 4] == b"AMQP":
+                at += 8
+                continue
+            size, offset, _, _ = FRAME_HEADER.unpack_from(data, at)
+            body = data[at + offset * 4 : at + size]
+            if body:
+                performative, end = decode_composite(body)
+                self.heard.append((performative, body[end:]))
+            at += size
+
+    def take(self, *kinds: type) -> list[Any]:
+        """The performatives of these kinds that were heard, which are forgotten."""
+        taken = [each for each, _ in self.heard if isinstance(each, kinds)]
+        self.heard = [each for each in self.heard if not isinstance(each[0], kinds)]
+        return taken
+
+    @property
+    def closed(self) -> Close | None:
+        return next((each for each, _ in self.heard if isinstance(each, Close)), None)
+
+    # --- links ---
+
+    def sender(self, address: str) -> int:
+        """A link to send on; its handle."""
+        return self.attach(role=False, source=Source(address="here"), target=Target(address=address))
+
+    def receiver(self, address: str, credit: int = 10_000, **fields: Any) -> int:
+        handle = self.attach(role=True, source=Source(address=address, **fields), target=Target(address="here"))
+        self.say(frame(flow(handle, credit)))
+        return handle
+
+    def attach(self, *, role: bool, **fields: Any) -> int:
+        handle = self.next_handle()
+        counted = {} if role else {"initial_delivery_count": 0}
+        self.say(frame(Attach(name=f"link-{handle}", handle=handle, role=role, **counted, **fields)))
+        return handle
+
+    def next_handle(self) -> int:
+        self._handles += 1
+        return self._handles - 1
+
+    # --- messages ---
+
+    def transfer(self, handle: int, payload: bytes, **fields: Any) -> tuple[int, bytes]:
+        """The id of a delivery, and the frame to say."""
+        id = self._deliveries
+        self._deliveries += 1
+        return id, frame(Transfer(handle=handle, delivery_id=id, delivery_tag=b"tag", **fields), payload)
+
+    def send(self, handle: int, payload: bytes, **fields: Any) -> Any:
+        """Send a message; its outcome."""
+        id, data = self.transfer(handle, payload, **fields)
+        self.say(data)
+        return self.outcomes().get(id)
+
+    def outcomes(self) -> dict[int, Any]:
+        """What became of messages that were sent, by their ids."""
+        found: dict[int, Any] = {}
+        for disposition in self.take(Disposition):
+            if disposition.role:
+                last = disposition.first if disposition.last is None else disposition.last
+                found |= dict.fromkeys(range(disposition.first, last + 1), disposition.state)
+        return found
+
+    def received(self, handle: int | None = None) -> Iterator[tuple[int, bytes]]:
+        """Messages that came: their ids and what they are."""
+        id, parts = -1, b""
+        kept: list[tuple[Any, bytes]] = []
+        for performative, payload in self.heard:
+            if not isinstance(performative, Transfer) or handle not in (None, performative.handle):
+                kept.append((performative, payload))
+                continue
+            if performative.delivery_id is not None:
+                id = performative.delivery_id
+            parts += payload
+            if not performative.more:
+                yield id, parts
+                parts = b""
+        self.heard = kept
+
+
+def flow(handle: int, credit: int) -> Flow:
+    window = 1 << 20
+    return Flow(
+        next_incoming_id=0,
+        incoming_window=window,
+        next_outgoing_id=0,
+        outgoing_window=window,
+        handle=handle,
+        delivery_count=0,
+        link_credit=credit,
+    )
