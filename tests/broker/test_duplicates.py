@@ -385,7 +385,7 @@ def test_a_send_waits_for_what_it_repeats_while_that_is_tried_again() -> None:
     assert (len(store.held), repeated) == (1, [])
     store.release_commits()
     world.run()
-    assert [type(error) for error in refused] == [StorageFailed]
+    assert [type(error) for error in refused] == [StorageFull]
     assert (discharged, repeated) == ([None], [None])
     assert world.bodies() == ["one"]
     world.check()
@@ -396,7 +396,7 @@ def test_a_send_fails_with_the_transaction_that_it_repeats() -> None:
     world = World(detecting(), store=store)
     store.fails = refuse
     discharged, sent = discharge_and_send(world)
-    assert [type(error) for error in discharged + sent] == [StorageFailed, StorageFailed]
+    assert [type(error) for error in discharged + sent] == [StorageFull, StorageFull]
     store.fails = lambda changes: None
     assert world.send("one") == [None]
     assert world.bodies() == ["one"]

@@ -112,10 +112,10 @@ def test_an_id_is_free_when_what_is_on_its_way_to_the_store_has_arrived() -> Non
     world = Ids(2)
     world.store.held = []
     world.ids.take(2)
-    world.journal.rest.waiting.append((lambda _, error: None, None))
+    world.journal.rest.wait(lambda _, error: None, None)
     world.journal.wake()
     world.turn.pop()()
-    world.journal.rest.waiting.append((lambda _, error: None, None))
+    world.journal.rest.wait(lambda _, error: None, None)
     world.ids.retire([1])
     for _ in range(2):
         with pytest.raises(QuotaExceeded):

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from broker.world import MINUTE, FlakyStore, Receiver, World, encoded
-from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.message import Properties
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import read_incoming
-from peeklock.broker.errors import BrokerError, SessionCannotBeLocked
+from peeklock.broker.errors import BrokerError, InvalidProperty, SessionCannotBeLocked
 from peeklock.broker.session import Session
 from peeklock.broker.sessions import SessionQueue
 from peeklock.store.base import StoredMessage
@@ -176,9 +175,9 @@ def test_a_settlement_that_cannot_be_written_leaves_the_message_settleable() -> 
     receiver = Receiver(world, world.queue())
     lock = receiver.locks[0]
     for act in (world.queue().abandon, world.queue().defer):
-        with pytest.raises(EncodeError):
+        with pytest.raises(InvalidProperty):
             act(lock, lambda error: None, {"impossible": object()})
-    with pytest.raises(EncodeError):
+    with pytest.raises(InvalidProperty):
         world.queue().dead_letter(lock, lambda error: None, properties={"impossible": object()})
     outcomes: list[BrokerError | None] = []
     world.queue().complete(lock, outcomes.append)

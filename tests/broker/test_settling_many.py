@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, session_queue
-from peeklock.amqp.errors import EncodeError
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.errors import BrokerError, MessageLockLost, SessionLockLost, StorageFailed
+from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, SessionLockLost, StorageFailed
 from peeklock.store.base import Changes, StoreError
 
 ACTS = ["complete_all", "abandon_all", "defer_all", "dead_letter_all"]
@@ -96,7 +95,7 @@ def test_what_cannot_be_staged_leaves_the_others_as_they_were() -> None:
     world.send("a", "b")
     receiver = Receiver(world, queue, credit=2)
     outcomes: list[BrokerError | None] = []
-    with pytest.raises(EncodeError):
+    with pytest.raises(InvalidProperty):
         queue.abandon_all(receiver.locks, outcomes.append, {"bad": object()})
     world.run()
     assert outcomes == []

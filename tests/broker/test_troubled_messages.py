@@ -9,7 +9,7 @@ import pytest
 from broker.world import (
     MINUTE,
     SECOND,
-    DiskStore,
+    AwaitedStore,
     FlakyStore,
     Receiver,
     World,
@@ -76,7 +76,7 @@ def test_a_message_that_the_store_does_not_take_is_its_senders_trouble() -> None
 
 
 def test_a_number_that_does_not_fit_the_store_fails_alone(tmp_path: Any) -> None:
-    store = DiskStore(tmp_path)
+    store = AwaitedStore(tmp_path)
     world = World(store=store)
     outcomes: list[BrokerError | None] = []
     bare = read_incoming(encoded("huge"), False).bare

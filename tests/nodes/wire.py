@@ -22,13 +22,21 @@ def frame(performative: Any, payload: bytes = b"") -> bytes:
     return encode_frame(0, performative.encode() + payload)
 
 
+class AnyLogins:
+    """Whoever tries may go on."""
+
+    def check_login(self) -> None: ...
+
+    def login_failed(self) -> None: ...
+
+
 class Wire:
     """One client. Its links have the handles 0, 1, … in the order of their attaches."""
 
     def __init__(self, world: World, *, opened: bool = True) -> None:
         self.world = world
         self.connection = Connection(Settings(container_id="broker"), is_server=True)
-        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None)
+        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None, AnyLogins())
         self.peer.claims.add(Claim("", "", frozenset(Right), None))
         self.heard: list[tuple[Any, bytes]] = []
         """Performatives and what was behind them."""

@@ -444,9 +444,7 @@ def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
                 continue
             if not isinstance(moment, int) or isinstance(moment, bool):
                 raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} must be a timestamp.")
-            if moment > END_OF_TIME:
-                raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} is after the year 9999.")
-            scheduled_at = int(moment)
+            scheduled_at = min(int(moment), END_OF_TIME)
         elif name in (PARTITION_KEY, VIA_PARTITION_KEY):
             _text(decode_value(value)[0], "partition key")
         kept += (key, value)

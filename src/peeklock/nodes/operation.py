@@ -16,8 +16,8 @@ from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction
 
 MAX_ITEMS: Final = 65536
-MAX_SKIP: Final = 1_000_000_000
-"""What is said back, with the length of a page added to it, is an int."""
+MAX_SKIP: Final = (1 << 31) - 1
+"""It is an int, and so is the one that is answered."""
 
 
 class Kind(Enum):

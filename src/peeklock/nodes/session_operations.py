@@ -14,7 +14,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.session import Session
 from peeklock.broker.sessions import SessionQueue
-from peeklock.nodes.operation import Call, Field, Kind, Operation, check_page
+from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
 from peeklock.nodes.session_receiving import SessionReceivingNode
 
 MAX_LISTED: Final = 10_000
@@ -105,7 +105,7 @@ def get_message_sessions(call: Call) -> None:
         elif not ids:
             call.answer({}, 204)
         else:
-            call.answer({"skip": Int(skip + len(ids)), "sessions-ids": Array(ids, str)})
+            call.answer({"skip": Int(min(skip + len(ids), MAX_SKIP)), "sessions-ids": Array(ids, str)})
 
     everything = updated_after >= ALL_SESSIONS
     queue.list_sessions(None if everything else updated_after, skip, top, read)
