@@ -13,6 +13,7 @@ from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Close, Disposition, Flow, Open, Source, Target, Transfer
 from peeklock.broker.access import Claim
+from peeklock.broker.audit import NO_AUDIT
 from peeklock.broker.authorization import Right
 from peeklock.engine.connection import Connection, Settings
 from peeklock.nodes.peer import Peer
@@ -36,7 +37,7 @@ class Wire:
     def __init__(self, world: World, *, opened: bool = True) -> None:
         self.world = world
         self.connection = Connection(Settings(container_id="broker"), is_server=True)
-        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None, AnyLogins())
+        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None, AnyLogins(), NO_AUDIT)
         self.peer.claims.add(Claim("", "", frozenset(Right), None))
         self.heard: list[tuple[Any, bytes]] = []
         """Performatives and what was behind them."""
