@@ -125,6 +125,21 @@ def test_what_clients_are_denied_over_amqp_is_recorded(broker: BrokerThread, pat
     assert not [word for word in (SECRET, "guess", DEFAULT_KEY, "a-body-of-ours", "sig=") if word in text]
 
 
+def test_clients_that_lose_their_rights_are_recorded(broker: BrokerThread, path: Path) -> None:
+    address = f"amqp://{HOST}:{broker.broker.port}"
+    with (
+        client_of(broker, "sender", SECRET) as client,
+        client.get_queue_sender("orders"),
+        connect(address, user="sender", password=SECRET) as login,
+    ):
+        login.sender("orders")
+        broker.call(lambda: broker.broker.namespace.keys.set("", RULES[:1]))
+    assert sorted(seen(path, "action", "entity", "client", "outcome")) == [
+        ("login", "", "sender", "denied"),
+        ("send", "orders", "sender", "denied"),
+    ]
+
+
 def test_changes_in_bulk_and_of_rules_are_recorded(broker: BrokerThread, path: Path) -> None:
     address = f"amqp://{HOST}:{broker.broker.port}"
     now = broker.clock()

@@ -169,13 +169,14 @@ class Peer:
     def rules_changed(self, path: str) -> None:
         names = self.claims.revise(path, self.namespace.keys.current)
         if names:
-            self._lose_rights(f"The authorization rule '{names[0]}' was changed or removed.")
+            self._lose_rights(f"The authorization rule '{names[0]}' was changed or removed.", names[0])
 
-    def _lose_rights(self, reason: str) -> None:
+    def _lose_rights(self, reason: str, client: str) -> None:
         """Claims are gone: links that no other claim allows are detached, and a login by a key ends with its rule."""
         if self.connection.identity and not self.claims.has_lasting:
             error = error_of(Unauthorized(f"The login is no longer good: {reason}"))
             self._log("connection closed", error)
+            self.audit("login", DENIED, "", client=client, reason=reason)
             self.hang_up(error)
             return
         # What is open could else be committed by a client that has no right to any of it.
@@ -185,6 +186,8 @@ class Peer:
             try:
                 node.check_rights(now)
             except Unauthorized as failure:
+                if node.needs is not None:
+                    self.audit(_action(link), DENIED, node.address.path, client=client, reason=reason)
                 self.expel(link, Unauthorized(f"{failure} {reason}"))
 
     def scope(self, entity: str, link: Link) -> Scope:
@@ -258,7 +261,7 @@ class Peer:
             if current is not None:
                 self._note_claim(current)
         if identity and not self.claims.has_lasting:
-            self._lose_rights("The authorization rule was changed or removed.")
+            self._lose_rights("The authorization rule was changed or removed.", identity[0].key_name)
 
     def _attach(self, link: Link) -> None:
         try:
@@ -269,8 +272,7 @@ class Peer:
             link.refuse(error_of(failure))
             self._log("link refused", error_of(failure), link=link.name)
             if isinstance(failure, Unauthorized):
-                action = "receive" if isinstance(link, Sender) else "send"
-                self.audit(action, DENIED, requested_address(link), reason=str(failure))
+                self.audit(_action(link), DENIED, requested_address(link), reason=str(failure))
         except AmqpError as failure:
             # What cannot be encoded came with the attach, and should have been said back.
             wrong = Condition.INVALID_FIELD if isinstance(failure, EncodeError) else failure.condition
@@ -333,3 +335,8 @@ class Peer:
             fields |= {"condition": error.condition, "description": error.description}
         quiet = error is None or error.condition == Condition.CONNECTION_FORCED
         log.log(logging.INFO if quiet else logging.WARNING, what, extra={"fields": {"peer": self.name, **fields}})
+
+
+def _action(link: Link) -> str:
+    """What a client does on a link, for the audit log."""
+    return "receive" if isinstance(link, Sender) else "send"

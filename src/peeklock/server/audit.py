@@ -104,7 +104,7 @@ class AuditLog:
                 kind = kind[0], ""
             if kind not in self._denied:
                 self._denied[kind] = 0
-                self._agenda.at(self._agenda.now() + ALIKE_MS, partial(self._tell_left_out, kind))
+                self._agenda.after(ALIKE_MS, partial(self._tell_left_out, kind))
         self._denied[kind] += 1
         return self._denied[kind] > MAX_ALIKE
 
