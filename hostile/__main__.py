@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bench.processes import StartFailed
 
-from hostile.attack import Attack, AttackFailed
+from hostile.attack import MIB, Attack, AttackFailed
 from hostile.attacks import ATTACKS
-from hostile.run import MIB, Result, started
+from hostile.run import Result, started
 from hostile.table import markdown
 
 

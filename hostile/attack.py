@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from hostile.victim import Victim
 
 Act = Callable[["Victim"], None]
+MIB: Final = 1024 * 1024
+MAX_PEAK: Final = 768 * MIB
+"""Memory above what it was before the first attack that the broker may take at any time."""
 ATTACKS: Final[dict[str, Attack]] = {}
 """By name, in the order of their definition."""
 
@@ -35,11 +38,13 @@ class Attack:
     says: str
     """A regular expression: a line of the log has it, and names the attacker."""
     act: Act
+    max_peak: int = MAX_PEAK
+    """Bytes of memory that the broker may take meanwhile."""
     is_slow: bool = False
     """It waits for time-outs of the broker, and may do so while other attacks are made."""
 
 
-def attack(*, answer: str, says: str, is_slow: bool = False) -> Callable[[Act], Act]:
+def attack(*, answer: str, says: str, max_peak: int = MAX_PEAK, is_slow: bool = False) -> Callable[[Act], Act]:
     """Enters a function into the table."""
 
     def enter(act: Act) -> Act:
@@ -54,6 +59,7 @@ def attack(*, answer: str, says: str, is_slow: bool = False) -> Callable[[Act], 
             answer=answer,
             says=says,
             act=act,
+            max_peak=max_peak,
             is_slow=is_slow,
         )
         return act

@@ -125,6 +125,23 @@ class Line:
                 return
             self._insist()
 
+    @property
+    def has_frame(self) -> bool:
+        """Whether a whole frame is here that was not looked at."""
+        return len(self._seen) >= 8 and len(self._seen) >= FRAME_HEADER.unpack_from(self._seen)[0]
+
+    def rest_if_idle(self, seconds: float) -> None:
+        """Wait for the next frame for so long at most."""
+        deadline = time.monotonic() + seconds
+        while not self.has_frame and not self.hung_up and (left := deadline - time.monotonic()) > 0:
+            self._stream.settimeout(left)
+            try:
+                self._take()
+            except TimeoutError:
+                break
+            finally:
+                self._stream.settimeout(PATIENCE)
+
     def expect(self, kind: type[T]) -> T:
         """The next performative of that kind."""
         for performative in self.frames():

@@ -29,16 +29,13 @@ from typing import Final
 
 from bench.processes import Child, resident_bytes
 
-from hostile.attack import Attack, AttackFailed, require
-from hostile.victim import CONFIG, HOST, KEY, Victim, message, outcomes, transfer
+from hostile.attack import MAX_PEAK, MIB, Attack, AttackFailed, require
+from hostile.victim import CONFIG, HOST, KEY, REMEMBERED_IDS, Victim, message, outcomes, transfer
 from hostile.witness import Witness
 
-MIB: Final = 1024 * 1024
 MAX_LEFT: Final = 192 * MIB
 """Memory that may stay above what it was before the first attack. Queues may keep 128 MiB of messages, and not all
 that they let go of is given back to the system."""
-MAX_PEAK: Final = 768 * MIB
-"""Memory that an attack may take, above what it was before the first one."""
 WARM_MESSAGES: Final = 6000
 """Of 10 KB."""
 MAX_LINES: Final = 200
@@ -112,8 +109,8 @@ class Run:
         peak = (resident_bytes(self._child.pid, "VmHWM") or 0) - self._base
         if not self._child.running:
             failure = f"the broker has ended: {self._child.tail()}"
-        elif failure is None and peak > MAX_PEAK:
-            failure = f"the broker took {peak // MIB} MiB more, above {MAX_PEAK // MIB}"
+        elif failure is None and peak > (most := min(attack.max_peak, MAX_PEAK)):
+            failure = f"the broker took {peak // MIB} MiB more, above {most // MIB}"
         seconds = time.monotonic() - before
         return Result(attack=attack, failure=failure, seconds=seconds, served=served, peak=peak, left=left, lines=lines)
 
@@ -221,6 +218,7 @@ def started(folder: Path) -> Iterator[Run]:
     command = [sys.executable, "-m", "peeklock", "serve", "--host", HOST, "--port", "0"]
     audit = folder / "audit.jsonl"
     command += ["--config", str(config), "--data", str(data), "--audit", str(audit)]
+    command += ["--max-message-ids", str(REMEMBERED_IDS)]
     path = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path, **_GIVE_BACK}
     with Child(command, log=folder / "broker.log", environment=environment, announces=True) as child:

@@ -33,6 +33,10 @@ ROOT, KEY = "RootManageSharedAccessKey", "SAS_KEY_VALUE"
 LISTENER, SENDER, OTHERS = "listener", "sender", "others"
 """Rules with less: to listen, to send, and everything at the queue `other` alone. Their keys are their names."""
 QUEUE, OTHER, SESSIONS, TOPIC, SUBSCRIPTION = "target", "other", "sessions", "topic", "all"
+IDS = "ids"
+"""A queue that detects duplicates."""
+REMEMBERED_IDS: Final = 20_000
+"""How many ids the broker is told to remember."""
 KEPT, LIVE = "kept", "live"
 """The witness's own."""
 CONFIG: Final[dict[str, Any]] = {
@@ -54,6 +58,7 @@ CONFIG: Final[dict[str, Any]] = {
                         "AuthorizationRules": [{"Name": OTHERS, "Rights": ["Manage"], "PrimaryKey": OTHERS}],
                     },
                     {"Name": SESSIONS, "Properties": {"RequiresSession": True}},
+                    {"Name": IDS, "Properties": {"RequiresDuplicateDetection": True}},
                 ],
                 "Topics": [{"Name": TOPIC, "Subscriptions": [{"Name": SUBSCRIPTION}]}],
             }
@@ -215,6 +220,15 @@ class Requests:
     def answer(self) -> Message:
         self._line.expect(Transfer)
         return Message.decode(self._line.payload)
+
+    def whole_answer(self) -> Message:
+        """As `answer`, for one that may be longer than a frame."""
+        encoded = b""
+        more = True
+        while more:
+            more = bool(self._line.expect(Transfer).more)
+            encoded += self._line.payload
+        return Message.decode(encoded)
 
     def ask(self, properties: dict[Any, Any], value: Any) -> int:
         """The status of the answer."""

@@ -7,6 +7,7 @@ from hostile.attacks import frames as frames
 from hostile.attacks import links as links
 from hostile.attacks import transfers as transfers
 from hostile.attacks import greed as greed
+from hostile.attacks import memory as memory
 from hostile.attacks import floods as floods
 from hostile.attacks import slowness as slowness
 from hostile.attacks import requests as requests
