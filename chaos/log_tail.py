@@ -14,6 +14,8 @@ from random import Random
 from threading import Lock
 from typing import Final
 
+from chaos.dropped import restore
+
 _NOTES_BYTES: Final = 4096
 """One page, written at once: a kill does not tear it."""
 _MOST_FILES: Final = 50
@@ -58,9 +60,14 @@ def read(notes: Path) -> dict[str, tuple[int, int]]:
     return {name: (start, end) for name, (start, end) in json.loads(notes.read_text()).items()}
 
 
+def dropped_notes(notes: Path) -> Path:
+    """Where it is noted what failed syncs have dropped."""
+    return notes.with_name(f"{notes.name}-dropped")
+
+
 def lose(folder: Path, notes: Path) -> str:
     """All that is not synced is gone; says what. The broker must not run."""
-    lost = []
+    lost = [text] if (text := restore(folder, dropped_notes(notes))) else []
     for name, (start, _) in read(notes).items():
         file = folder / name
         if file.exists() and file.stat().st_size > start:
@@ -73,7 +80,7 @@ def tear(folder: Path, notes: Path, chance: Random) -> str:
     """Do something to what is not synced; says what. The broker must not run."""
     if chance.random() < _LOST:
         return lose(folder, notes)
-    torn = []
+    torn = [text] if (text := restore(folder, dropped_notes(notes))) else []
     for name, (start, end) in read(notes).items():
         file = folder / name
         if file.exists():
