@@ -168,6 +168,7 @@ class DiskStore:
                 writer.database.close_others = self._reader.close
                 opened.callback(writer.close)
                 _apply(replay, writer, examined.end)
+                connection = writer.database.connected()  # a full disk had it opened again
                 entities = _load_entities(connection)
                 (self._highest_body_key,) = connection.execute("SELECT coalesce(max(key), 0) FROM body").fetchone()
                 self._reader.open()

@@ -66,6 +66,8 @@ class Log:
         needed = payload_bytes + records * RECORD.size
         room = self._size - self._place.offset
         if grows:
+            if not self._reserve.hold():  # what is added now would need the room that settling is to have
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             room -= min(_RESERVE, self._size // 4)
         if self._descriptor < 0 or self._is_broken or needed >= room:
             self._roll(needed, grows)
@@ -124,8 +126,6 @@ class Log:
             self._is_broken = True
 
     def _roll(self, needed: int, grows: bool) -> None:
-        if grows and not self._reserve.hold():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         segment, offset, commit = self._place
         number = max(segment, self._segments.last) + 1
         following = Segment(number, commit + 1, segment, offset, randbits(31) << 1 | 1)  # never 0
