@@ -20,6 +20,9 @@ from peeklock.broker.definitions import (
     SubscriptionDefinition,
     TopicDefinition,
 )
+from peeklock.broker.errors import BrokerError
+from peeklock.engine.links import Link
+from peeklock.nodes.peer import Peer
 from raw_client import eventually
 from sdk.raw_peer import RawPeer, sas_token
 from serving import BrokerThread, StartBroker
@@ -182,6 +185,33 @@ def test_a_transaction_is_not_committed_after_its_rule_was_removed(broker: Broke
     guest.transfer(4, Message(value=Discharge(declared.txn_id, False)).encode())
     assert isinstance(guest.expect(Disposition).state, Rejected)
     assert broker.counters().active == 0
+
+
+@pytest.mark.interpreted
+def test_the_trouble_of_one_connection_leaves_no_other_its_rights(
+    broker: BrokerThread, guest: RawPeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expel, failed = Peer.expel, list[str]()
+
+    def fail_once(peer: Peer, link: Link, failure: BrokerError) -> None:
+        if not failed:
+            failed.append(peer.name)
+            raise RuntimeError("a link in trouble")
+        expel(peer, link, failure)
+
+    monkeypatch.setattr(Peer, "expel", fail_once)
+    with RawPeer(broker) as other:
+        other.login("ANONYMOUS")
+        other.open()
+        other.cbs_links()
+        for peer in (guest, other):
+            assert show(broker, peer, "queue", "own", "own-key") == 202
+            peer.sender(2, "queue")
+        set_rules(broker)
+        told = [peer.next_frame().performative for peer in (guest, other)]
+    assert {type(performative) for performative in told} == {Close, Detach}
+    assert {performative.error.condition for performative in told} == {UNAUTHORIZED}
+    assert "a link in trouble" in caplog.text
 
 
 # --- logins by key ---

@@ -168,8 +168,15 @@ class Peer:
 
     def rules_changed(self, path: str) -> None:
         names = self.claims.revise(path, self.namespace.keys.current)
-        if names:
-            self._lose_rights(f"The authorization rule '{names[0]}' was changed or removed.", names[0])
+        if not names:
+            return
+        reason = f"The authorization rule '{names[0]}' was changed or removed."
+        try:
+            self._lose_rights(reason, names[0])
+        except Exception:
+            # Other connections have yet to be told, and this one must not keep a link.
+            log.exception("links could not be detached", extra={"fields": {"peer": self.name}})
+            self.hang_up(error_of(Unauthorized(reason)))
 
     def _lose_rights(self, reason: str, client: str) -> None:
         """Claims are gone: links that no other claim allows are detached, and a login by a key ends with its rule."""
