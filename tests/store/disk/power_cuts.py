@@ -230,8 +230,7 @@ class Run:
             self.cuts.append((self.disk.after_power_cut(self.chance, kept), self.freed))
 
     def commit(self) -> None:
-        connection = self.database.connected()
-        connection.execute("BEGIN IMMEDIATE")
+        connection = self.database.begin()
         for _ in range(self.chance.randrange(1, 60)):
             row = self.chance.randrange(1, 2000), self.chance.randbytes(self.chance.randrange(1, 400))
             connection.execute("INSERT OR REPLACE INTO history VALUES (?, ?)", row)

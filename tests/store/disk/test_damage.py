@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -158,3 +159,30 @@ def test_a_segment_that_the_index_needs_is_looked_for_at_the_start(tmp_path: Pat
         damaged.write_bytes(damaged.read_bytes()[:64] + bytes(damaged.stat().st_size - 64))
     with pytest.raises(StoreError, match=rf"{damaged.name} (is missing|is damaged, or was copied at another time)"):
         open_store(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "later", [("peeklock.db-wal",), ("peeklock.db",), ("peeklock.sums",), ("peeklock.db-wal", "peeklock.sums")]
+)
+def test_files_of_the_index_that_were_copied_at_different_times_are_refused(
+    tmp_path: Path, later: tuple[str, ...]
+) -> None:
+    """As a backup by a program that copies one file after the other, while the broker works, may have them."""
+    data, copy = tmp_path / "data", tmp_path / "copy"
+    driver = open_store(data)
+    driver.create(1)
+    driver.append(1, *(message(number) for number in range(1, 200)))
+    driver.numbers(1)  # has the index know it
+    shutil.copytree(data, copy)
+    for times in range(1, 4):
+        driver.store.close()  # makes a checkpoint
+        driver = open_store(data)
+        driver.append(1, *(message(number) for number in range(200 * times, 200 * times + 150)))
+        driver.numbers(1)
+    for name in later:
+        shutil.copy(data / name, copy / name)
+    for segment in data.glob("log-*"):
+        shutil.copy(segment, copy / segment.name)
+    with pytest.raises(StoreError, match=r"peeklock\.(db|sums|db-wal) "):
+        open_store(copy)
+    driver.store.close()

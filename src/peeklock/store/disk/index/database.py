@@ -69,6 +69,13 @@ class Database:
             self._connection = connection
         return self._connection
 
+    def begin(self) -> WriterConnection:
+        """Connected, and in a transaction that tells to which state of the database SQLite's log belongs."""
+        connection = self.connected()
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE log SET generation = ?", (self._checkpoints.begun(),))
+        return connection
+
     def _check(self, connection: WriterConnection) -> None:
         (commit,) = connection.execute('SELECT "commit" FROM log').fetchone()
         if commit < self.applied:

@@ -38,6 +38,9 @@ succeeds without them, and the disk has a gap. So nothing is believed that was o
   to D again, and W, which is on the disk since 1, has them until then.
 - The header of W: SQLite writes it again as long as there is no frame behind it.
 
+**Files of different times.** Every transaction writes into the index how many checkpoints there were before it, and S
+says how many there were when it was written. So W belongs to D if its number is that of S, or the next one.
+
 **Bits that flip.** A page of D that is not in W must match its sum. A flip in W ends it there: the index is older, as
 after a crash. That would be wrong where pages of D are newer than the rest of W, which is possible between 2 and 4: so
 if W has the salt that S names, it must also have as many frames.
@@ -83,10 +86,18 @@ class Checkpoints:
         self._wal = wal.Wal(file)
         self._sums = Sums(file)
         self._sums.start_writing()
+        self._summed = self._sums.state.generation
+        self._written = self._summed
+        """Generations of the sums that are durable, and of the last transaction."""
 
     def opened(self) -> None:
         """SQLite has opened the database. OSError."""
         self._wal.open()
+
+    def begun(self) -> int:
+        """A transaction was begun; its generation."""
+        self._written = self._summed + 1
+        return self._written
 
     @property
     def waiting_bytes(self) -> int:
@@ -103,8 +114,9 @@ class Checkpoints:
         frames = self._wal.frames()
         if frames.backfilled < frames.valid:
             self._wal.sync()
-            state = State(frames.page_size, frames.pages, frames.valid, frames.salt)
+            state = State(frames.page_size, frames.pages, frames.valid, frames.salt, self._written)
             self._sums.change(self._wal.pages(frames), state)
+            self._summed = self._written
         mode = "RESTART" if keep_room else "TRUNCATE"
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         (busy, *_) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
@@ -153,7 +165,7 @@ def sum_up(file: Path, of: Path | None = None) -> None:
         sums = array("I")
         while page := database.read(page_size):
             sums.append(page_sum(len(sums) + 1, page.ljust(page_size, b"\0")))
-    create(of or file, page_size, sums)
+    create(of or file, page_size, sums, _generation(file))
 
 
 def _is_there(file: Path) -> bool:
@@ -210,10 +222,26 @@ def _pages_in_log(file: Path, sums: Sums) -> set[int]:
                 f"{wal.path(file)} is damaged: {frames.valid} of its pages are whole, and there were {state.frames}. "
                 f"{WHAT_TO_DO}"
             )
+        if frames.valid and read_generation(connection) not in (state.generation, state.generation + 1):
+            raise StoreError(f"{wal.path(file)} was copied at another time than {file}. {WHAT_TO_DO}")
         return {number for number, _ in log.pages(frames)}
     finally:
         connection.close()
         log.close()
+
+
+def read_generation(connection: sqlite3.Connection) -> int:
+    """0 while there are no tables. sqlite3.Error."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone():
+        return 0
+    return int(connection.execute("SELECT generation FROM log").fetchone()[0])
+
+
+def _generation(file: Path) -> int:
+    """Of a database without a log of SQLite's."""
+    uri = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
+        return read_generation(connection)
 
 
 def _compare(descriptor: int, sums: Sums, in_log: set[int]) -> Iterator[DamagedPage]:

@@ -92,13 +92,13 @@ _TABLES: Final = (
     "CREATE TABLE history (key INTEGER PRIMARY KEY, seen BLOB NOT NULL) STRICT",
     # Entities that are gone, while their messages are still being deleted a few at a time.
     "CREATE TABLE dropped_entity (id INTEGER PRIMARY KEY) STRICT",
-    # How far the log is applied, and how often segments of it were freed.
+    # How far the log is applied, and how many checkpoints there were before: `pages` compares that with the checksums.
     """
     CREATE TABLE log (
         segment INTEGER NOT NULL,
         "offset" INTEGER NOT NULL,
         "commit" INTEGER NOT NULL,
-        frees INTEGER NOT NULL
+        generation INTEGER NOT NULL
     ) STRICT
     """,
     "INSERT INTO log VALUES (0, 0, 0, 0)",

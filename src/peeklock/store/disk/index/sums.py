@@ -29,8 +29,9 @@ _HEAD: Final = Struct("<8sIQ")
 _MAGIC: Final = b"PkLkSum1"
 _CHECK_BYTES: Final = 4
 _IN_BLOCK: Final = (_BLOCK - _HEAD.size - _CHECK_BYTES) // 4
-_STATE: Final = Struct("<III8s")
-"""Page size, pages, frames of SQLite's log that the sums were made for, and its salt."""
+_STATE: Final = Struct("<III8sQ")
+"""Page size, pages, frames of SQLite's log that the sums were made for, its salt, and how many checkpoints there were
+before."""
 _UNCHECKED: Final = 4096
 """Python lets other threads run while it computes a longer checksum, and then waits for its turn."""
 
@@ -40,6 +41,7 @@ class State(NamedTuple):
     pages: int
     frames: int
     salt: bytes
+    generation: int
 
 
 def path(file: Path) -> Path:
@@ -155,14 +157,14 @@ class Sums:
         _write_block(self._descriptor, number, copy, self._changes[number], content)
 
 
-def create(file: Path, page_size: int, sums: array[int]) -> None:
+def create(file: Path, page_size: int, sums: array[int], generation: int) -> None:
     """Take the place of those that are there, if any. OSError."""
     made = Path(f"{path(file)}.new")
     with suppress(FileNotFoundError):
         made.unlink()
     descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        _write_block(descriptor, 0, 0, 1, _STATE.pack(page_size, len(sums), 0, bytes(8)))
+        _write_block(descriptor, 0, 0, 1, _STATE.pack(page_size, len(sums), 0, bytes(8), generation))
         for number in range(1, _block(len(sums)) + 1):
             _write_block(descriptor, number, 0, 1, _to_bytes(sums, number))
         sync_file(descriptor)

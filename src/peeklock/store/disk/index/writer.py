@@ -284,8 +284,7 @@ class Writer:
 
     def _apply(self, entries: list[dict[str, Any]], through: Place, ends: list[SegmentEnd]) -> None:
         try:
-            connection = self.database.connected()
-            connection.execute("BEGIN IMMEDIATE")
+            connection = self.database.begin()
             for parameters in entries:
                 is_usual = all(parameters[section] is None for section in _SELDOM)
                 if parameters["entities"] is not None:
@@ -316,8 +315,7 @@ class Writer:
             if entity is None:
                 self._has_dropped = False
                 return
-            connection.execute("BEGIN IMMEDIATE")
-            _purge_some(connection, entity)
+            _purge_some(self.database.begin(), entity)
             connection.execute("COMMIT")
         except Exception as error:
             self.database.recover(error)
@@ -357,11 +355,12 @@ class Writer:
     def forget_segments(self, segments: list[int]) -> None:
         """That nothing needs them becomes durable, and all that was applied so far. StoreError."""
         try:
-            connection = self.database.connected()
+            connection = self.database.begin()
             for table, column in (("extent", "segment"), ("segment", "number")):
                 connection.execute(
                     f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))", (str(segments),)
                 )
+            connection.execute("COMMIT")
         except Exception as error:
             raise self.database.failed(error) from error
         self.database.checkpoint()
