@@ -37,6 +37,8 @@ IDS = "ids"
 """A queue that detects duplicates."""
 REMEMBERED_IDS: Final = 20_000
 """How many ids the broker is told to remember."""
+FORWARDING, FORWARDED = "forwarding", "forwarded"
+"""From the one all goes on to the other, which detects duplicates by partition."""
 KEPT, LIVE = "kept", "live"
 """The witness's own."""
 CONFIG: Final[dict[str, Any]] = {
@@ -59,6 +61,11 @@ CONFIG: Final[dict[str, Any]] = {
                     },
                     {"Name": SESSIONS, "Properties": {"RequiresSession": True}},
                     {"Name": IDS, "Properties": {"RequiresDuplicateDetection": True}},
+                    {"Name": FORWARDING, "Properties": {"ForwardTo": FORWARDED}},
+                    {
+                        "Name": FORWARDED,
+                        "Properties": {"RequiresDuplicateDetection": True, "EnablePartitioning": True},
+                    },
                 ],
                 "Topics": [{"Name": TOPIC, "Subscriptions": [{"Name": SUBSCRIPTION}]}],
             }

@@ -6,6 +6,7 @@ from hostile.attacks import before_login as before_login
 from hostile.attacks import frames as frames
 from hostile.attacks import links as links
 from hostile.attacks import transfers as transfers
+from hostile.attacks import contents as contents
 from hostile.attacks import greed as greed
 from hostile.attacks import memory as memory
 from hostile.attacks import floods as floods

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hostile.extremes import VALUES, listed, mapped, sized, string, symbol
 
-from amqp.extremes import VALUES, listed, mapped, sized, string, symbol
 from broker.world import HOUR, SECOND, FlakyStore, World, correlation, session_queue, sql, subscription, topic
 from nodes.asking import GOOD, SESSION_FILTER
 from nodes.wire import Wire, frame
