@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile.extremes import VALUES, listed, mapped, sized, string, symbol
 
-from broker.world import HOUR, SECOND, FlakyStore, World, correlation, session_queue, sql, subscription, topic
+from broker.world import (
+    HOUR,
+    SECOND,
+    AwaitedStore,
+    FlakyStore,
+    World,
+    correlation,
+    session_queue,
+    sql,
+    subscription,
+    topic,
+)
 from nodes.asking import GOOD, SESSION_FILTER
 from nodes.wire import Wire, frame
 from peeklock.amqp.codec import encode_value
@@ -45,7 +57,7 @@ from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
-from peeklock.store.base import Changes, StoredMessage, StoreError
+from peeklock.store.base import Changes, Store, StoredMessage, StoreError
 
 NULL = b"\x40"
 DATA = b"\x00\x53\x75\xa0\x04body"
@@ -85,7 +97,7 @@ ASKING_MORE = " OR ".join((*(f"sys.{name} > 1" for name in list(SYSTEM_PROPERTIE
 ACTING = "SET p = p + 1; SET q = p; SET sys.Label = sys.MessageId; SET sys.ReplyTo = sys.SessionId; REMOVE r"
 
 
-def make_world() -> World:
+def make_world(store: Store) -> World:
     detecting = {"requires_duplicate_detection": True, "enable_partitioning": True}
     return World(
         QueueDefinition(name="plain", max_delivery_count=2),
@@ -103,7 +115,7 @@ def make_world() -> World:
             subscription("sessions", requires_session=True),
             **detecting,
         ),
-        store=StrictStore(),
+        store=store,
     )
 
 
@@ -112,7 +124,14 @@ SENT_TO = ("plain", "detecting", "s", "from", "timed", "t")
 
 @pytest.fixture
 def world() -> World:
-    return make_world()
+    return make_world(StrictStore())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[World]:
+    store = AwaitedStore(tmp_path / "data")
+    yield make_world(store)
+    store.close()
 
 
 @pytest.fixture(autouse=True)
@@ -364,6 +383,28 @@ def test_a_value_in_a_request_is_answered_with_a_status(operation: str, key: str
         assert is_answered_well(status, reply), (which, reply.application_properties)
     assert not wire.take(Detach, End, Close)
     world.check()
+
+
+COUNTED = [
+    (operation, key)
+    for operation, body in GOOD.items()
+    for key in body
+    if operation in ("peek-message", "receive-by-sequence-number", "cancel-scheduled-message", "batch-delete-messages")
+    or operation == "get-message-sessions"
+]
+
+
+@pytest.mark.parametrize(("operation", "key"), COUNTED)
+def test_a_number_in_a_request_is_answered_by_the_store_on_disk_too(operation: str, key: str, disk: World) -> None:
+    wire = Wire(disk)
+    disk.send("one", to="s", session_id="id")
+    requests = Requests(wire, path_for(operation))
+    for which, value in VALUES.items():
+        if len(value) < 100:
+            status, reply = requests.ask(named(operation), body_with(operation, key, value))
+            assert is_answered_well(status, reply), (which, reply.application_properties)
+    assert not wire.take(Detach, End, Close)
+    disk.check()
 
 
 SCHEDULED = ("message", "message-id", "session-id", "partition-key", "via-partition-key")
