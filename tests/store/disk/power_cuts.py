@@ -245,6 +245,11 @@ class Run:
         self.database.checkpoint()
         self.freed = self.commits
 
+    def restart_log(self) -> None:
+        """As if the disk were full: SQLite's log is written from its start, and keeps its room."""
+        if self.database.start_log_again():
+            self.freed = self.commits
+
     def check_cuts(self) -> None:
         """None is refused, and each has a state that was committed, and not one that is too old."""
         folder = self.file.parent.parent / "cut"
@@ -275,6 +280,8 @@ def run(folder: str, seed: int, failing: int | None = None, evicts: bool = False
         try:
             if step % 7 == 6:
                 run.checkpoint()
+            elif step % 11 == 4:
+                run.restart_log()
             else:
                 run.commit()
                 run.database.shorten_log()

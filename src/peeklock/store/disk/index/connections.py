@@ -81,6 +81,14 @@ def connect_writer(file: Path) -> WriterConnection:
     return connection
 
 
+def connect_inspector(file: Path) -> sqlite3.Connection:
+    """Before a writer is connected: makes no file but SQLite's shared memory, and that only if there is a log."""
+    has_log = wal.path(file).exists() and wal.path(file).stat().st_size > 0
+    connection = _connect(file, "ro" if has_log else "ro&immutable=1", sqlite3.Connection)
+    connection.execute("PRAGMA user_version").fetchone()
+    return connection
+
+
 def connect_reader(file: Path) -> sqlite3.Connection:
     """Only while a writer is connected, who has set up the file."""
     connection = _connect(file, "ro", sqlite3.Connection)

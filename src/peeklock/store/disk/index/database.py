@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 from ...base import StoreError
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 
 _LONG_BYTES: Final = 16 * 1024 * 1024
 """SQLite's log is moved into the database when it is longer than this: every read looks for its pages in it."""
+_BUSY_SECONDS: Final = 10.0
 
 
 class Database:
@@ -51,6 +53,8 @@ class Database:
         """How long SQLite's log is when it is moved next."""
         self._full_at: int | None = None
         """How long it was when there was no room for more: until it has become longer, it keeps its room."""
+        self._busy_until = 0.0
+        """Another program was reading: to wait for it each time would keep those waiting who read or commit here."""
 
     def connected(self) -> WriterConnection:
         """StoreError, OSError, sqlite3.Error."""
@@ -104,17 +108,28 @@ class Database:
         if not isinstance(error, sqlite3.IntegrityError):
             self._disconnect()
 
-    def checkpoint(self) -> None:
-        """Have all that was committed durable. StoreError."""
+    def checkpoint(self, *, is_last: bool = False) -> None:
+        """Have all that was committed durable. StoreError.
+
+        SQLite's log keeps its room while it is short: to write over blocks that are there takes half the time.
+        """
+        if monotonic() < self._busy_until:
+            raise self._busy()
         try:
-            if self._full_at is not None and _length(wal.path(self.file)) > self._full_at:
+            length = _length(wal.path(self.file))
+            if self._full_at is not None and length > self._full_at:
                 self._full_at = None
-            is_made = self._checkpoints.make(self.connected(), keep_room=self._full_at is not None)
+            keep_room = not is_last and (length < _LONG_BYTES or self._full_at is not None)
+            is_made = self._checkpoints.make(self.connected(), keep_room=keep_room)
         except Exception as error:
             raise self.failed(error) from error
         if not is_made:
-            raise StoreError(f"{self.file} is being read by another program, and cannot be written meanwhile.")
+            self._busy_until = monotonic() + _BUSY_SECONDS
+            raise self._busy()
         self._long = _LONG_BYTES
+
+    def _busy(self) -> StoreError:
+        return StoreError(f"{self.file} is being read by another program, and cannot be written meanwhile.")
 
     def shorten_log(self) -> None:
         """If it is long. What was committed is so even if this fails; it is tried again later."""
@@ -138,10 +153,10 @@ class Database:
 
     def close(self) -> None:
         if self._connection is not None:
-            self._full_at = None
+            self._busy_until = 0.0
             # What cannot be moved out of SQLite's log now stays in it until the next start.
             with suppress(StoreError):
-                self.checkpoint()
+                self.checkpoint(is_last=True)
                 self._connection.close_and_delete_log()
             self._disconnect()
         self._checkpoints.close()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..failures import store_error
 from ..log.segments import Place
-from .connections import connect_reader
+from .connections import connect_inspector
 from .schema import VERSION, check
 from .writer import SegmentEnd, read_applied, read_segment_ends
 
@@ -24,7 +24,7 @@ def inspect(file: Path) -> Inspected:
     if not file.exists() or not file.stat().st_size:
         return Inspected(Place(0, 0, 0), [])
     try:
-        with closing(connect_reader(file)) as connection:
+        with closing(connect_inspector(file)) as connection:
             check(connection, file)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != VERSION:  # it was being made

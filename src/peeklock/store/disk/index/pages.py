@@ -9,8 +9,9 @@ calls the database file D, SQLite's log W, and the file of checksums S (`sums`).
 
 1. sync W;
 2. write the sums of the last version of each page in W to S, with the number of frames of W and its salt, and sync it;
-3. have SQLite do it: it syncs W, writes the pages to D, syncs D, and only then truncates W;
-4. sync W, which is empty.
+3. have SQLite do it: it syncs W, writes the pages to D, syncs D, and only then truncates W if that is long, or else
+   lets the next transaction begin at its start;
+4. sync W.
 
 **Crashes.** When the power fails, any part of what was written since the last sync of a file may be lost.
 
@@ -22,7 +23,7 @@ calls the database file D, SQLite's log W, and the file of checksums S (`sums`).
 - During 3: D has old, new and torn pages, all of them in W, which is whole.
 - At the end of 3 and during 4: D is synced and as S says, and W is either whole or empty: the index is the same.
 - After 4: W begins with another salt. SQLite syncs its header before it writes frames behind it, so that frames from
-  before never count again. On a full disk W keeps its room and is not truncated: then 3 and this are all there is.
+  before never count again. Until then a W that was not truncated is whole, and says the same as D.
 
 A process that is killed leaves all that it has written, which is one of these cases.
 
