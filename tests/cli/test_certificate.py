@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
-from raw_client import HOST, RawClient, dial, dial_tls, get
+from raw_client import HOST, RawClient, dial, dial_tls, eventually, get
 from serving import SOURCE, ServedBroker
 
 
@@ -102,6 +103,26 @@ def test_a_certificate_of_the_users_own_is_served(tmp_path: Path) -> None:
     client.send(client.sender(), b"hello")
     assert not broker.authority.exists()
     assert broker.stop() == 0
+
+
+def test_a_certificate_that_was_replaced_is_served_after_sighup(tmp_path: Path) -> None:
+    own, other = ensure_certificates(tmp_path / "own", []), ensure_certificates(tmp_path / "other", [])
+    own.key.chmod(0o644)
+    broker = ServedBroker(tmp_path, "--tls-cert", str(own.certificate), "--tls-key", str(own.key))
+    try:
+        assert (
+            f"a file with a private key can be read by other users; chmod 600 makes it yours alone file={own.key}"
+            in (broker.log.replace('"', ""))
+        )
+        own.key.write_bytes(other.key.read_bytes())
+        own.certificate.write_bytes(other.certificate.read_bytes())
+        broker.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "new connections get a new certificate" in broker.log)
+        client = RawClient(dial_tls(broker.port, other.authority))
+        client.open()
+        client.send(client.sender(), b"hello")
+    finally:
+        broker.stop()
 
 
 def test_a_broker_does_not_keep_the_memory_that_making_certificates_takes(tmp_path: Path) -> None:

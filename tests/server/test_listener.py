@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -424,6 +425,44 @@ def test_silent_connections_do_not_keep_administration_out(full: BrokerThread, a
     assert get(port, "/queue?api-version=2021-05", authority, Authorization=token)[0] == 200
     for stream in silent:
         stream.close()
+
+
+@pytest.mark.parametrize("resets", [False, True], ids=["closes", "resets"])
+def test_every_place_is_free_again_however_a_connection_ends(
+    broker: BrokerThread, authority: Path, resets: bool
+) -> None:
+    port = broker.broker.port
+    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for said in (
+        b"",
+        b"A",
+        b"\x16",
+        b"\x16\x03\x01",
+        b"GE",
+        request[:-2],
+        request,
+        request * 3,
+        AMQP_HEADER,
+        SASL_HEADER,
+    ):
+        stream = dial(port)
+        with suppress(OSError):
+            stream.sendall(said)
+        hang_up(stream, resets)
+    for said in (b"", b"A", request, AMQP_HEADER):
+        inside = dial_tls(port, authority)
+        inside.sendall(said)
+        hang_up(inside, resets)
+    there_and_back(dial(port))
+    there_and_back(WebSocketStream(port))
+    hang_up(WebSocketStream(port).socket.sock, resets)
+    eventually(lambda: broker.call(lambda: broker.broker.connections) == 0)
+
+
+def hang_up(stream: socket.socket, resets: bool) -> None:
+    if resets:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stream.close()
 
 
 def test_one_address_may_have_so_many_connections(start_broker: StartBroker, caplog: pytest.LogCaptureFixture) -> None:
