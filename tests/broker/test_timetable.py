@@ -205,6 +205,15 @@ def test_what_came_back_before_the_place_is_looked_at_again() -> None:
     assert bench.places == [None, None, None, (20, 20)]
 
 
+def test_what_is_due_and_does_not_come_is_looked_for_in_a_while_and_not_at_once() -> None:
+    bench = Bench()
+    bench.timetable.look()
+    bench.answer_with([], 10)
+    assert bench.looks == 1
+    bench.advance(AGAIN_MS)
+    assert bench.looks == 2
+
+
 def test_after_a_failure_it_begins_anew() -> None:
     bench = Bench()
     bench.timetable.look()

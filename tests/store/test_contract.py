@@ -382,6 +382,16 @@ class TestNumbers:
         assert driver.numbered(1, *wanted, max_bytes=0) == driver.numbered(1, *wanted, max_bytes=1) == [3]
         assert driver.numbered(1, *wanted, max_bytes=80_000) == list(range(3, 1603, 2))
 
+    def test_bytes_of_annexes_count_in_every_read(self, driver: Driver) -> None:
+        driver.create(1)
+        long = [message(n, bytes(100), annex=bytes([n]) * 1000, expires_at=n) for n in range(1, 11)]
+        driver.append(1, *long, *(message(n, state=SCHEDULED, due_at=n, annex=bytes(2000)) for n in range(11, 21)))
+        assert driver.numbered(1, *range(1, 11), max_bytes=2200) == [1, 2]
+        assert driver.numbers(1, max_bytes=2201) == [1, 2, 3]
+        assert driver.expired(1, 10, max_bytes=1101) == ([1, 2], 3)
+        assert driver.due(1, 20, max_bytes=1) == ([11], 12)
+        assert [each.annex for each in driver.read(1)] == [each.annex for each in long]
+
     def test_bytes_of_bodies_count(self, driver: Driver) -> None:
         driver.create(1)
         driver.append(1, *(message(n, bytes(100), body=body(n, bytes(1000))) for n in range(1, 11)))

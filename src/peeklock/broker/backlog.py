@@ -309,7 +309,7 @@ class Backlog:
         self._low = LOW_MESSAGES if limit == PAGE_MESSAGES else limit // 2
         self._limit = min(4 * limit, PAGE_MESSAGES)
         if self._through == wanted.after:  # else it became shorter meanwhile, and the page does not follow
-            whole = len(page) < limit and sum(message.size for message in page) < wanted.max_bytes
+            whole = len(page) < limit and sum(message.read_size for message in page) < wanted.max_bytes
             self._through = wanted.through if whole else page[-1].sequence_number
             for message in page:
                 number = message.sequence_number

@@ -322,7 +322,7 @@ def _unchanged(answer: Any, changed: set[int]) -> Any:
 def _is_cut(messages: list[StoredMessage] | StoreError, wanted: list[int]) -> bool:
     if isinstance(messages, StoreError) or not messages or messages[-1].sequence_number == wanted[-1]:
         return False
-    return sum(message.size for message in messages) >= MAX_NUMBERED_BYTES
+    return sum(message.read_size for message in messages) >= MAX_NUMBERED_BYTES
 
 
 def unreadable(error: StoreError) -> BrokerError:

@@ -116,7 +116,10 @@ class Timetable:
         messages, next_due = found
         self._after = None
         if not messages:
-            self._finish(next_due)
+            if next_due is not None and next_due <= self._agenda.now():
+                self._put_off()  # what is due cannot be had: it changed meanwhile, or is damaged
+            else:
+                self._finish(next_due)
             return
         last = messages[-1]
         time = self._time_of(last)

@@ -108,6 +108,11 @@ class StoredMessage:
     def size(self) -> int:
         return len(self.payload) if self.body is None else len(self.payload) + len(self.body.data)
 
+    @property
+    def read_size(self) -> int:
+        """What it counts for in the bytes of an answer: all that is in memory with it."""
+        return self.size if self.annex is None else self.size + len(self.annex)
+
 
 @dataclass(slots=True)
 class Counters:
@@ -276,7 +281,8 @@ class Range:
     through: int
     limit: int
     max_bytes: int
-    """The answer ends with the message that reaches this many bytes, bodies included; it always has one if any fits."""
+    """The answer ends with the message that reaches this many bytes, bodies and annexes included (`read_size`); it
+    always has one if any fits."""
     state: int | None = ACTIVE
     """None: in any state."""
     session_id: str | None = None

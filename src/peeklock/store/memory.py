@@ -252,7 +252,7 @@ class _Entity:
         for number in numbers:
             message = self.messages[number]
             found.append(_copy(message))
-            size += message.size
+            size += message.read_size
             if size >= max_bytes:
                 break
         return found

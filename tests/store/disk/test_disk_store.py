@@ -385,6 +385,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
         (sqlite_queries.SESSIONS, "COVERING INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.UPDATED_SESSIONS, "INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.BY_NUMBER, "body USING INTEGER PRIMARY KEY (rowid=?)"),
+        (sqlite_queries.ANNEXES, "message USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.ARE_TAKEN, "message USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.BODIES, "body USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.SEEN, "history USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),

@@ -53,7 +53,7 @@ def _make_query(place: str, index: str, condition: str) -> str:
             group_concat(place),
             json_group_array(json_array(
                 key & {MAX_NUMBER}, state, expires_at, delivery_count, session_id, due_at,
-                iif(annex IS NULL, NULL, hex(annex)), message.body, {_BODY_LENGTH}
+                length(annex), message.body, {_BODY_LENGTH}
             )) FILTER (WHERE {_IS_RICH})
         FROM (
             SELECT * FROM message {index}
@@ -136,6 +136,12 @@ UPDATED_SESSIONS = f"""
         ORDER BY session_id LIMIT :top OFFSET :skip
     )
 """
+
+ANNEXES = f"""
+    SELECT json_group_array(json_array(key & {MAX_NUMBER}, hex(annex)))
+    FROM message WHERE key IN (SELECT value FROM json_each(:keys))
+"""
+"""Of messages that have one and are part of an answer: they may be long."""
 
 ARE_TAKEN = f"""
     SELECT EXISTS (

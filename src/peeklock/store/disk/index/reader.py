@@ -70,7 +70,7 @@ class Reader:
                 parameters = {"after": before, "keys": json.dumps(chunk)}
                 messages = self._chunks(connection, queries.BY_KEYS, entity, parameters, len(chunk), room)
                 found += messages
-                room -= sum(message.size for message in messages)
+                room -= sum(message.read_size for message in messages)
                 if room <= 0:
                     break
             return found
@@ -187,7 +187,7 @@ class Reader:
             chosen = connection.execute(query, parameters | place).fetchone()
             messages, looked_at, last = self._fetch(connection, entity, chosen, room)
             found += messages
-            size += sum([message.size for message in messages])
+            size += sum([message.read_size for message in messages])
             if looked_at == chosen[0] < rows:
                 break  # there are no more
             if "after" in parameters:
@@ -219,7 +219,7 @@ class Reader:
         ]
         broken = {at for at, content in enumerate(contents) if content is None} if None in contents else set()
         if rich:
-            broken |= self._enrich(connection, messages, rich)
+            broken |= self._enrich(connection, entity, messages, rich)
         if broken:
             for at in sorted(broken):
                 where = self._segments.describe(segments[at] if len(segments) > 1 else lowest, places[at])
@@ -227,8 +227,20 @@ class Reader:
             messages = [message for at, message in enumerate(messages) if at not in broken]
         return messages, fitting, numbers[-1]
 
-    def _enrich(self, connection: sqlite3.Connection, messages: list[StoredMessage], rich: dict[int, Any]) -> set[int]:
+    def _enrich(
+        self, connection: sqlite3.Connection, entity: int, messages: list[StoredMessage], rich: dict[int, Any]
+    ) -> set[int]:
         """Give them what few have; which of them have a damaged body."""
+        before = first_key(entity)
+        annexed = [
+            before + message.sequence_number
+            for message in messages
+            if (row := rich.get(message.sequence_number)) and row[6] is not None
+        ]
+        annexes: dict[int, str] = {}
+        if annexed:
+            (joined,) = connection.execute(queries.ANNEXES, {"keys": json.dumps(annexed)}).fetchone()
+            annexes = dict(json.loads(joined))
         wanted = {row[7] for message in messages if (row := rich.get(message.sequence_number)) and row[7] is not None}
         bodies = self._fetch_bodies(connection, wanted) if wanted else {}
         broken: set[int] = set()
@@ -237,7 +249,7 @@ class Reader:
             if row is not None:
                 _, message.state, message.expires_at, message.delivery_count, message.session_id, *rest = row
                 message.due_at, annex, body, _ = rest
-                message.annex = None if annex is None else bytes.fromhex(annex)
+                message.annex = None if annex is None else bytes.fromhex(annexes[message.sequence_number])
                 if body is not None:
                     message.body = bodies[body]
                     if message.body is None:
@@ -291,7 +303,7 @@ def _fitting(numbers: list[int], places: list[int], rich: dict[int, Any], room: 
     for place in places:
         total += place & LENGTH_MASK
         if rich and (row := rich.get(numbers[count])) is not None:
-            total += row[8] or 0
+            total += (row[6] or 0) + (row[8] or 0)
         count += 1
         if total >= room:
             break
