@@ -13,6 +13,7 @@ from typing import Final
 
 from chaos import checker, report
 from chaos.history import load
+from chaos.plan import Kind
 from chaos.run import Run
 from chaos.sabotage import BROKEN
 
@@ -50,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
     print(f"seed {seed}, {options.faults} faults, in {folder}", flush=True)
     keeps = True
     try:
-        result = Run(folder, seed, options.faults, broken=options.broken, say=_say).go()
+        result = Run(folder, seed, options.faults, only=options.only, broken=options.broken, say=_say).go()
         keeps = bool(result.violations) or options.keep
         print(f"\n{report.operations(result.records)}\n\n{report.faults(result.records)}\n")
         print(report.violations(result.violations))
@@ -58,7 +59,8 @@ def _run(options: argparse.Namespace) -> int:
     finally:
         if keeps:
             broken = "" if options.broken is None else f" --broken {options.broken}"
-            again = f"python -m chaos --seed {seed} --faults {options.faults}{broken}"
+            only = "".join(f" --only '{kind}'" for kind in options.only)
+            again = f"python -m chaos --seed {seed} --faults {options.faults}{only}{broken}"
             print(f"history, log and data are in {folder}; again: {again}", flush=True)
         else:
             shutil.rmtree(folder, ignore_errors=True)
@@ -72,6 +74,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m chaos", description=_DESCRIPTION, epilog=_EPILOG)
     parser.add_argument("--seed", type=int, help="decides every choice of the run; a new one without it")
     parser.add_argument("--faults", type=int, default=200, help="how many faults (%(default)s)")
+    parser.add_argument(
+        "--only",
+        type=Kind,
+        action="append",
+        default=[],
+        metavar="KIND",
+        help=f"only faults of this kind; may be repeated: {', '.join(repr(kind.value) for kind in Kind)}",
+    )
     parser.add_argument("--folder", type=Path, help="where the folder of the run is made")
     parser.add_argument("--keep", action="store_true", help="keep the folder if all is well, too")
     parser.add_argument("--broken", choices=sorted(BROKEN), help="a broker that is broken on purpose")

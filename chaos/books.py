@@ -16,10 +16,12 @@ from chaos.entities import LOCK_MS, SESSIONS, copies, dead_letters
 from chaos.history import (
     Cancellation,
     ClockSet,
+    Damaged,
     Delivery,
     Discharge,
     Gesture,
     Hold,
+    Injury,
     Leftover,
     LostCredit,
     Mishap,
@@ -67,6 +69,9 @@ class Books:
         self.outages: list[Outage] = []
         self.leftovers: list[Leftover] = []
         self.mishaps: list[Mishap] = []
+        self.injuries: list[Injury] = []
+        self.damaged: dict[tuple[str, str], Damaged] = {}
+        """By entity and id: what the broker has, and has said not to give out."""
         sends: list[Send] = []
         settlements: list[Settlement] = []
         clock_sets: list[ClockSet] = []
@@ -101,6 +106,10 @@ class Books:
                     self.leftovers.append(record)
                 case Mishap():
                     self.mishaps.append(record)
+                case Injury():
+                    self.injuries.append(record)
+                case Damaged():
+                    self.damaged[record.entity, record.id] = record
         self.clock = BrokerClock(clock_sets)
         self.transactions: defaultdict[str, list[Send]] = defaultdict(list)
         """What each of them was to send."""
@@ -117,8 +126,12 @@ class Books:
             self.settlements[settlement.delivery].append(self._resolved_settlement(settlement))
 
     def observed(self, entity: str, id: str) -> bool:
-        """Whether it was seen there at all, or among the dead letters."""
-        return (entity, id) in self.came or (dead_letters(entity), id) in self.came
+        """Whether it was seen there at all, or among the dead letters; what the broker reports as damaged is there."""
+        return (entity, id) in self.came or (dead_letters(entity), id) in self.came or self.is_damaged(entity, id)
+
+    def is_damaged(self, entity: str, id: str) -> bool:
+        """Whether the broker has reported it, there or among the dead letters."""
+        return (entity, id) in self.damaged or (dead_letters(entity), id) in self.damaged
 
     def may_be_cancelled(self, entity: str, id: str) -> bool:
         cancellation = self.cancellations.get((entity, id))
@@ -184,6 +197,7 @@ class Books:
             return discharge
         sent = places(*self.transactions[transaction])
         seen = [delivery.end for place in sent for delivery in self.came.get(place, ())]
+        seen += [self.damaged[place].end for place in sent if place in self.damaged]
         if seen:
             return replace(discharge, outcome=Outcome.OK, end=max(discharge.end, min(seen)))
         return replace(discharge, outcome=Outcome.NO, end=inf)

@@ -4,39 +4,64 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from chaos import log_tail
+from chaos.damage import names_file
 from chaos.disk import Mode
-from chaos.entities import config
+from chaos.entities import config, place
 from chaos.history import ClockSet, History, Mishap, Outage, now
 
 _ROOT: Final = Path(__file__).parents[1]
+_DAMAGED: Final = re.compile(r"message (\d+) of (\S+) is damaged")
+_ANSWER_SECONDS: Final = 10.0
 _END_SECONDS: Final = 60.0
 _PORTS: Final = Random()
+
+
+_REFUSED: Final = 2
+"""The exit code of a start that is refused, as documented."""
 
 
 class StartFailed(Exception):
     """The broker did not start; `str()` has the end of its log."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The broker did not start, and what it said."""
+
+    code: int
+    said: str
+
+    @property
+    def is_proper(self) -> bool:
+        """One clear sentence that names a file."""
+        return self.code == _REFUSED and "Traceback" not in self.said and names_file(self.said)
+
+
 class BrokerProcess:
     """One data folder, and one process after the other on it, on the same port."""
 
     def __init__(self, folder: Path, history: History, broken: str | None = None) -> None:
+        self.data = folder / "data"
+        self.unsynced = folder / "unsynced"
+        """Where it is noted what is not synced."""
         self.port = _free_port()
         self.offset = 0
         """How far ahead its clock is, in milliseconds."""
-        self._data = folder / "data"
-        self._unsynced = folder / "unsynced"
         self._config = folder / "config.json"
         self._config.write_text(json.dumps(config(), indent=1))
         self._log = folder / "broker.log"
@@ -48,16 +73,24 @@ class BrokerProcess:
         self._next: subprocess.Popen[str] | None = None
         """It has loaded its modules and waits to be told how to start."""
 
-    def start(self) -> None:
-        """Start, and wait until it serves."""
-        process = self._begin()
-        assert process.stdout is not None
-        if not process.stdout.readline():
+    def start(self, mode: Mode = Mode.FINE) -> None:
+        """Start, on a disk that is already so, and wait until it serves."""
+        if self.try_start(mode) is not None:
             text = f"the broker did not start: {self._last_words()}"
             self._history.add(Mishap(start=now(), end=now(), text=text))
             raise StartFailed(text)
+
+    def try_start(self, mode: Mode = Mode.FINE) -> Refusal | None:
+        """Start, and wait until it serves, or refuses to."""
+        logged = self._log.stat().st_size if self._log.exists() else 0
+        process = self._begin(mode)
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            code = _reap(process)
+            return Refusal(code, self._log.read_bytes()[logged:].decode(errors="replace").strip())
         self._serves = True
         self._history.add(Outage(start=self._down_at, end=now()))
+        return None
 
     def start_in_vain(self, seconds: float) -> None:
         """Start, and be killed after so long, which may be before it serves."""
@@ -65,12 +98,13 @@ class BrokerProcess:
         time.sleep(seconds)
         self.kill()
 
-    def _begin(self) -> subprocess.Popen[str]:
+    def _begin(self, mode: Mode = Mode.FINE) -> subprocess.Popen[str]:
         self._process = process = self._next or self._spawn()
         wanted = {
             "config": str(self._config),
-            "data": str(self._data),
-            "unsynced": str(self._unsynced),
+            "data": str(self.data),
+            "unsynced": str(self.unsynced),
+            "mode": mode,
             "port": self.port,
             "offset": self.offset,
             "broken": self._broken,
@@ -122,7 +156,7 @@ class BrokerProcess:
 
     def tear(self, chance: Random) -> str:
         """Do something to what was written and not synced; says what."""
-        return log_tail.tear(self._data, self._unsynced, chance)
+        return log_tail.tear(self.data, self.unsynced, chance)
 
     def suspend(self) -> None:
         assert self._process is not None
@@ -148,6 +182,21 @@ class BrokerProcess:
         self._note_end()
         self._process.terminate()
         return _reap(self._process)
+
+    def damaged(self) -> set[tuple[str, int]]:
+        """Messages that it reported as damaged: entity and number."""
+        found = _DAMAGED.findall(self._log.read_text(errors="replace"))
+        return {(place(entity), int(number)) for number, entity in found}
+
+    def health(self) -> str:
+        """What it says of itself."""
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}/health", timeout=_ANSWER_SECONDS) as answer:
+                return str(json.load(answer)["message"])
+        except HTTPError as error:
+            return error.read().decode(errors="replace")
+        except OSError as error:
+            return f"no answer: {error}"
 
     def complaints(self) -> list[str]:
         """Failures of its own that are in its log."""

@@ -14,6 +14,8 @@ Check = Callable[[Books], Iterator[Violation]]
 CHECKS: Final[tuple[Check, ...]] = (
     message_checks.lost,
     message_checks.unwanted,
+    message_checks.changed,
+    message_checks.damaged,
     message_checks.returned,
     message_checks.numbers,
     message_checks.order,

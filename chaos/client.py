@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from chaos import bodies
 from chaos.history import (
     Cancellation,
     Delivery,
@@ -22,6 +23,7 @@ from chaos.history import (
     History,
     Hold,
     LostCredit,
+    Mishap,
     Outcome,
     Record,
     Renewal,
@@ -31,6 +33,7 @@ from chaos.history import (
     Way,
     now,
 )
+from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected
 from peeklock.amqp.transactions import Coordinator, Declare, TransactionalState
 from peeklock.amqp.transactions import Discharge as EndTransaction
@@ -212,8 +215,12 @@ class Client:
         end = now()
         taken: list[Taken] = []
         for message in received:
-            delivery = self._delivery(message.message, entity, way, start, end, hold)
-            taken.append(Taken(delivery, receiver, message))
+            try:
+                delivery = self._delivery(message.message, entity, way, start, end, hold)
+            except AmqpError as error:
+                self._note_garbage(entity, error)
+            else:
+                taken.append(Taken(delivery, receiver, message))
         if time.monotonic() - begun > seconds + TIMEOUT:
             # The drain was not answered in time: more may come any time, and must not be taken for later.
             if way is Way.DELETE:
@@ -234,11 +241,17 @@ class Client:
         end = now()
         taken = []
         for each in found["messages"]:
-            message = Message.decode(each["message"])
             hold = None if held is None else held.hold
-            delivery = self._delivery(message, entity, Way.FETCH, start, end, hold)
-            taken.append(Taken(delivery, token=each["lock-token"]))
+            try:
+                delivery = self._delivery(Message.decode(each["message"]), entity, Way.FETCH, start, end, hold)
+            except AmqpError as error:
+                self._note_garbage(entity, error)
+            else:
+                taken.append(Taken(delivery, token=each["lock-token"]))
         return taken
+
+    def _note_garbage(self, entity: str, error: AmqpError) -> None:
+        self._history.add(Mishap(start=now(), end=now(), text=f"{entity} gave out what is no message: {error}"))
 
     def _delivery(
         self, message: Message, entity: str, way: Way, start: float, end: float, hold: Hold | None
@@ -249,7 +262,7 @@ class Client:
         delivery = Delivery(
             name=f"{self.name}#{next(self._ids)}",
             entity=entity,
-            id=b"".join(message.data).decode(),
+            id=bodies.id_of(message),
             number=int(annotations["x-opt-sequence-number"]),
             count=message.header.delivery_count if message.header is not None else 0,
             enqueued=int(annotations["x-opt-enqueued-time"]),
@@ -257,6 +270,7 @@ class Client:
             until=None if until is None else int(until),
             session=properties.group_id,
             hold=None if hold is None else hold.name,
+            changed=bodies.changes(message),
             start=start,
             end=end,
         )
@@ -314,7 +328,7 @@ class Client:
     def receive_of(self, held: HeldSession, amount: int, seconds: float) -> list[Taken]:
         return self._receive(held.receiver, held.hold.entity, amount, seconds, Way.LOCK, now(), held.hold)
 
-    def call_session(self, held: HeldSession, action: str, value: str | None = None) -> None:
+    def call_session(self, held: HeldSession, action: str, value: str | None = None) -> SessionCall:
         """`get`, `set` or `renew`."""
         body: dict[str, Any] = {"session-id": held.hold.session}
         if action == "set":
@@ -328,7 +342,7 @@ class Client:
                 told = None if answer["session-state"] is None else bytes(answer["session-state"]).decode()
             return SessionCall(hold=held.hold.name, action=action, value=told, **span)
 
-        self._noted(lambda: management.request(operation, body), record)
+        return self._noted(lambda: management.request(operation, body), record)
 
     def management(self, entity: str) -> Management:
         if entity not in self._management:
@@ -374,7 +388,7 @@ class Client:
 
 
 def _message(id: str, session: str | None, key: str | None, due: int | None) -> Message:
-    message = Message(properties=Properties(message_id=key or id, group_id=session), data=[id.encode()])
+    message = bodies.message(id, session, key)
     if due is not None:
         message = replace(message, message_annotations={SCHEDULED_TIME: Timestamp(due)})
     return message

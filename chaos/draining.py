@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from chaos import bodies
 from chaos.client import Client, Taken
 from chaos.entities import RECEIVED_FROM, SESSIONS, dead_letters
 from chaos.history import Gesture, Leftover, now
-from peeklock.client import ClientError, LinkClosed
+from peeklock.client import ClientError, LinkClosed, Message
 
 _PAGE: Final = 500
 _AMOUNT: Final = 50
 _WAIT: Final = 0.3
-_ACTIVE, _DEFERRED = 0, 1
+_ACTIVE, _DEFERRED, SCHEDULED_STATE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Seen:
     id: str
     state: int
     session: str | None
+    message: Message = field(repr=False)
 
 
 def drain(client: Client, seconds: float) -> list[Leftover]:
@@ -38,10 +40,10 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
         try:
             for entity in RECEIVED_FROM:
                 for place in (entity, dead_letters(entity)):
-                    found = list(_peek(client, place))
+                    found = list(peek(client, place))
                     if found:
-                        _empty(client, place, found)
-                        left += _peek(client, place)
+                        empty(client, place, found)
+                        left += peek(client, place)
             if not left:
                 return []
             if fewest is None or len(left) < fewest:
@@ -59,17 +61,19 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
         time.sleep(0.2)
 
 
-def _peek(client: Client, entity: str) -> Iterator[Seen]:
+def peek(client: Client, entity: str) -> Iterator[Seen]:
+    """All messages of an entity, in any state."""
     after = 0
     while page := client.management(entity).peek(after + 1, _PAGE):
         for message in page:
             annotations = message.message_annotations or {}
             after = int(annotations["x-opt-sequence-number"])
             session = message.properties.group_id if message.properties is not None else None
-            yield Seen(entity, after, b"".join(message.data).decode(), annotations["x-opt-message-state"], session)
+            yield Seen(entity, after, bodies.id_of(message), annotations["x-opt-message-state"], session, message)
 
 
-def _empty(client: Client, entity: str, found: list[Seen]) -> None:
+def empty(client: Client, entity: str, found: list[Seen]) -> None:
+    """Receive and complete what is there and not scheduled for later."""
     deferred = [seen for seen in found if seen.state == _DEFERRED]
     if entity == SESSIONS:
         _empty_sessions(client, {seen.session for seen in found if seen.state == _ACTIVE}, deferred)

@@ -40,6 +40,11 @@ def dead_letters(entity: str) -> str:
     return f"{entity}/$DeadLetterQueue"
 
 
+def place(path: str) -> str:
+    """As it is called here, where the broker writes it in its own way."""
+    return path.replace("/Subscriptions/", "/subscriptions/")
+
+
 def config() -> dict[str, Any]:
     """As a configuration file has it."""
     common = {"LockDuration": f"PT{LOCK_MS // 1000}S", "MaxDeliveryCount": NEVER}

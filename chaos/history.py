@@ -94,6 +94,8 @@ class Delivery(Span):
     """The end of its lock, by the broker's clock."""
     session: str | None = None
     hold: str | None = None
+    changed: str = ""
+    """What of it is not as it was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,22 @@ class Leftover(Span):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Injury(Span):
+    """Damage was done to the files of the broker, and it started all the same: a message may be damaged by that."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damaged(Span):
+    """The broker has said that this message is damaged, and does not give it out."""
+
+    entity: str
+    id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mishap(Span):
     """Something of the broker's that is wrong by itself: it ended, or says in its log that it failed."""
 
@@ -207,6 +225,8 @@ Record = (
     | ClockSet
     | Fault
     | Leftover
+    | Injury
+    | Damaged
     | Mishap
 )
 

@@ -59,6 +59,7 @@ def launch() -> None:
         return  # not needed after all
     wanted: dict[str, Any] = json.loads(line)
     clock, disk = Clock(wanted["offset"]), Disk(Path(wanted["data"]), Path(wanted["unsynced"]))
+    disk.mode = Mode(wanted["mode"])
     try:
         disk.install()
     except DiskError as error:

@@ -18,7 +18,7 @@ def lost(books: Books) -> Iterator[Violation]:
         if send.outcome is not Outcome.OK or send.key is not None:
             continue
         for entity, id in places(send):
-            if books.may_be_cancelled(entity, id) or books.may_be_removed(entity, id):
+            if books.may_be_cancelled(entity, id) or books.may_be_removed(entity, id) or books.is_damaged(entity, id):
                 continue
             if entity == DELETED:
                 missing += 1
@@ -43,6 +43,33 @@ def unwanted(books: Books) -> Iterator[Violation]:
         elif send.outcome is Outcome.NO:
             reason = send.error or ("rolled back" if send.transaction else "refused")
             yield Violation("unwanted", f"{id} came from {place}, though its sender was told: {reason}")
+
+
+def changed(books: Books) -> Iterator[Violation]:
+    """What came is what was sent, byte for byte."""
+    for delivery in books.deliveries.values():
+        if delivery.changed:
+            yield Violation(
+                "changed",
+                f"{delivery.id} ({delivery.entity} number {delivery.number}) came with {delivery.changed} changed",
+            )
+
+
+def damaged(books: Books) -> Iterator[Violation]:
+    """What damage was done to one message is not said of others: copies of it count as one."""
+    ids = sorted({id for _, id in books.damaged})
+    if len(ids) > len(books.injuries):
+        yield Violation(
+            "damaged",
+            f"{len(ids)} messages are reported as damaged, and {len(books.injuries)} times something was done to the "
+            f"files: {ids}",
+        )
+    for (entity, id), report in books.damaged.items():
+        for delivery in books.came.get((entity, id), ()):
+            if delivery.start > report.end:
+                yield Violation(
+                    "damaged", f"{id} ({entity} number {report.number}) came after it was reported as damaged"
+                )
 
 
 def returned(books: Books) -> Iterator[Violation]:
@@ -167,7 +194,7 @@ def _may_be_back(books: Books, delivery: Delivery | None) -> bool:
 
 
 def _may_be_out(books: Books, entity: str, id: str, moment: float) -> bool:
-    """Whether something was asked for it by then after which it does not wait any more."""
+    """Whether something was asked for it by then after which it does not wait any more, or it is damaged."""
 
     def takes_out(settlement: Settlement) -> bool:
         return (
@@ -176,7 +203,7 @@ def _may_be_out(books: Books, entity: str, id: str, moment: float) -> bool:
             and settlement.start <= moment
         )
 
-    return any(
+    return books.is_damaged(entity, id) or any(
         takes_out(settlement)
         for delivery in books.came.get((entity, id), ())
         for settlement in books.settlements.get(delivery.name, ())

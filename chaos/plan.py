@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import Final
 
+from chaos import damage
 from chaos.disk import Mode
 from chaos.proxy import Cut
 
@@ -18,8 +19,17 @@ class Kind(StrEnum):
     """A kill, and the end of the log is torn."""
     SUSPEND = "stop and continue"
     FULL = "disk full"
+    FULL_AT_START = "disk full at start"
     FAILING = "failing sync"
+    DROPPING = "page-dropping sync"
     SLOW = "slow sync"
+    FLIP_TAIL = "bit flip, log tail"
+    FLIP_LOG = "bit flip, log middle"
+    FLIP_INDEX = "bit flip, index"
+    FLIP_WAL = "bit flip, WAL"
+    FLIP_CHECKS = "bit flip, checks"
+    MISSING = "missing segment"
+    SHORT = "short segment"
     CLOCK = "clock jump"
     CUT = "connection cut"
 
@@ -29,12 +39,36 @@ WEIGHTS: Final = {
     Kind.TEAR: 14,
     Kind.SUSPEND: 12,
     Kind.FULL: 8,
-    Kind.FAILING: 10,
-    Kind.SLOW: 8,
+    Kind.FULL_AT_START: 5,
+    Kind.FAILING: 8,
+    Kind.DROPPING: 12,
+    Kind.SLOW: 6,
+    Kind.FLIP_TAIL: 6,
+    Kind.FLIP_LOG: 8,
+    Kind.FLIP_INDEX: 4,
+    Kind.FLIP_WAL: 4,
+    Kind.FLIP_CHECKS: 3,
+    Kind.MISSING: 4,
+    Kind.SHORT: 4,
     Kind.CLOCK: 10,
     Kind.CUT: 20,
 }
-DISKS: Final = {Kind.FULL: Mode.FULL, Kind.FAILING: Mode.FAILING, Kind.SLOW: Mode.SLOW}
+DISKS: Final = {
+    Kind.FULL: Mode.FULL,
+    Kind.FAILING: Mode.FAILING,
+    Kind.DROPPING: Mode.DROPPING,
+    Kind.SLOW: Mode.SLOW,
+}
+DAMAGES: Final[dict[Kind, damage.Maker]] = {
+    Kind.FLIP_TAIL: damage.flip_tail,
+    Kind.FLIP_LOG: damage.flip_log,
+    Kind.FLIP_INDEX: damage.flip_index,
+    Kind.FLIP_WAL: damage.flip_wal,
+    Kind.FLIP_CHECKS: damage.flip_checks,
+    Kind.MISSING: damage.remove_segment,
+    Kind.SHORT: damage.shorten_segment,
+}
+"""After a kill."""
 MOST_RECORDS: Final = 150
 FAR_MS: Final = 30_000
 """How far the clock may be away, mostly: further than locks and the memory for duplicates last."""
@@ -68,14 +102,15 @@ class Step:
         return 1 if self.then is None else 2
 
 
-def steps(seed: int, faults: int) -> Iterator[Step]:
-    """So many faults, some of them together; each kind at least once if there are enough."""
+def steps(seed: int, faults: int, only: Collection[Kind] = ()) -> Iterator[Step]:
+    """So many faults, some of them together; each kind, or each of some, at least once if there are enough."""
     chance = Random(f"{seed}:faults")
-    kinds = list(WEIGHTS)
+    weights = {kind: weight for kind, weight in WEIGHTS.items() if not only or kind in only}
+    kinds = list(weights)
     chance.shuffle(kinds)
     left = faults
     while left > 0:
-        kind = kinds.pop() if kinds else chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        kind = kinds.pop() if kinds else chance.choices(list(weights), list(weights.values()))[0]
         step = _step(kind, chance, may_go_on=left > 1)
         left -= step.faults
         yield step
@@ -87,8 +122,12 @@ def _step(kind: Kind, chance: Random, *, may_go_on: bool) -> Step:
     match kind:
         case Kind.SUSPEND:
             return Step(kind=kind, records=records, seconds=chance.choice((0.1, 0.3, 0.6, 1.2, 2.0)))
-        case Kind.FULL | Kind.FAILING | Kind.SLOW:
-            then = chance.choice((Kind.KILL, Kind.TEAR)) if may_go_on and chance.random() < 0.35 else None
+        case Kind.FULL_AT_START:
+            return Step(kind=kind, records=records, seconds=chance.uniform(0.1, 1.5), seed=seed)
+        case Kind.FULL | Kind.FAILING | Kind.DROPPING | Kind.SLOW:
+            ends_in = (Kind.TEAR,) if kind is Kind.DROPPING else (Kind.KILL, Kind.TEAR)
+            often = 0.7 if kind is Kind.DROPPING else 0.35
+            then = chance.choice(ends_in) if may_go_on and chance.random() < often else None
             return Step(
                 kind=kind,
                 records=records,

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from chaos import checker
+from chaos import checker, damage
 from chaos.books import Violation
 from chaos.broker import BrokerProcess, StartFailed
 from chaos.client import Client
 from chaos.disk import Mode
 from chaos.draining import drain
-from chaos.entities import WINDOW_MS, address
-from chaos.history import Fault, History, Leftover, Mishap, Record, now
-from chaos.plan import DAYS_MS, DISKS, Kind, Step, steps
+from chaos.entities import WINDOW_MS, address, place
+from chaos.history import Damaged, Fault, History, Injury, Leftover, Mishap, Outcome, Record, Settlement, now
+from chaos.plan import DAMAGES, DAYS_MS, DISKS, Kind, Step, steps
 from chaos.proxy import Proxy
+from chaos.reading import Reading
 from chaos.workers import Surroundings, Worker, crew
+from peeklock.amqp.errors import AmqpError
+from peeklock.client import ClientError
 
 WARM_UP: Final = 1.0
 LONGEST_WAIT: Final = 4.0
@@ -50,14 +55,26 @@ class Run:
     """Made and run once."""
 
     def __init__(
-        self, folder: Path, seed: int, faults: int, *, broken: str | None = None, say: Callable[[str], None] = print
+        self,
+        folder: Path,
+        seed: int,
+        faults: int,
+        *,
+        only: Collection[Kind] = (),
+        broken: str | None = None,
+        say: Callable[[str], None] = print,
     ) -> None:
+        self._only = only
         self._seed = seed
         self._faults = faults
         self._say = say
         self._done = 0
         self._history = History(folder / "history.jsonl")
         self._broker = BrokerProcess(folder, self._history, broken)
+        self._copies: list[Path] = []
+        """Of the data before each damage that the broker lives with: they tell which message was hit."""
+        self._folder = folder
+        self._reported: set[tuple[str, int]] = set()
         self._begun = self._said = time.monotonic()
 
     def go(self) -> Result:
@@ -85,8 +102,9 @@ class Run:
             worker.start()
         try:
             time.sleep(WARM_UP)
-            for step in steps(self._seed, self._faults):
+            for step in steps(self._seed, self._faults, self._only):
                 self._perform(step, proxy)
+                self._note_reports()
                 _raise_failures(workers)
                 self._tell_progress()
         finally:
@@ -106,6 +124,10 @@ class Run:
         match step.kind:
             case Kind.KILL | Kind.TEAR:
                 detail = self._kill(step.kind, step.seed)
+            case kind if kind in DAMAGES:
+                detail = self._damage(DAMAGES[kind], step.seed)
+            case Kind.FULL_AT_START:
+                detail = self._start_on_full_disk(step.seconds)
             case Kind.SUSPEND:
                 self._broker.suspend()
                 time.sleep(step.seconds)
@@ -155,6 +177,82 @@ class Run:
         self._broker.start()
         return "; ".join(details)
 
+    def _damage(self, do: damage.Maker, seed: int) -> str:
+        """It either refuses to start and changes nothing, or goes on; then nothing may be lost that it does not say."""
+        self._broker.kill()
+        whole = damage.contents(self._broker.data)
+        copy = self._folder / f"before-{len(self._copies)}"
+        shutil.copytree(self._broker.data, copy, ignore=shutil.ignore_patterns(damage.RESERVE))
+        done = do(self._broker.data, self._broker.unsynced, Random(seed))
+        if done is None:
+            shutil.rmtree(copy)
+            self._broker.start()
+            return "nothing: there is no such file"
+        before = damage.contents(self._broker.data)
+        refusal = self._broker.try_start()
+        if refusal is None:
+            self._copies.append(copy)
+            self._history.add(Injury(start=now(), end=now(), text=done.text))
+            return f"{done.text}; it serves"
+        shutil.rmtree(copy)
+        changed = {name for name, _ in before.items() ^ damage.contents(self._broker.data).items()}
+        if changed:
+            self._add_mishap(f"after {done.text} it refused to start, and changed {', '.join(sorted(changed))}")
+        if not refusal.is_proper:
+            self._add_mishap(f"after {done.text} it did not start, with {refusal.code} and: {refusal.said[-2000:]}")
+        if changed:
+            damage.rewrite(self._broker.data, whole)
+        else:
+            done.undo()
+        self._broker.start()
+        return f"{done.text}; refused: {refusal.said.splitlines()[-1:]}"
+
+    def _note_reports(self) -> None:
+        """What the broker has said to be damaged since the last time."""
+        for entity, number in sorted(self._broker.damaged() - self._reported):
+            self._reported.add((entity, number))
+            health = self._broker.health()
+            if place(entity) not in place(health):
+                self._add_mishap(f"number {number} of {entity} is damaged, and /health does not say so: {health}")
+            id = self._find(entity, number)
+            if id is None:
+                self._add_mishap(f"number {number} of {entity} is reported as damaged, and was not there")
+            else:
+                self._history.add(Damaged(entity=entity, id=id, number=number, start=now(), end=now()))
+
+    def _find(self, entity: str, number: int) -> str | None:
+        """Which message this was, before it was damaged."""
+        for copy in reversed(self._copies):
+            values = Reading(copy).read().messages.get((entity, number))
+            if values is not None:
+                return str(values["id"])
+        return None
+
+    def _start_on_full_disk(self, seconds: float) -> str:
+        """It starts, and receivers settle what they receive."""
+        self._broker.kill()
+        reserve = self._broker.data / damage.RESERVE
+        if not reserve.exists() or not reserve.stat().st_size:
+            self._broker.start()  # it was used up by the last time
+            self._broker.kill()
+        self._broker.start(Mode.FULL)
+        begun = len(self._history.records)
+        time.sleep(seconds)
+        deadline = time.monotonic() + LONGEST_WAIT
+        settled: list[Settlement] = []
+        while time.monotonic() < deadline and not any(each.outcome is Outcome.OK for each in settled):
+            settled = [each for each in self._history.records[begun:] if isinstance(each, Settlement)]
+            time.sleep(0.05)
+        answers = Counter(each.outcome for each in settled)
+        if answers[Outcome.NO] and not answers[Outcome.OK]:
+            self._add_mishap(f"on a full disk it started, and settled nothing: {settled[-1].error}")
+        self._broker.check()
+        self._broker.set_disk(Mode.FINE)
+        return f"{seconds:.2f} s, {answers[Outcome.OK]} settlements"
+
+    def _add_mishap(self, text: str) -> None:
+        self._history.add(Mishap(start=now(), end=now(), text=text))
+
     # --- the end ---
 
     def _end(self) -> None:
@@ -167,18 +265,22 @@ class Run:
         left: list[Leftover] = []
         for name in ("drain", "drain-again"):
             client = Client(name, address(self._broker.port), self._history)
-            left = drain(client, SHORT_SECONDS if left else DRAIN_SECONDS)
+            try:
+                left = drain(client, SHORT_SECONDS if left else DRAIN_SECONDS)
+            except (AmqpError, ClientError) as error:
+                self._add_mishap(f"what is left cannot be received: {error}")
             for leftover in left:
                 self._history.add(leftover)
             client.drop()
             self._broker.check()
+            self._note_reports()
             self._broker.kill()
             self._broker.start()
         code = self._broker.stop()
         if code != 0:
-            self._history.add(Mishap(start=now(), end=now(), text=f"the broker stopped with {code}"))
+            self._add_mishap(f"the broker stopped with {code}")
         for complaint in self._broker.complaints():
-            self._history.add(Mishap(start=now(), end=now(), text=complaint))
+            self._add_mishap(complaint)
 
     def _join(self, workers: list[Worker]) -> None:
         deadline = time.monotonic() + JOIN_SECONDS

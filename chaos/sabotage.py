@@ -5,8 +5,9 @@ Each is a function that changes a class of the broker in the process it is calle
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -21,7 +22,12 @@ from peeklock.broker.schedule import Scheduling
 from peeklock.broker.transactions import Transaction
 from peeklock.store.base import Changes, Committed
 from peeklock.store.disk.index.writer import Writer
+from peeklock.store.disk.keys import LENGTH_BITS, LENGTH_MASK
+from peeklock.store.disk.log import replay as log_replay
 from peeklock.store.disk.log import writer as log_writer
+from peeklock.store.disk.log.replay import Record, Replay
+from peeklock.store.disk.log.segments import Segments
+from peeklock.store.disk.log.synced import Synced
 from peeklock.store.disk.log.writer import Log
 from peeklock.store.disk.store import DiskStore
 
@@ -56,6 +62,28 @@ def forget_syncs() -> None:
 def free_early() -> None:
     """Free parts of the log when the index that says so may still be lost."""
     _put(Writer, "forget_segments", lambda writer, segments: None)
+
+
+def truncate_damage() -> None:
+    """Take whatever cannot be read at the end of the log for a write that was torn."""
+    read = Replay._read_segment
+
+    def read_segment(*arguments: Any) -> Iterator[Record]:
+        return (record._replace(synced=0) for record in read(*arguments))
+
+    _put(Synced, "read", lambda synced: 0)
+    _put(Replay, "_read_segment", read_segment)
+    _put(log_replay, "find_records", lambda *_: [])
+
+
+def skip_verification() -> None:
+    """Deliver what the disk has, whatever that is."""
+
+    def read(segments: Any, number: int, places: list[int]) -> list[bytes]:
+        descriptor = segments._descriptor(number)
+        return [os.pread(descriptor, place & LENGTH_MASK, place >> LENGTH_BITS) for place in places]
+
+    _put(Segments, "read", read)
 
 
 def forget_removals() -> None:
@@ -151,6 +179,8 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "acknowledge-early": acknowledge_early,
     "forget-syncs": forget_syncs,
     "free-early": free_early,
+    "truncate-damage": truncate_damage,
+    "skip-verification": skip_verification,
     "forget-removals": forget_removals,
     "lend-twice": lend_twice,
     "enqueue-early": enqueue_early,

@@ -10,10 +10,12 @@ from chaos.entities import INVOICES, LOCK_MS, ORDERS, PLAIN, SESSIONS
 from chaos.history import (
     Cancellation,
     ClockSet,
+    Damaged,
     Delivery,
     Discharge,
     Gesture,
     Hold,
+    Injury,
     LostCredit,
     Outage,
     Outcome,
@@ -100,6 +102,14 @@ class Story:
 
     def lose(self, entity: str, amount: int) -> None:
         self._add(LostCredit(entity=entity, count=amount, **self._span()))
+
+    def injure(self) -> None:
+        """Do something to the broker's files that it does not refuse to start with."""
+        self._add(Injury(text="a bit is flipped", **self._span()))
+
+    def report(self, id: str, number: int = 1, *, entity: str = PLAIN) -> None:
+        """Have the broker say that a message is damaged."""
+        self._add(Damaged(entity=entity, id=id, number=number, **self._span()))
 
     def restart(self) -> None:
         self._add(Outage(**self._span()))

@@ -116,6 +116,98 @@ def test_what_was_on_its_way_when_a_connection_broke_excuses_no_other_entity(sto
     assert story.broken == ["lost"]
 
 
+# --- messages that are damaged ---
+
+
+def test_a_message_that_came_with_another_byte_is_changed(story: Story) -> None:
+    story.send("a")
+    story.finish("a", changed="its body")
+    assert story.broken == ["changed"]
+
+
+@pytest.mark.parametrize("place", [PLAIN, dead_letters(PLAIN)])
+def test_a_message_that_is_reported_as_damaged_is_not_lost(story: Story, place: str) -> None:
+    story.send("a")
+    story.injure()
+    story.report("a", entity=place)
+    assert story.broken == []
+
+
+def test_a_report_excuses_no_other_message(story: Story) -> None:
+    story.send("a")
+    story.send("b")
+    story.injure()
+    story.report("a")
+    assert story.broken == ["lost"]
+
+
+def test_no_more_messages_are_reported_than_were_damaged(story: Story) -> None:
+    story.send("a")
+    story.send("b")
+    story.injure()
+    story.report("a")
+    story.report("b", 2)
+    assert story.broken == ["damaged"]
+
+
+def test_the_copies_of_a_message_are_damaged_together(story: Story) -> None:
+    story.send("a", entity=TOPIC)
+    story.injure()
+    for path in SUBSCRIPTIONS:
+        story.report("a", entity=path)
+    assert story.broken == []
+
+
+def test_what_is_reported_as_damaged_does_not_come(story: Story) -> None:
+    story.send("a")
+    story.injure()
+    story.report("a")
+    story.finish("a")
+    assert story.broken == ["damaged"]
+
+
+def test_what_is_damaged_is_there_for_its_batch_and_its_transaction(story: Story) -> None:
+    story.send("a", "b")
+    story.send("order", entity=ORDERS)
+    story.trade("c", "d", outcome=UNKNOWN)
+    story.injure()
+    story.injure()
+    story.report("a")
+    story.report("c", entity=INVOICES)
+    story.finish("b", first=2)
+    story.finish("d", entity=INVOICES, first=2)
+    assert story.broken == []
+
+
+def test_a_transaction_of_which_a_damaged_message_is_left_was_committed(story: Story) -> None:
+    story.send("order", entity=ORDERS)
+    story.trade("a", outcome=UNKNOWN)
+    story.injure()
+    story.report("a", entity=INVOICES)
+    assert story.broken == []
+
+
+def test_an_id_whose_message_is_damaged_is_stored(story: Story) -> None:
+    story.send("a", entity=UNIQUE, key="k")
+    story.send("b", entity=UNIQUE, key="k")
+    story.injure()
+    story.report("a", entity=UNIQUE)
+    assert story.broken == []
+
+
+def test_a_damaged_message_of_a_session_is_passed_over(story: Story) -> None:
+    for id in ("a", "b"):
+        story.send(id, entity=SESSIONS, session="s")
+    hold = story.accept()
+    story.settle(story.receive_of(hold, "a", 1), Gesture.ABANDON)
+    story.restart()
+    story.injure()
+    story.report("a", entity=SESSIONS)
+    hold = story.accept()
+    story.settle(story.receive_of(hold, "b", 2))
+    assert story.broken == []
+
+
 # --- messages that should not come ---
 
 
