@@ -1,0 +1,81 @@
+"""One bit of a data folder is flipped after a kill: all is as it was, or the start is refused, or it is reported.
+
+`make flips` tries two thousand bits; docs/chaos.md has more on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from chaos.flips import Contents, Specimen, Verdict, compare
+from chaos.reading import Wrong
+
+FLIPS = 50
+SERVED = 10
+"""One of so many is tried on a whole broker."""
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def specimen(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
+    return Specimen(tmp_path_factory.mktemp("specimen"), SEED)
+
+
+def test_a_flipped_bit_changes_nothing_or_is_refused_or_reported(specimen: Specimen) -> None:
+    verdicts = Counter(specimen.flip(f"{SEED}:{at}", serve=at % SERVED == 0)[0] for at in range(FLIPS))
+    assert verdicts.keys() == set(Verdict), "each of the three is tried"
+
+
+def test_the_folder_holds_something_of_everything(specimen: Specimen) -> None:
+    states = Counter(values["state"] for values in specimen.contents.messages.values())
+    assert sum(states.values()) > 400
+    assert len(states) == 3
+    assert {path for path, _ in specimen.contents.messages} >= {"plain/$DeadLetterQueue", "news/subscriptions/first"}
+    assert any(values["session_id"] for values in specimen.contents.messages.values())
+    assert {file.name for file in specimen.data.iterdir()} >= {
+        "peeklock.db",
+        "peeklock.db-wal",
+        "peeklock.sums",
+        "synced",
+    }
+
+
+# --- the judge ---
+
+
+def contents(*, damaged: tuple[int, ...] = (), **messages: str) -> Contents:
+    numbered = {("q", number): {"id": id, "content": text} for number, (id, text) in enumerate(messages.items(), 1)}
+    found = Contents(found={"q": "queue"}, messages=numbered, counters={"q": len(numbered)})
+    for number in damaged:
+        del found.messages["q", number]
+        found.damaged.add(("q", number))
+    return found
+
+
+WHOLE = contents(a="x", b="y")
+
+
+def test_what_is_as_it_was_is_unchanged() -> None:
+    assert compare(WHOLE, contents(a="x", b="y")) is Verdict.UNCHANGED
+
+
+def test_one_message_may_be_reported() -> None:
+    assert compare(WHOLE, contents(a="x", b="y", damaged=(2,))) is Verdict.REPORTED
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        contents(a="x"),
+        contents(a="x", b="z"),
+        contents(a="x", b="y", c="z"),
+        contents(a="x", b="y", damaged=(1, 2)),
+        Contents(found={}, messages=WHOLE.messages, counters=WHOLE.counters),
+        Contents(found=WHOLE.found, messages=WHOLE.messages, counters={"q": 3}),
+        Contents(found=WHOLE.found, messages=WHOLE.messages, counters=WHOLE.counters, damaged={("q", 1)}),
+    ],
+)
+def test_anything_else_is_wrong(found: Contents) -> None:
+    with pytest.raises(Wrong):
+        compare(WHOLE, found)
