@@ -30,7 +30,7 @@ class Synced:
     def read(self) -> int:
         """0 if there is none, or none that can be read: then the records alone say what was synced."""
         try:
-            content = self._file.read_bytes()
+            content = self._file.read_bytes()[: _FORM.size]  # no more is ever written; a power cut may leave more
         except FileNotFoundError:
             return 0
         if len(content) != _FORM.size:
