@@ -88,7 +88,7 @@ def test_a_broken_broker_is_found_out(tmp_path: Path, broken: str) -> None:
     assert f"history, log and data are in {kept}" in output
     code, again = run(tmp_path, "--check", str(kept / "history.jsonl"))
     assert code == 1
-    assert seen == seen_in(again, promises)
+    assert seen <= seen_in(again, promises), "a run that cannot go on has not received all that was left"
 
 
 def seen_in(output: str, promises: list[str]) -> set[str]:
