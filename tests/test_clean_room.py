@@ -1,4 +1,4 @@
-"""What the README prints works for a reader with a fresh clone and nothing set up, as it is printed but for the port.
+"""What the README and the pages print works on a fresh clone with nothing set up, as it is printed but for the port.
 
 The port is chosen freely, so that tests can run side by side: the broker gets it by PEEKLOCK_PORT, and clients with the
 connection string.
@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 
 import pytest
-from pyarrow.parquet import read_table
+from pyarrow.parquet import ParquetFile
 
-from pages import README, block_with, commands
+from pages import DOCS, README, block_with, commands
 from peeklock.client import Message, connect
 from peeklock.server.broker import Options
 from rooms import Room
@@ -34,7 +34,7 @@ def printed(command: str, page: Path = README) -> str:
     return command
 
 
-def test_the_readme_by_make(tmp_path: Path) -> None:
+def test_the_readme_by_make_and_the_pages_for_a_terminal(tmp_path: Path) -> None:
     room = Room(tmp_path / "peeklock", ".venv", checkout=True)
     with room.serving(printed("make serve"), **FREE_PORT) as connection_string:
         room.run(printed("pip install azure-servicebus"))
@@ -44,6 +44,19 @@ def test_the_readme_by_make(tmp_path: Path) -> None:
         typed = commands(block_with(README, "console", "peeklock topic create"))
         there = {"PEEKLOCK_CONNECTION_STRING": connection_string}
         assert "a house" in [room.run(command, **there) for command in typed][-1]
+        page = DOCS / "configuration.md"
+        export, serve = commands(block_with(page, "console", "config export"))
+        room.run(export, **there)
+        with room.serving(serve.replace("--port 5673", "--port 0")) as copy:
+            assert "orders" in room.run("peeklock topic list", PEEKLOCK_CONNECTION_STRING=copy)
+    page = DOCS / "features" / "listening.md"
+    assert room.run(printed("peeklock certificate", page)) == f"{room.folder}/peeklock-data/tls/authority.pem\n"
+    page = DOCS / "features" / "command-line.md"
+    (serve,) = commands(block_with(page, "console", "peeklock serve"))
+    with room.serving(serve, **FREE_PORT) as connection_string:
+        there = {"PEEKLOCK_CONNECTION_STRING": connection_string}
+        said = [room.run(command, **there) for command in commands(block_with(page, "sh", "queue create"))]
+    assert "NoCustomer" in said[4], "the dead letters are listed"
 
 
 @pytest.mark.spark
@@ -60,6 +73,18 @@ def test_the_readme_by_pip_with_spark(tmp_path: Path) -> None:
         connection.sender("queue").send_all(Message(data=[body]) for body in bodies)
         room.run_program(at(address, program))
         assert connection.management("queue").peek() == []
-    # Read without Spark; rows of a file have one order, the files of several tasks none.
-    files = sorted((room.folder / "lake" / "messages").glob("*.parquet"))
-    assert sorted(body for file in files for body in read_table(file)["body"].to_pylist()) == sorted(bodies)
+        typed = commands(block_with(DOCS / "pipelines.md", "sh", "pipeline capture"))
+        assert typed[0] == "pip install '.[spark]'"
+        room.run("peeklock send queue first second --subject created", PEEKLOCK_CONNECTION_STRING=address)
+        for command in typed[1:]:
+            room.run(command, PEEKLOCK_CONNECTION_STRING=address)
+    # Rows of a file have one order, the files of several tasks none.
+    assert sorted(bodies_in(room.folder / "lake" / "messages")) == sorted(bodies)
+    # What was compacted is kept for a while beside what came of it.
+    assert set(bodies_in(room.folder / "captured")) == {b"first", b"second"}
+
+
+def bodies_in(folder: Path) -> list[bytes]:
+    """The bodies of all Parquet files below, read without Spark."""
+    files = sorted(folder.rglob("*.parquet"))
+    return [body for file in files for body in ParquetFile(file).read(["body"])["body"].to_pylist()]
