@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ from peeklock.store.base import Changes, Store, StoredMessage, StoreError
 
 NULL = b"\x40"
 DATA = b"\x00\x53\x75\xa0\x04body"
-MESSAGE = b"\x00\x53\x73\xc0\x04\x01\xa1\x01m" + DATA
+NUMBERS = count()
 Build = Callable[[bytes], bytes]
 
 
@@ -148,6 +149,19 @@ def is_told_well(error: Any) -> bool:
 # --- messages ---
 
 
+def identity() -> bytes:
+    """A message id of its own: a repetition would not be looked at any further."""
+    return string(f"id-{next(NUMBERS)}")
+
+
+def front() -> bytes:
+    return section(0x73, listed(identity()))
+
+
+def message() -> bytes:
+    return front() + DATA
+
+
 def section(code: int, value: bytes) -> bytes:
     return b"\x00\x53" + bytes((code,)) + value
 
@@ -156,23 +170,23 @@ def field(code: int, index: int, value: bytes) -> bytes:
     """A section that is a list, with this value at that place. Messages have an id in any case."""
     fields = [NULL] * index + [value]
     if code == 0x73 and index:
-        fields[0] = string("id")
+        fields[0] = identity()
     return section(code, listed(*fields))
 
 
 def with_annotation(name: str, value: bytes) -> bytes:
-    return section(0x72, mapped(symbol(name), value)) + MESSAGE
+    return section(0x72, mapped(symbol(name), value)) + message()
 
 
 def with_long_time_to_live(place: int, value: bytes) -> bytes:
-    times = [sized(0xA1, b"id"), *[NULL] * 7, b"\x83" + b"\x7f" * 8, b"\x83" + bytes(8)]
+    times = [identity(), *[NULL] * 7, b"\x83" + b"\x7f" * 8, b"\x83" + bytes(8)]
     times[place] = value
     return section(0x70, listed(NULL, NULL, b"\x70\xff\xff\xff\xff")) + section(0x73, listed(*times)) + DATA
 
 
 def scheduled_with_time_to_live(value: bytes) -> bytes:
     later = mapped(symbol("x-opt-scheduled-enqueue-time"), b"\x83" + (1_800_000_900_000).to_bytes(8))
-    return section(0x70, listed(NULL, NULL, value)) + section(0x72, later) + MESSAGE
+    return section(0x70, listed(NULL, NULL, value)) + section(0x72, later) + message()
 
 
 HEADER = ("durable", "priority", "ttl", "first-acquirer", "delivery-count")
@@ -206,32 +220,30 @@ ANNOTATIONS = (
 )
 
 MESSAGES: dict[str, Build] = {
-    **{f"header.{name}": lambda value, at=at: field(0x70, at, value) + MESSAGE for at, name in enumerate(HEADER)},
+    **{f"header.{name}": lambda value, at=at: field(0x70, at, value) + message() for at, name in enumerate(HEADER)},
     **{f"properties.{name}": lambda value, at=at: field(0x73, at, value) + DATA for at, name in enumerate(PROPERTIES)},
     **{name: partial(with_annotation, name) for name in ANNOTATIONS},
     "ttl of a scheduled message": scheduled_with_time_to_live,
     "absolute-expiry-time beside a long ttl": partial(with_long_time_to_live, 8),
     "creation-time beside a long ttl": partial(with_long_time_to_live, 9),
-    "header": lambda value: section(0x70, value) + MESSAGE,
-    "delivery annotations": lambda value: section(0x71, value) + MESSAGE,
-    "annotations": lambda value: section(0x72, value) + MESSAGE,
+    "header": lambda value: section(0x70, value) + message(),
+    "delivery annotations": lambda value: section(0x71, value) + message(),
+    "annotations": lambda value: section(0x72, value) + message(),
     "properties": lambda value: section(0x73, value) + DATA,
-    "application properties": lambda value: MESSAGE[: -len(DATA)] + section(0x74, value) + DATA,
-    "the key of an annotation": lambda value: section(0x72, mapped(value, NULL)) + MESSAGE,
-    "the key of a delivery annotation": lambda value: section(0x71, mapped(value, NULL)) + MESSAGE,
-    "a delivery annotation": lambda value: section(0x71, mapped(symbol("x-opt-lock-token"), value)) + MESSAGE,
+    "application properties": lambda value: front() + section(0x74, value) + DATA,
+    "the key of an annotation": lambda value: section(0x72, mapped(value, NULL)) + message(),
+    "the key of a delivery annotation": lambda value: section(0x71, mapped(value, NULL)) + message(),
+    "a delivery annotation": lambda value: section(0x71, mapped(symbol("x-opt-lock-token"), value)) + message(),
     "an application property": lambda value: (
-        section(0x73, listed(string("id"), *[NULL] * 9, string("session")))
+        section(0x73, listed(identity(), *[NULL] * 9, string("session")))
         + section(0x74, mapped(string("p"), value))
         + DATA
     ),
-    "the key of an application property": lambda value: (
-        MESSAGE[: -len(DATA)] + section(0x74, mapped(value, b"\x54\x01")) + DATA
-    ),
-    "data": lambda value: MESSAGE[: -len(DATA)] + section(0x75, value),
-    "a sequence": lambda value: MESSAGE[: -len(DATA)] + section(0x76, value),
-    "a value": lambda value: MESSAGE[: -len(DATA)] + section(0x77, value),
-    "footer": lambda value: MESSAGE + section(0x78, value),
+    "the key of an application property": lambda value: front() + section(0x74, mapped(value, b"\x54\x01")) + DATA,
+    "data": lambda value: front() + section(0x75, value),
+    "a sequence": lambda value: front() + section(0x76, value),
+    "a value": lambda value: front() + section(0x77, value),
+    "footer": lambda value: message() + section(0x78, value),
     "the descriptor of a section": lambda value: b"\x00" + value + listed(),
     "a section with a long descriptor": lambda value: b"\x00\x80" + (0x77).to_bytes(8) + value,
     "properties with a long descriptor": lambda value: b"\x00\x80" + (0x73).to_bytes(8) + listed(value) + DATA,
@@ -408,7 +420,6 @@ def test_a_number_in_a_request_is_answered_by_the_store_on_disk_too(operation: s
 
 
 SCHEDULED = ("message", "message-id", "session-id", "partition-key", "via-partition-key")
-LATER = Message.decode(MESSAGE).encode()
 
 
 @pytest.mark.parametrize("key", SCHEDULED)
@@ -418,7 +429,7 @@ def test_a_value_of_a_message_to_schedule_is_answered_with_a_status(path: str, k
     requests = Requests(wire, path)
     later = section(0x72, mapped(symbol("x-opt-scheduled-enqueue-time"), b"\x83" + (1_800_000_060_000).to_bytes(8)))
     for which, value in VALUES.items():
-        others = () if key == "message" else (string("message"), sized(0xB0, later + MESSAGE))
+        others = () if key == "message" else (string("message"), sized(0xB0, later + message()))
         item = mapped(*others, string(key), value)
         status, reply = requests.ask(named("schedule-message"), mapped(string("messages"), listed(item)))
         assert is_answered_well(status, reply), (which, reply.application_properties)
@@ -791,7 +802,7 @@ def say_performative(wire: Wire, name: str, index: int, value: bytes) -> None:
         wire.receiver("plain", credit=1)
     elif name in ("transfer", "detach"):
         wire.sender("plain")
-    wire.say(encode_frame(0, body + (MESSAGE if name == "transfer" else b"")))
+    wire.say(encode_frame(0, body + (message() if name == "transfer" else b"")))
     if name == "open":
         wire.say(frame(Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)))
     if name in ("open", "begin"):

@@ -215,13 +215,16 @@ class View:
             self._change_values({key: each for key, each in self._all_values().items() if fold(key) != folded})
 
     def result(self) -> Changed:
-        """The message with what was changed; a body that was cut off is still to be put behind it."""
+        """The message with what was changed; a body that was cut off is still to be put behind it. EvaluationError."""
         payload, annex = self._payload, self._annex
         if self._fields_changed:
             properties = list_section(PROPERTIES, self._all_fields())
             payload = replace_section(payload, _scanned(payload).properties, properties)
         if self._user_changed:
-            payload = self._with_values(payload)
+            try:
+                payload = self._with_values(payload)
+            except DecodeError as error:  # decoded whole they could be read, and one by one they cannot
+                raise _unreadable("application properties", error) from error
         if self._annotations_changed:
             parts = list(chain.from_iterable(self._all_annotations().values()))
             changed = Annex.decode(annex)._replace(annotations=b"".join(parts), annotation_fields=len(parts))
