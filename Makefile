@@ -102,9 +102,10 @@ wheel: $(WHEEL_STAMP)
 # that pip runs in, and without what an earlier build left.
 $(WHEEL_STAMP): $(WHEEL_SOURCES) | $(BIN)/python
 	rm -rf $(addprefix build/,builder wheel types c objects libraries)
+	@mkdir -p build && touch build/.begun  # a source that changes during the build is newer than this
 	$(BIN)/python -m venv build/builder
 	PEEKLOCK_COMPILE=1 build/builder/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel .
-	@touch $@
+	@mv build/.begun $@
 
 # This checkout, with the package as the compiled wheel has it.
 compiled: wheel
