@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-versions check conformance hostile fuzz chaos flips bench bench-peers demo wheel compiled clean
+.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-versions check conformance hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -83,6 +83,10 @@ fuzz: $(DEV_STAMP)
 # Faults of every kind under concurrent clients, and whether every promise was kept.
 chaos: $(DEV_STAMP)
 	$(BIN)/python -m chaos $(ARGS)
+
+# The same on the package as a compiled wheel has it.
+chaos-compiled: compiled
+	cd build/checkout && PYTHONPATH=src $(CURDIR)/$(BIN)/python -m chaos $(ARGS)
 
 # One bit of a data folder at a time.
 flips: $(DEV_STAMP)

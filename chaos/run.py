@@ -211,9 +211,6 @@ class Run:
         """What the broker has said to be damaged since the last time."""
         for entity, number in sorted(self._broker.damaged() - self._reported):
             self._reported.add((entity, number))
-            health = self._broker.health()
-            if place(entity) not in place(health):
-                self._add_mishap(f"number {number} of {entity} is damaged, and /health does not say so: {health}")
             id = self._find(entity, number)
             if id is None:
                 self._add_mishap(f"number {number} of {entity} is reported as damaged, and was not there")
@@ -274,6 +271,7 @@ class Run:
             client.drop()
             self._broker.check()
             self._note_reports()
+            self._check_health()
             self._broker.kill()
             self._broker.start()
         code = self._broker.stop()
@@ -281,6 +279,13 @@ class Run:
             self._add_mishap(f"the broker stopped with {code}")
         for complaint in self._broker.complaints():
             self._add_mishap(complaint)
+
+    def _check_health(self) -> None:
+        """Whoever looked at everything has met all that is damaged."""
+        health = place(self._broker.health())
+        for entity in sorted({entity for entity, _ in self._reported}):
+            if entity not in health:
+                self._add_mishap(f"messages of {entity} are damaged, and /health does not say so: {health}")
 
     def _join(self, workers: list[Worker]) -> None:
         deadline = time.monotonic() + JOIN_SECONDS
