@@ -65,6 +65,8 @@ class BrokerProcess:
         self._config = folder / "config.json"
         self._config.write_text(json.dumps(config(), indent=1))
         self._log = folder / "broker.log"
+        self._logged = 0
+        """How long it was at the last start."""
         self._history = history
         self._broken = broken
         self._down_at = now()
@@ -82,12 +84,11 @@ class BrokerProcess:
 
     def try_start(self, mode: Mode = Mode.FINE) -> Refusal | None:
         """Start, and wait until it serves, or refuses to."""
-        logged = self._log.stat().st_size if self._log.exists() else 0
+        self._logged = self._log.stat().st_size if self._log.exists() else 0
         process = self._begin(mode)
         assert process.stdout is not None
         if not process.stdout.readline():
-            code = _reap(process)
-            return Refusal(code, self._log.read_bytes()[logged:].decode(errors="replace").strip())
+            return Refusal(_reap(process), self._said())
         self._serves = True
         self._history.add(Outage(start=self._down_at, end=now()))
         return None
@@ -198,10 +199,18 @@ class BrokerProcess:
         except OSError as error:
             return f"no answer: {error}"
 
+    def asks_for_restart(self) -> bool:
+        """Whether it has said since its start that only another start helps."""
+        return "Restart the broker" in self._said()
+
     def complaints(self) -> list[str]:
         """Failures of its own that are in its log."""
         text = self._log.read_text(errors="replace")
         return [f"its log has: {part[:2000]}" for part in text.split("Traceback")[1:]]
+
+    def _said(self) -> str:
+        """What it logged since its start."""
+        return self._log.read_bytes()[self._logged :].decode(errors="replace").strip()
 
     def _last_words(self) -> str:
         """The end of what it logged."""

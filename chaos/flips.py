@@ -31,6 +31,7 @@ from chaos.reading import Contents, Reading, Wrong
 from chaos.specimen import ALL_SESSIONS
 from peeklock.store.base import StoreError
 
+_PROGRESS: Final = 200
 _SESSION_SECONDS: Final = 5.0
 _TAIL: Final = "the last records of the log"
 _WEIGHTS: Final = {"log-*": 5, _TAIL: 3, INDEX: 4, WAL: 3, **dict.fromkeys(CHECKS, 1), "*": 1}
@@ -211,6 +212,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         tried = Specimen(folder, seed)
         for number in range(options.flips):
+            if number and number % _PROGRESS == 0:
+                print(f"{number} of {options.flips}", flush=True)
             try:
                 verdict, done = tried.flip(f"{seed}:{number}", serve=number % options.serve == 0)
                 found[done.split(" of ")[2].split(" ")[0].rstrip("0123456789"), verdict] += 1

@@ -146,6 +146,8 @@ class Run:
                 detail = f"{step.seconds:.2f} s, every {step.every}, {step.delay} s each"
                 if step.then is None:
                     self._broker.set_disk(Mode.FINE)
+        if step.kind is Kind.DROPPING and step.then is None and self._restart_if_asked():
+            detail += "; restarted, as it asked for"
         self._note(step.kind, start, detail)
         if step.then is not None:
             start = now()
@@ -176,6 +178,14 @@ class Run:
                 details.append(self._broker.tear(chance))
         self._broker.start()
         return "; ".join(details)
+
+    def _restart_if_asked(self) -> bool:
+        """As whoever runs it does: a disk may have lost what only a start brings back."""
+        is_asked = self._broker.asks_for_restart()
+        if is_asked:
+            self._broker.kill()
+            self._broker.start()
+        return is_asked
 
     def _damage(self, do: damage.Maker, seed: int) -> str:
         """It either refuses to start and changes nothing, or goes on; then nothing may be lost that it does not say."""
@@ -256,6 +266,7 @@ class Run:
         """Receive what is left; look once more after a restart, for what only memory had as gone."""
         self._broker.check()
         self._broker.set_disk(Mode.FINE)
+        self._restart_if_asked()
         # Past all locks and schedules.
         self._broker.set_clock(DAYS_MS + WINDOW_MS + 10_000, passed=WINDOW_MS + 10_000)
         self._say("receiving what is left")

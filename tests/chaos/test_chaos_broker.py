@@ -15,6 +15,8 @@ from chaos.disk import Mode
 from chaos.entities import PLAIN, SESSIONS, address
 from chaos.history import ClockSet, Gesture, History, Mishap, Outage, Outcome, SessionCall, now
 
+from chaos import damage
+
 FAR = 1_000_000
 
 
@@ -98,4 +100,51 @@ def test_a_broker_that_ends_when_its_clock_is_set_starts_with_that_clock(
     client.send(PLAIN)
     (taken,) = client.receive(PLAIN, 1, 1.0)
     assert abs(taken.delivery.enqueued - now() - FAR) < FAR / 10
+    client.drop()
+
+
+def test_a_broker_that_refuses_to_start_says_why_and_starts_when_the_damage_is_undone(
+    broker: BrokerProcess, history: History
+) -> None:
+    client = Client("test", address(broker.port), history)
+    client.send(PLAIN)
+    client.drop()
+    broker.kill()
+    log = max(broker.data.glob("log-*"))
+    whole, done = damage.contents(broker.data), damage.flip(log, 0, 0)
+    refusal = broker.try_start()
+    assert refusal is not None
+    assert refusal.is_proper
+    assert log.name in refusal.said
+    done.undo()
+    assert damage.contents(broker.data) == whole
+    broker.start()
+    assert len(client.receive(PLAIN, 1, 5.0)) == 1
+    client.drop()
+    assert kinds(history).count(Mishap) == 0
+
+
+def test_a_broker_reports_a_damaged_message(broker: BrokerProcess, history: History) -> None:
+    client = Client("test", address(broker.port), history)
+    client.send(PLAIN, amount=3)
+    client.drop()
+    broker.kill()
+    (log,) = (file for file in broker.data.glob("log-*") if b"test.2 test.2" in file.read_bytes())
+    damage.flip(log, log.read_bytes().index(b"test.2 test.2"), 0)
+    broker.start()
+    assert [taken.delivery.id for taken in client.receive(PLAIN, 2, 5.0)] == ["test.1", "test.3"]
+    client.drop()
+    assert broker.damaged() == {(PLAIN, 2)}
+    assert PLAIN in broker.health()
+    assert not broker.asks_for_restart()
+
+
+def test_a_broker_starts_on_a_full_disk(broker: BrokerProcess, history: History) -> None:
+    client = Client("test", address(broker.port), history)
+    client.send(PLAIN, amount=3)
+    client.drop()
+    broker.kill()
+    broker.start(Mode.FULL)
+    (taken,) = client.receive(PLAIN, 1, 5.0)
+    assert client.settle(taken, Gesture.COMPLETE).outcome is Outcome.OK
     client.drop()
