@@ -286,7 +286,7 @@ def test_a_busy_connection_needs_no_heartbeats(start_broker: StartBroker) -> Non
 
 
 @pytest.mark.interpreted
-def test_a_failure_inside_closes_that_connection_only(
+def test_a_failure_inside_rejects_that_message_only(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = start_broker(data=None, limits=SMALL)
@@ -299,14 +299,14 @@ def test_a_failure_inside_closes_that_connection_only(
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(node, "on_delivery", fail)
-    victim.post(victims_link, b"SECRET-BODY")
-    error = victim.closed_with()
-    assert error is not None
+    error = victim.refusal(victims_link, b"SECRET-BODY")
     assert error.condition == Condition.INTERNAL_ERROR
     assert "mistake" not in error.description
     assert "a mistake of ours" in caplog.text
     assert "SECRET-BODY" not in caplog.text
     other.send(others_link, b"unharmed")
+    monkeypatch.undo()
+    victim.send(victims_link, b"unharmed, too")
 
 
 def port_of(client: RawClient) -> str:
