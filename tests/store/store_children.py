@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -12,7 +13,10 @@ from pathlib import Path
 from store_harness import Driver, body, entity, message
 
 from peeklock.store.base import Changes, Counters, StoredMessage, StoreError, StoreFull
+from peeklock.store.disk.index.writer import Writer
+from peeklock.store.disk.log.segments import Segments
 from peeklock.store.disk.store import DiskStore
+from peeklock.store.disk.upkeep import repair
 
 GROUP = 7
 """A commit of `commit_until_killed` has this many messages for entity 1, and one for entity 2."""
@@ -31,6 +35,19 @@ def start(call: str, module: str = "store_children") -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
+
+
+def repair_and_die_after(folder: str, moment: str) -> None:
+    """Repair a folder and be killed when the function of that name has returned."""
+    owner: object = {"forget_segments": Writer, "free": Segments}.get(moment, repair)
+    original = getattr(owner, moment)
+
+    def last(*arguments: object, **named: object) -> None:
+        original(*arguments, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, moment, last)
+    repair.repair(Path(folder))
 
 
 def hold(folder: str) -> None:

@@ -19,6 +19,7 @@ class Exit(IntEnum):
     EXISTS = 4
     UNAUTHORIZED = 5
     UNREACHABLE = 6
+    DAMAGED = 7
     INTERRUPTED = 130
 
 

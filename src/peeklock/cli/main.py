@@ -31,8 +31,9 @@ COMMANDS = {
     "rule": "rules",
     "config": "config",
     "pipeline": "pipeline",
+    "store": "store",
 }
-GROUPS = {"dead-letter", "queue", "topic", "subscription", "rule", "config", "pipeline"}
+GROUPS = {"dead-letter", "queue", "topic", "subscription", "rule", "config", "pipeline", "store"}
 
 
 def compose(command: str | None) -> typer.Typer:
@@ -44,7 +45,7 @@ def compose(command: str | None) -> typer.Typer:
         """A Service Bus that you run yourself, and the commands to work with it or with the hosted one.
 
         Exit codes: 0 done; 1 refused or failed; 2 wrong arguments or configuration; 3 not found; 4 there already;
-        5 not authorized; 6 not reachable; 130 interrupted.
+        5 not authorized; 6 not reachable; 7 damage found; 130 interrupted.
         """
 
     for module in dict.fromkeys(COMMANDS.values() if command not in COMMANDS else [COMMANDS[command]]):

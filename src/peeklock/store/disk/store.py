@@ -58,6 +58,7 @@ from .log.replay import Replay, remove_torn
 from .log.segments import Place, Segments
 from .log.synced import Synced
 from .log.writer import Log
+from .pin import Pin
 from .reserve import Reserve
 
 _JOINED_ROWS = 4096
@@ -120,7 +121,7 @@ class DiskStore:
         self._reserve.hold()
         known = Known(entities, self._are_taken)
         index = Index(writer, log.place, self._reserve)
-        tidying = Tidying(writer, self._segments, lambda moves: self._commits.put((moves, moved)))
+        tidying = Tidying(writer, self._segments, Pin(self._folder), lambda moves: self._commits.put((moves, moved)))
 
         def moved(error: StoreError | None) -> None:
             self._questions.put(lambda: tidying.moved(failed=error is not None))

@@ -13,6 +13,7 @@ from typing import Final
 from ...base import Changes, StoreError
 from ..commits.batch import Batch
 from ..log.segments import Place, Segments
+from ..pin import Pin
 from .writer import Writer
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,10 @@ _MOVED_BYTES: Final = 8 * 1024 * 1024
 class Tidying:
     """The thread of the index uses it, and tells it when moves were applied."""
 
-    def __init__(self, writer: Writer, segments: Segments, commit: Callable[[Batch], None]) -> None:
+    def __init__(self, writer: Writer, segments: Segments, pin: Pin, commit: Callable[[Batch], None]) -> None:
         self._writer = writer
         self._segments = segments
+        self._pin = pin
         self._commit = commit
         """Writes moves to the log; `moved` is to be called once they are applied, or failed."""
         self._checked = 0
@@ -122,9 +124,11 @@ class Tidying:
         try:
             unneeded = [segment for segment in candidates if not self._writer.is_needed(segment)]
             if unneeded:
-                self._writer.forget_segments(unneeded)
-            for segment in unneeded:
-                self._segments.free(segment)
+                with self._pin.try_hold() as is_held:
+                    if is_held:  # else a backup is copying them; they are freed later
+                        self._writer.forget_segments(unneeded)
+                        for segment in unneeded:
+                            self._segments.free(segment)
         except Exception as error:  # as above
             log.warning("the log could not be tidied: %s", error)
 

@@ -116,17 +116,20 @@ class Wal:
 
 def numbers(file: Path, page_size: int) -> set[int]:
     """Of all pages that the log may have, whether their frames count or not."""
-    found: set[int] = set()
+    return {number for number, _ in versions(file, page_size)}
+
+
+def versions(file: Path, page_size: int) -> Iterator[tuple[int, bytes]]:
+    """Numbers and contents of all pages that the log may have, whether their frames count or not. OSError."""
     try:
         with path(file).open("rb") as log:
             salt = log.read(HEADER_BYTES)[_SALT]
             while len(frame := log.read(_FRAME.size + page_size)) > _FRAME.size:
                 number, _, of = _FRAME.unpack_from(frame)
                 if of == salt:
-                    found.add(number)
+                    yield number, frame[_FRAME.size :]
     except FileNotFoundError:
         pass
-    return found
 
 
 def write_again(file: Path) -> None:

@@ -286,12 +286,9 @@ class Writer:
         try:
             connection = self.database.begin()
             for parameters in entries:
-                is_usual = all(parameters[section] is None for section in _SELDOM)
-                if parameters["entities"] is not None:
-                    _purge_predecessors(connection, parameters["entities"])
                 if parameters["dropped"] is not None:
                     self._has_dropped = True
-                connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
+                apply_entry(connection, parameters)
             connection.execute('UPDATE log SET segment = ?, "offset" = ?, "commit" = ?', through)
             for end in ends:
                 connection.execute("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)", end)
@@ -373,6 +370,14 @@ class Writer:
             return self.database.connected().execute(question, {"segment": segment}).fetchone()
         except Exception as error:
             raise self.database.failed(error) from error
+
+
+def apply_entry(connection: sqlite3.Connection, parameters: dict[str, Any]) -> None:
+    """In a transaction on a connection of a `Writer`. sqlite3.Error."""
+    if parameters["entities"] is not None:
+        _purge_predecessors(connection, parameters["entities"])
+    is_usual = all(parameters[section] is None for section in _SELDOM)
+    connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
 
 
 def _purge_some(connection: sqlite3.Connection, entity: int) -> bool:

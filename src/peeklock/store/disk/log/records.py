@@ -111,3 +111,20 @@ def find_records(data: bytes, offset: int, salt: int) -> Iterator[tuple[int, Hea
         else:
             yield offset, head
             offset += head.length
+
+
+def sound_payloads(data: bytes, start: int, end: int, salt: int, seed: int) -> Iterator[bytes]:
+    """In these bytes of a segment, which have records that cannot be read: payloads whose own checksums match."""
+    mark = salt.to_bytes(4, "little")
+    while 0 <= start < end:
+        at = start + RECORD.size
+        while at + PAYLOAD_HEAD <= end:
+            length, check = PAYLOAD.unpack_from(data, at)
+            at += PAYLOAD_HEAD
+            if at + length > end:
+                break
+            payload = data[at : at + length]
+            if length and check == payload_check(payload, seed, at):
+                yield payload
+            at += length
+        start = data.find(mark, start + 1, end)
