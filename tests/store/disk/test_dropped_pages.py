@@ -1,0 +1,92 @@
+"""A sync that fails drops what was written, and the next one succeeds without it: what was acknowledged still stays.
+
+Commits are made while syncs fail so, by one process after the other; between them the power fails, or only the process.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+from chaos.disk import Disk, Mode
+from chaos.log_tail import lose
+from store_harness import Driver, message
+
+from peeklock.store.base import Changes, StoreError
+from peeklock.store.disk.store import DiskStore
+
+ROOT = Path(__file__).parents[3]
+LIVES = 4
+COMMITS = 60
+
+
+def opened(folder: Path) -> Driver:
+    return Driver(lambda call: DiskStore(folder / "data", call))
+
+
+def live(folder: str, life: int, seed: int) -> None:
+    """Commit on such a disk and tell the number of each message that was acknowledged; end while one is in doubt."""
+    chance = Random(f"{seed}:{life}")
+    (Path(folder) / "data").mkdir(exist_ok=True)
+    disk = Disk(Path(folder) / "data", Path(folder) / "unsynced")
+    disk._chance = chance
+    disk.install()
+    driver = opened(Path(folder))
+    if not driver.entities:
+        driver.create(1)
+    for number in range(life * COMMITS + 1, (life + 1) * COMMITS):
+        disk.mode = chance.choice((Mode.FINE, Mode.FINE, Mode.DROPPING))
+        disk.every = chance.choice((1, 1, 2))
+        error = driver.try_commit(Changes(appends=[(1, message(number, chance.randbytes(chance.choice((10, 3000)))))]))
+        if error is None:
+            os.write(1, b"%d\n" % number)
+        if chance.random() < 0.2:
+            try:
+                driver.numbers(1)  # the index is written
+            except StoreError as failure:
+                if "Restart the broker" in str(failure):
+                    break
+    disk.mode, disk.every = Mode.DROPPING, 1
+    sync = os.fdatasync
+
+    def fail_and_end(descriptor: int) -> None:
+        """Before the commit is undone: the next process may find it, and must not rely on it."""
+        try:
+            sync(descriptor)
+        finally:
+            os._exit(9)
+
+    os.fdatasync = fail_and_end
+    driver.try_commit(Changes(appends=[(1, message((life + 1) * COMMITS))]))
+
+
+def in_child(folder: Path, life: int, seed: int) -> list[int]:
+    paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    child = subprocess.run(
+        [sys.executable, "-c", f"import test_dropped_pages as t; t.live({str(folder)!r}, {life}, {seed})"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert child.returncode == 9, child.stderr
+    return [int(line) for line in child.stdout.split()]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_acknowledged_is_there_after_syncs_that_dropped_pages(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    acknowledged: list[int] = []
+    for life in range(LIVES):
+        acknowledged += in_child(tmp_path, life, seed)
+        if life == LIVES - 1 or chance.random() < 0.5:
+            lose(tmp_path / "data", tmp_path / "unsynced")
+    driver = opened(tmp_path)
+    assert [number for number in driver.numbers(1) if number % COMMITS] == acknowledged
+    assert 0 < len(acknowledged) < LIVES * (COMMITS - 1), "some syncs have failed"
+    driver.store.close()
