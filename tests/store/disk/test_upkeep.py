@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sqlite3
 from base64 import b64decode
 from contextlib import closing
@@ -100,6 +101,21 @@ def test_what_is_not_in_the_index_yet_is_sound_too(data: Path) -> None:
     before = hashes(data)
     assert check(data).is_sound
     assert hashes(data) == before
+
+
+def test_a_folder_as_a_kill_leaves_it_is_sound_and_stays_as_it_is(data: Path, tmp_path: Path) -> None:
+    driver = open_store(data)
+    driver.append(1, message(8))
+    driver.numbers(1)  # the index has it, in SQLite's log
+    driver.append(1, message(9))
+    killed = tmp_path / "killed"
+    shutil.copytree(data, killed)
+    driver.store.close()
+    assert (killed / "peeklock.db-wal").stat().st_size
+    before = hashes(killed)
+    checked = check(killed)
+    assert checked.is_sound, checked.findings
+    assert hashes(killed) == before
 
 
 def test_a_folder_without_a_store_is_refused(tmp_path: Path) -> None:
