@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[2] / "src"), str(Path(__file__).parents[1])]
+_ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(_ROOT / "src"), str(_ROOT / "tests"), str(_ROOT)]
 from peeklock.spark.session import local_session, missing  # noqa: E402
 from toolchains import SHORT_LIVED_JAVA  # noqa: E402
 
