@@ -58,7 +58,7 @@ def logs(folder: Path) -> dict[str, int]:
 def until(driver: Driver, condition: Callable[[], bool]) -> None:
     """Let messages pass through: the store tidies as it is written."""
     first = 100_001
-    for _ in range(100):
+    for _ in range(400):
         if condition():
             return
         pass_through(driver, range(first, first + 100))
