@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
-from chaos.flips import Contents, Specimen, Verdict, compare
+from chaos.flips import Contents, Specimen, Verdict, compare, new_folder
 from chaos.reading import Wrong
 
 FLIPS = 50
@@ -18,8 +20,10 @@ SEED = 1
 
 
 @pytest.fixture(scope="module")
-def specimen(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
-    return Specimen(tmp_path_factory.mktemp("specimen"), SEED)
+def specimen() -> Iterator[Specimen]:
+    folder = new_folder(SEED)
+    yield Specimen(folder, SEED)
+    shutil.rmtree(folder)
 
 
 def test_a_flipped_bit_changes_nothing_or_is_refused_or_reported(specimen: Specimen) -> None:
