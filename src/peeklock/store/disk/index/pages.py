@@ -88,8 +88,7 @@ class Checkpoints:
         self._sums = Sums(file)
         self._sums.start_writing()
         self._summed = self._sums.state.generation
-        self._written = self._summed
-        """Generations of the sums that are durable, and of the last transaction."""
+        """The generation of the sums that are durable."""
 
     def opened(self) -> None:
         """SQLite has opened the database. OSError."""
@@ -97,8 +96,7 @@ class Checkpoints:
 
     def begun(self) -> int:
         """A transaction was begun; its generation."""
-        self._written = self._summed + 1
-        return self._written
+        return self._summed + 1
 
     @property
     def waiting_bytes(self) -> int:
@@ -115,9 +113,10 @@ class Checkpoints:
         frames = self._wal.frames()
         if frames.backfilled < frames.valid:
             self._wal.sync()
-            state = State(frames.page_size, frames.pages, frames.valid, frames.salt, self._written)
+            written = read_generation(connection)  # that of a transaction that was rolled back does not count
+            state = State(frames.page_size, frames.pages, frames.valid, frames.salt, written)
             self._sums.change(self._wal.pages(frames), state)
-            self._summed = self._written
+            self._summed = written
         mode = "RESTART" if keep_room else "TRUNCATE"
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         (busy, *_) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()

@@ -1,0 +1,38 @@
+"""A transaction of the index that was rolled back leaves no trace in the checksums of its pages."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from store_harness import Driver, message
+
+from peeklock.store.disk.index.connections import connect_writer
+from peeklock.store.disk.index.pages import Checkpoints, verify
+from peeklock.store.disk.store import DiskStore
+
+
+def test_a_checkpoint_that_is_tried_again_says_what_was_committed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    driver = Driver(lambda call: DiskStore(data, call))
+    driver.create(1)
+    driver.append(1, message(1))
+    driver.store.close()
+    file = data / "peeklock.db"
+    with closing(connect_writer(file)) as connection, closing(sqlite3.connect(file, isolation_level=None)) as reader:
+        checkpoints = Checkpoints(file)
+        checkpoints.opened()
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM log").fetchall()
+        connection.execute("UPDATE log SET generation = ?", (checkpoints.begun(),))
+        assert not checkpoints.make(connection, keep_room=True), "somebody reads what was there before"
+        reader.execute("ROLLBACK")
+        connection.execute("BEGIN")
+        connection.execute("UPDATE log SET generation = ?", (checkpoints.begun(),))
+        connection.execute("ROLLBACK")
+        assert checkpoints.make(connection, keep_room=True)
+        shutil.copytree(data, tmp_path / "copy")
+        checkpoints.close()
+    verify(tmp_path / "copy" / "peeklock.db")
