@@ -114,5 +114,7 @@ def _tear(file: Path, start: int, end: int, chance: Random) -> str:
                 return f"{length} of {unsynced} unsynced bytes are noise"
             case _:
                 noise = chance.randbytes(chance.randint(1, 8192))
-                os.pwrite(descriptor, noise, end)
+                # SQLite begins its log again over frames that are synced, and that count until its header is.
+                behind = end if file.name.startswith("log-") else os.fstat(descriptor).st_size
+                os.pwrite(descriptor, noise, behind)
                 return f"{len(noise)} bytes of noise behind {unsynced} unsynced bytes"
