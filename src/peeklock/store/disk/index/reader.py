@@ -217,7 +217,7 @@ class Reader:
             StoredMessage(number, content or b"", enqueued_at)
             for number, content, enqueued_at in zip(numbers, contents, _numbers(times), strict=False)
         ]
-        broken = {at for at, content in enumerate(contents) if content is None} if None in contents else set()
+        broken = {at for at, content in enumerate(contents) if content is None}
         if rich:
             broken |= self._enrich(connection, entity, messages, rich)
         if broken:

@@ -21,7 +21,7 @@ from ..failures import NO_ROOM, WHAT_TO_DO, store_error
 from ..folder import sync_folder
 from ..keys import LENGTH_BITS, LENGTH_MASK
 from .checksums import crc32
-from .records import PAYLOAD_HEAD, payload_head, payload_seed, read_head
+from .records import PAYLOAD, PAYLOAD_HEAD, payload_check, payload_seed, read_head
 
 HEADER: Final = Struct("<16sQQQQII")
 """Magic, number of the segment, number of the first commit, the segment before and where that ends, salt, CRC."""
@@ -244,14 +244,15 @@ class Segments:
                 found += self._read_one_by_one(number, places[at:through])
                 at = through
                 continue
+            if len(read) < end - begin:
+                read = read.ljust(end - begin, b"\0")  # what is missing is damaged
             for place in places[at:through]:
                 offset, length = place >> LENGTH_BITS, place & LENGTH_MASK
                 within = offset - begin
-                head = read[within - PAYLOAD_HEAD : within]
                 payload = read[within : within + length]
-                found.append(
-                    payload if head == payload_head(payload, seed, offset) and len(payload) == length else None
-                )
+                stated, check = PAYLOAD.unpack_from(read, within - PAYLOAD_HEAD)
+                is_sound = stated == length and check == payload_check(payload, seed, offset)
+                found.append(payload if is_sound else None)
             at = through
         return found
 
