@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -415,14 +415,26 @@ def test_the_tests_of_ctrl_c_pass_when_they_are_started_in_the_background(tmp_pa
 # --- a full disk ---
 
 
-def limit_file_sizes(broker: ServedBroker, size: int) -> None:
-    _, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (size, hard))
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """A file system of 32 MiB where the data folder is; to be called with another size."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+
+    def mount(*options: str) -> subprocess.CompletedProcess[str]:
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(folder)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    if shutil.which("mount") is None or mount("size=32m").returncode:
+        pytest.skip("a small file system can be mounted by root on Linux only")
+    yield lambda megabytes: mount("remount", f"size={megabytes}m").check_returncode()
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the limits of another process can be set on Linux only")
-def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(serve: Serve) -> None:
-    broker = serve()
+def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(
+    small_disk: Callable[[int], None], serve: Serve
+) -> None:
+    broker = serve("--disk-free-low", "0")
     with (
         ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client,
         client.get_queue_sender("queue") as sender,
@@ -430,12 +442,11 @@ def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(serve: S
     ):
         sender.send_messages(ServiceBusMessage("early"))
         (early,) = receiver.receive_messages()
-        limit_file_sizes(broker, 3_000_000)
         sent = 1
 
         def fill() -> None:
             nonlocal sent
-            for _ in range(100):
+            for _ in range(400):
                 sender.send_messages(ServiceBusMessage(bytes(100_000)))
                 sent += 1
 
@@ -450,7 +461,7 @@ def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(serve: S
         raw = RawClient.opened(broker.port)
         assert raw.refusal(raw.sender(), bytes(200_000)).condition == Condition.RESOURCE_LIMIT_EXCEEDED
         assert health(broker.port)[0] == 503
-        limit_file_sizes(broker, resource.RLIM_INFINITY)
+        small_disk(128)
         eventually(lambda: health(broker.port)[0] == 200)
         sender.send_messages(ServiceBusMessage("late"))
         bodies: list[str] = []

@@ -263,7 +263,7 @@ type closer interface {
 }
 
 func dialWebSocket(ctx context.Context, args sb.NewWebSocketConnArgs) (net.Conn, error) {
-	config, err := websocket.NewConfig(args.Host, "https://localhost")
+	config, err := websocket.NewConfig(args.Host, strings.Replace(args.Host, "wss://", "https://", 1))
 	if err != nil {
 		return nil, err
 	}

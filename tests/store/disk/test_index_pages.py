@@ -86,7 +86,7 @@ def lose_what_was_applied(folder: str) -> None:
 
 
 def test_an_index_that_lost_what_was_applied_refuses_everything_until_it_is_opened_again(tmp_path: Path) -> None:
-    in_child(f"test_pages.lose_what_was_applied({str(tmp_path)!r})")
+    in_child(f"test_index_pages.lose_what_was_applied({str(tmp_path)!r})")
 
 
 @pytest.mark.interpreted
@@ -170,7 +170,7 @@ def check(folder: Path, states: dict[int, str]) -> None:
 
 
 def killed(folder: Path, step: str) -> dict[int, str]:
-    in_child(f"test_pages.write_and_die({str(folder)!r}, {step!r})", status=9)
+    in_child(f"test_index_pages.write_and_die({str(folder)!r}, {step!r})", status=9)
     return {int(commit): state for commit, state in json.loads((folder / "states").read_text()).items()}
 
 
