@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from bench.debian import unpack
-from bench.packages import Unavailable
 
 SHORT_LIVED_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For a Java that lives for seconds: to compile its code well, and to collect beside it, takes longer than it saves."""
@@ -96,6 +94,10 @@ def go_program(folder: Path) -> Path:
 
 def chromium() -> list[str]:
     """How the browser is started. In CI it is unpacked from Debian's package where there is none."""
+    # Here: programs that tests start import this module, too, without the root on their path.
+    from bench.debian import unpack
+    from bench.packages import Unavailable
+
     found = shutil.which("chromium")
     if found is not None:
         return [found]
