@@ -185,20 +185,23 @@ class Journal:
 
     def _commit(self, lanes: list[Lane], proves: bool, number: int) -> None:
         """Commit the lanes as one; find out what has failed if that fails."""
+        # Methods and no closures: compiled, closures that name each other are a cycle, which keeps all that waited
+        # until the garbage collector comes.
+        self._store.commit(_merged(lanes), partial(self._answered, lanes, proves, number))
 
-        def done(error: StoreError | None) -> None:
-            if error is None or self._is_expected(error):
-                self._committed(lanes, error, proves, number)
-            else:
-                self._store.commit(self.make_probe(), partial(tried, error))
+    def _answered(self, lanes: list[Lane], proves: bool, number: int, error: StoreError | None) -> None:
+        if error is None or self._is_expected(error):
+            self._committed(lanes, error, proves, number)
+        else:
+            self._store.commit(self.make_probe(), partial(self._probed, lanes, proves, number, error))
 
-        def tried(first: StoreError, error: StoreError | None) -> None:
-            if error is None or isinstance(error, StoreFull):
-                self._commit_each(lanes, number)
-            else:
-                self._committed(lanes, first, proves, number)
-
-        self._store.commit(_merged(lanes), done)
+    def _probed(
+        self, lanes: list[Lane], proves: bool, number: int, first: StoreError, error: StoreError | None
+    ) -> None:
+        if error is None or isinstance(error, StoreFull):
+            self._commit_each(lanes, number)
+        else:
+            self._committed(lanes, first, proves, number)
 
     def _is_expected(self, error: StoreError) -> bool:
         """Whether the refusal is the store's own, as far as is known without trying."""
