@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -25,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Run the live tests of SDKs, unmodified, on brokers that are started for them.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(SUITES)}; all without any")
-    parser.add_argument("--only", default="", metavar="WORDS", help="only jobs with these words in their names")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="only jobs in whose names this pattern is found")
     parser.add_argument("--lanes", type=int, default=4, help="how many jobs run side by side; most of them wait")
     parser.add_argument("--fetch", action="store_true", help="fetch and build, and run nothing")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page that a whole run writes")
@@ -34,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no suite {unknown[0]}; there are {', '.join(SUITES)}")
     suites = [SUITES[name] for name in options.names] or list(SUITES.values())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the brokers are stopped then too
     try:
         ground = find()
         for suite in suites:
@@ -47,10 +50,10 @@ def main(arguments: list[str] | None = None) -> int:
         Work(suite.name, job, suite.read)
         for suite in suites
         for job in suite.jobs(CACHE / suite.folder)
-        if options.only in job.name
+        if re.search(options.only, job.name)
     ]
     if not works:
-        parser.error(f"no job has '{options.only}' in its name")
+        parser.error(f"'{options.only}' is found in the name of no job")
     found = run(works, ground, options.lanes, show)
     if len(suites) == len(SUITES) and not options.only:
         by_suite = [Found(suite.name, _outcomes(found, suite.name)) for suite in suites]

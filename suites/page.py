@@ -17,8 +17,8 @@ NOT_EXPLAINED: Final = "Not explained yet."
 _HEAD: Final = """\
 # Suites of SDKs
 
-Written by `make sdk-suites`; do not edit. The tests that SDKs are developed with, unmodified, against Peeklock. They are
-fetched when they are run and are not part of this repository. [Clients](clients.md) says how to use each SDK,
+Written by `make sdk-suites`; do not edit. The tests that SDKs are developed with, unmodified, against Peeklock. They
+are fetched when they are run and are not part of this repository. [Clients](clients.md) says how to use each SDK,
 [Conformance](conformance.md) has scenarios of our own.
 
 Each suite runs in an environment of its own (`build/suites`), in pieces, each with a broker that is started for it as a

@@ -56,13 +56,15 @@ def _prepare(folder: Path) -> None:
         (archive,) = folder.glob("azure_servicebus-*.tar.gz")
         unpack(archive, folder)
         archive.unlink()
-        source = folder / f"azure_servicebus-{VERSION}"
+        # Where the SDK's repository has it: some tests look for what is beside it, and are skipped without that.
+        _source(folder).parent.mkdir(parents=True)
+        (folder / f"azure_servicebus-{VERSION}").rename(_source(folder))
         # The tests use the package that was installed, as users do.
-        (source / "azure").rename(folder / "azure-of-the-source")
+        (_source(folder) / "azure").rename(folder / "azure-of-the-source")
 
 
 def _source(folder: Path) -> Path:
-    return folder / f"azure_servicebus-{VERSION}"
+    return folder / "sdk" / "servicebus" / "azure-servicebus"
 
 
 def _environment() -> dict[str, str]:

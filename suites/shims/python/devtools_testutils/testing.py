@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,6 +17,16 @@ class AzureRecordedTestCase:
 
     is_live = True
     in_recording = False
+
+    @staticmethod
+    def await_prepared_test(test: Callable[..., Any]) -> Callable[..., None]:
+        """Has a coroutine run as a plain test."""
+
+        @functools.wraps(test)
+        def run(*arguments: Any, **named: Any) -> None:
+            asyncio.run(test(*arguments, **named))
+
+        return run
 
 
 class AzureMgmtRecordedTestCase(AzureRecordedTestCase):
