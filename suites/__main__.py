@@ -14,7 +14,7 @@ from suites.fetching import CACHE
 from suites.ground import NoGround, find
 from suites.outcome import Outcome, expectations, surprise
 from suites.page import PAGE, Found, compose
-from suites.running import Done, Work, run
+from suites.running import Done, Work, last_outcomes, run
 from suites.suite import Suite, Unavailable
 
 UNEXPECTED, IMPOSSIBLE = 1, 2
@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(SUITES)}; all without any")
     parser.add_argument("--only", default="", metavar="PATTERN", help="only jobs in whose names this pattern is found")
     parser.add_argument("--lanes", type=int, default=4, help="how many jobs run side by side; most of them wait")
+    parser.add_argument("--last", action="store_true", help="run nothing: what the last runs have left")
     parser.add_argument("--fetch", action="store_true", help="fetch and build, and run nothing")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page that a whole run writes")
     options = parser.parse_args(arguments)
@@ -54,7 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if not works:
         parser.error(f"'{options.only}' is found in the name of no job")
-    found = run(works, ground, options.lanes, show)
+    if options.last:
+        found = [Done(work.suite, work.job, last_outcomes(work)) for work in works]
+    else:
+        found = run(works, ground, options.lanes, show)
     if len(suites) == len(SUITES) and not options.only:
         by_suite = [Found(suite.name, _outcomes(found, suite.name)) for suite in suites]
         options.page.write_text(compose(by_suite))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from itertools import combinations
@@ -54,11 +55,19 @@ def _configuration() -> dict[str, Any]:
 class Broker:
     """A broker that serves on the standard ports of an address, until it is left. A context manager."""
 
-    def __init__(self, address: str, folder: Path) -> None:
+    def __init__(self, address: str, folder: Path, profile: str = "standard") -> None:
         self.address = address
         self.folder = folder
+        self.profile = profile
         self.authority = folder / "data" / "tls" / "authority.pem"
         self.log = folder / "broker.log"
+
+    def premium(self) -> Broker:
+        """Another one, with the premium profile, at another address. Who trusts this one trusts that one."""
+        first, second, _, last = self.address.split(".")
+        folder = self.folder / "premium"
+        shutil.copytree(self.authority.parent, folder / "data" / "tls")
+        return Broker(f"{first}.{second}.2.{last}", folder, "premium")
 
     def __enter__(self) -> Broker:
         config = self.folder / "config.json"
@@ -66,7 +75,7 @@ class Broker:
         tls, http, _ = FURTHER_PORTS
         command = [sys.executable, "-m", "peeklock", "serve", "--host", self.address, "--port", str(PORT)]
         command += ["--tls-port", str(tls), "--admin-port", str(http), "--config", str(config)]
-        command += ["--data", str(self.folder / "data")]
+        command += ["--data", str(self.folder / "data"), "--profile", self.profile]
         self._child = Child(command, log=self.log, environment={"PYTHONPATH": str(ROOT / "src")}, announces=True)
         try:
             self._child.first_line()
@@ -126,10 +135,15 @@ class Broker:
             "SERVICE_BUS_RULE_FILTER_TEST_SUBSCRIPTION": RULES_SUBSCRIPTION,
             # --- azservicebus for Go ---
             "SERVICEBUS_ENDPOINT": self.address,
-            "SERVICEBUS_ENDPOINT_PREMIUM": self.address,
             "SERVICEBUS_CONNECTION_STRING": self.connection_string(),
-            "SERVICEBUS_CONNECTION_STRING_PREMIUM": self.connection_string(),
             "SERVICEBUS_CONNECTION_STRING_NO_MANAGE": self.connection_string(no_manage, no_manage),
             "SERVICEBUS_CONNECTION_STRING_SEND_ONLY": limited["Send"],
             "SERVICEBUS_CONNECTION_STRING_LISTEN_ONLY": limited["Listen"],
+        }
+
+    def premium_environment(self) -> dict[str, str]:
+        """What says where this one is, if it is the second."""
+        return {
+            "SERVICEBUS_ENDPOINT_PREMIUM": self.address,
+            "SERVICEBUS_CONNECTION_STRING_PREMIUM": self.connection_string(),
         }

@@ -55,6 +55,7 @@ def _jobs(folder: Path) -> list[Job]:
                 folder=folder / "source" / package,
                 output=folder / "output" / program.stem,
                 seconds=3300,
+                premium=True,
                 environment={
                     "AZURE_RECORD_MODE": "live",
                     "AZURE_TOKEN_CREDENTIALS": "AzureCLICredential",

@@ -24,6 +24,8 @@ class Job:
     """A folder for what it prints and reports."""
     seconds: float
     """It is ended after that."""
+    premium: bool = False
+    """It needs a second broker, with the premium profile."""
     environment: dict[str, str] = field(default_factory=dict)
     """Added to that of this process and to the broker's."""
 
@@ -31,6 +33,16 @@ class Job:
     def log(self) -> Path:
         """What the command printed."""
         return self.output / "log.txt"
+
+    @property
+    def lane_log(self) -> Path:
+        """What the lane printed: why it could not run the command."""
+        return self.output / "lane.log"
+
+    @property
+    def ended(self) -> Path:
+        """Has the exit code, when the job has ended."""
+        return self.output / "ended"
 
     @property
     def broker_log(self) -> Path:

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Final
 
 from bench.processes import StartFailed
 
@@ -21,14 +22,20 @@ from suites.broker import Broker
 from suites.ground import raise_loopback
 from suites.job import ENDED_LATE, Job
 
+NAMESPACE_ADDRESS: Final = "127.0.1.1"
+"""Of the broker in a network namespace. Some tests look for nothing at 127.0.0.1."""
+
 
 def run(job: Job, address: str) -> int:
     """The exit code of the job's command, or ENDED_LATE."""
     with tempfile.TemporaryDirectory(prefix="peeklock-suites-") as folder, job.log.open("wb") as log:
         broker = Broker(address, Path(folder))
         try:
-            with broker:
+            with ExitStack() as brokers:
+                brokers.enter_context(broker)
                 environment = {**os.environ, **broker.environment(), **job.environment}
+                if job.premium:
+                    environment |= brokers.enter_context(broker.premium()).premium_environment()
                 process = subprocess.Popen(
                     job.command,
                     cwd=job.folder,
@@ -55,6 +62,7 @@ def main() -> int:
     file, address = sys.argv[1:]
     if address == "127.0.0.1":
         raise_loopback()
+        address = NAMESPACE_ADDRESS
     try:
         return run(Job.load(Path(file).read_text()), address)
     except StartFailed as failure:

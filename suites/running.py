@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from suites.broker import ROOT
 from suites.ground import Ground
@@ -85,8 +86,7 @@ def _run(work: Work, ground: Ground, address: str, children: set[subprocess.Pope
     file = job.output / "job.json"
     file.write_text(job.dump())
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    lane_log = job.output / "lane.log"
-    with lane_log.open("wb") as log:
+    with job.lane_log.open("wb") as log:
         child = subprocess.Popen(
             [*ground.prefix, sys.executable, "-m", "suites.lane", str(file), address],
             stdin=subprocess.DEVNULL,
@@ -102,13 +102,23 @@ def _run(work: Work, ground: Ground, address: str, children: set[subprocess.Pope
             code = child.wait()
         finally:
             children.discard(child)
+    job.ended.write_text(str(code))
+    return last_outcomes(work)
+
+
+def last_outcomes(work: Work) -> list[Outcome]:
+    """What the last run of the job left; nothing if it was never run."""
+    job = work.job
+    if not job.ended.exists():
+        return []
+    code = int(job.ended.read_text())
     outcomes = work.read(job)
     if code not in (0, 1) or not outcomes:
-        said = lane_log.read_text(errors="replace").strip() or _tail(job)
+        said = _tail(job.lane_log).strip() or _tail(job.log)
         how = "did not end in time" if code == ENDED_LATE else f"ended with {code}"
         outcomes.append(Outcome(job.name, "failed", f"the job {how}: {said}"))
     return outcomes
 
 
-def _tail(job: Job) -> str:
-    return job.log.read_text(errors="replace")[-2000:] if job.log.exists() else ""
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:] if log.exists() else ""
