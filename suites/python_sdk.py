@@ -120,6 +120,38 @@ def _samples(folder: Path) -> list[Job]:
     return jobs
 
 
+_QUEUES: Final = "tests/test_queues.py::TestServiceBusQueue::test_queue"
+_ASYNC_QUEUES: Final = "tests/async_tests/test_queues_async.py::TestServiceBusQueueAsync::test"
+_LISTS: Final = "tests/test_list_sessions.py::TestServiceBusListSessions::test_list"
+_TOPICS: Final = "tests/test_topic.py::TestServiceBusTopics::test_topic_by"
+QUICK: Final = (
+    "tests/mgmt_tests/test_mgmt_namespaces.py",
+    "tests/mgmt_tests/test_mgmt_subscriptions.py",
+    "tests/mgmt_tests/async/test_mgmt_subscriptions_async.py",
+    "tests/mgmt_tests/test_topic_filter_counts_live.py",
+    f"{_TOPICS}_servicebus_client_send_basic",
+    f"{_TOPICS}_sas_token_credential_send_basic",
+    f"{_LISTS}_queue_sessions_empty",
+    f"{_LISTS}_queue_sessions_with_active_messages",
+    f"{_LISTS}_subscription_sessions_with_active_messages",
+    f"{_QUEUES}_by_servicebus_client_browse_empty_messages",
+    f"{_QUEUES}_by_servicebus_client_browse_messages_client",
+    f"{_QUEUES}_by_servicebus_client_fail_send_messages",
+    f"{_QUEUES}_by_servicebus_client_session_fail",
+    f"{_QUEUES}_receive_handler_peek_check_uniq_corr_id",
+    f"{_QUEUES}_by_queue_client_peek_auto_increment",
+    f"{_QUEUES}_message_amqp_over_websocket",
+    f"{_QUEUES}_message_batch_large",
+    f"{_QUEUES}_message_connection_closed",
+    f"{_ASYNC_QUEUES}_async_queue_by_servicebus_client_browse_messages_client",
+    f"{_ASYNC_QUEUES}_async_queue_by_servicebus_client_session_fail",
+    f"{_ASYNC_QUEUES}_async_queue_receive_handler_peek_check_uniq_corr_id",
+    f"{_ASYNC_QUEUES}_queue_async_by_queue_client_peek_and_receive",
+    f"{_ASYNC_QUEUES}_queue_message_amqp_over_websocket",
+    f"{_ASYNC_QUEUES}_state_scheduled_async",
+)
+"""Tests that take seconds, and do not depend on how long something takes: `make test` has them."""
+
 _PACKAGE: Final = "azure-servicebus"
 
 TESTS: Final = Suite(

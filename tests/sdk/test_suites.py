@@ -113,9 +113,14 @@ def test_tests_of_go_are_read_with_what_they_printed(tmp_path: Path) -> None:
 
 def test_a_folder_is_filled_once_and_again_after_a_failure_or_for_another_content(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
-    with pytest.raises(Unavailable), once(folder, "1"):
-        (folder / "half").touch()
-        raise Unavailable("no network")
+
+    def fail() -> None:
+        with once(folder, "1"):
+            (folder / "half").touch()
+            raise Unavailable("no network")
+
+    with pytest.raises(Unavailable):
+        fail()
     with once(folder, "1") as needed:
         assert needed
         assert not (folder / "half").exists()
