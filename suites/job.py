@@ -24,6 +24,8 @@ class Job:
     """A folder for what it prints and reports."""
     seconds: float
     """It is ended after that."""
+    ends_with: Sequence[int] = field(default_factory=lambda: [0, 1])
+    """Exit codes of a command that has run all its tests."""
     premium: bool = False
     """It needs a second broker, with the premium profile."""
     environment: dict[str, str] = field(default_factory=dict)

@@ -113,7 +113,7 @@ def last_outcomes(work: Work) -> list[Outcome]:
         return []
     code = int(job.ended.read_text())
     outcomes = work.read(job)
-    if code not in (0, 1) or not outcomes:
+    if code not in job.ends_with or not outcomes:
         said = _tail(job.lane_log).strip() or _tail(job.log)
         how = "did not end in time" if code == ENDED_LATE else f"ended with {code}"
         outcomes.append(Outcome(job.name, "failed", f"the job {how}: {said}"))

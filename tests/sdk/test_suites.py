@@ -61,13 +61,15 @@ def job_that_printed(folder: Path, text: str) -> Job:
 
 def test_the_tests_that_a_test_of_rust_runs_are_counted_each(tmp_path: Path) -> None:
     text = (
-        "running 1 test\ntest run_all ... test sends ... Ok(())\ntest peeksOk(())\ntest renewsErr(no token)\n"
-        "thread 'run_all' panicked at tests/queue.rs:1:1:\nassertion failed\n\nfailures:\n    run_all\n"
+        "running 1 test\ntest run_all ... test sends ... Ok(())\ntest peeksOk(())\ntest waits ... Ok(())\n"
+        "test renewsErr(no token)\ntest ends ... Ok(())\nthread 'run_all' (12) panicked at tests/queue.rs:1:1:\nassertion failed\n\nfailures:\n    run_all\n"
     )
     assert rust_sdk.read(job_that_printed(tmp_path, text)) == [
         Outcome("queue.rs::sends", "passed"),
         Outcome("queue.rs::peeks", "passed"),
+        Outcome("queue.rs::waits", "passed"),
         Outcome("queue.rs::renews", "failed", "Err(no token)"),
+        Outcome("queue.rs::ends", "passed"),
     ]
 
 
@@ -170,7 +172,7 @@ def test_a_job_that_does_not_end_or_says_nothing_has_failed(tmp_path: Path) -> N
 def test_a_job_is_handed_on_as_it_is(tmp_path: Path) -> None:
     job = command_job(tmp_path, "pass")
     assert Job.load(job.dump()) == job
-    assert ENDED_LATE not in (0, 1)
+    assert ENDED_LATE not in job.ends_with
 
 
 # --- the page ---
