@@ -62,7 +62,8 @@ def job_that_printed(folder: Path, text: str) -> Job:
 def test_the_tests_that_a_test_of_rust_runs_are_counted_each(tmp_path: Path) -> None:
     text = (
         "running 1 test\ntest run_all ... test sends ... Ok(())\ntest peeksOk(())\ntest waits ... Ok(())\n"
-        "test renewsErr(no token)\ntest ends ... Ok(())\nthread 'run_all' (12) panicked at tests/queue.rs:1:1:\nassertion failed\n\nfailures:\n    run_all\n"
+        "test renewsErr(no token)\ntest ends ... Ok(())\nthread 'run_all' (12) panicked at tests/queue.rs:1:1:\n"
+        "assertion failed\n\nfailures:\n    run_all\n"
     )
     assert rust_sdk.read(job_that_printed(tmp_path, text)) == [
         Outcome("queue.rs::sends", "passed"),
