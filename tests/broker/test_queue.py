@@ -188,9 +188,9 @@ def test_each_delivery_has_a_tag_of_its_own() -> None:
     second = receiver.locks[1]
     assert first.tag != second.tag
     assert len(first.tag) == 16
-    assert world.queue().lock_of(second.tag) is second
+    assert world.queue().find_locks([second.tag]) == [second]
     with pytest.raises(MessageLockLost):
-        world.queue().lock_of(first.tag)
+        world.queue().find_locks([first.tag])
 
 
 def test_a_lock_runs_out_and_the_message_comes_back_counted() -> None:
@@ -222,7 +222,7 @@ def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
     world.queue().leave(receiver)
     other = Receiver(world, world.queue())
     assert other.got == []
-    world.queue().complete(world.queue().lock_of(receiver.locks[0].tag), ignore)
+    world.queue().complete(receiver.locks[0], ignore)
     world.advance(10 * MINUTE)
     assert other.got == []
 
@@ -466,7 +466,7 @@ def test_everything_is_there_after_a_restart() -> None:
     assert [message.delivery_count for message in second.got] == [1, 0, 0, 0]
     assert second.numbers == [2, 3, 4, 5]
     with pytest.raises(MessageLockLost):
-        again.queue().lock_of(receiver.locks[2].tag)
+        again.queue().find_locks([receiver.locks[2].tag])
 
 
 def test_numbers_are_never_used_again_even_when_everything_was_received() -> None:

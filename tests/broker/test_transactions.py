@@ -12,7 +12,6 @@ from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, 
 from peeklock.broker.accounts import Accounts
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -22,6 +21,7 @@ from peeklock.broker.errors import (
     TransactionTimedOut,
     UnknownTransaction,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.transactions import (
     MAX_ALL_BYTES,
     MAX_MESSAGES,
@@ -165,7 +165,7 @@ def test_a_rollback_forgets_what_was_sent_and_keeps_what_was_settled_locked() ->
     assert connection.discharge(id, fail=True) is None
     assert counts(world) == (1, 0, 0)
     assert receiver.bodies == ["a"]
-    world.queue().complete(world.queue().lock_of(receiver.locks[0].tag), ignore)
+    world.queue().complete(receiver.locks[0], ignore)
     world.run()
     assert counts(world) == (0, 0, 0)
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from peeklock.broker.accounts import Account, Accounts
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.container import Container
-from peeklock.broker.entity import Done, Lock
+from peeklock.broker.entity import Done
 from peeklock.broker.envelope import AddedProperties, Incoming
 from peeklock.broker.errors import (
     BrokerError,
@@ -28,6 +28,7 @@ from peeklock.broker.errors import (
     UnknownTransaction,
 )
 from peeklock.broker.journal import Journal
+from peeklock.broker.locks import Lock
 from peeklock.store.base import StoredMessage
 
 TIME_LIMIT_MS: Final = 2 * 60 * 1000
@@ -108,8 +109,9 @@ class Transaction:
         """Settle these with the transaction, all or none; `act` does it, and adds these properties."""
         self.check()
         for lock in locks:
-            if any(lock is known for _, known, _ in self._settlements) or container.lock_of(lock.tag) is not lock:
+            if any(lock is known for _, known, _ in self._settlements):
                 raise MessageLockLost
+            container.check_held(lock)
         size = PROPERTY_COST * AddedProperties(added).size if added else 0
         self._enter(scope, len(locks), size, sends=False)
         self._settlements += [(container, lock, act) for lock in locks]
@@ -128,13 +130,12 @@ class Transaction:
             if self._flaw is not None:
                 raise self._flaw
             for container, lock, _ in self._settlements:
-                if lock.settling or container.lock_of(lock.tag) is not lock:
-                    raise MessageLockLost
+                container.check_held(lock)
             self._journal.all_or_nothing(partial(self._stage, gather))
         except BrokerError as failure:
             for container, lock, _ in self._settlements:
                 with suppress(BrokerError):
-                    container.lock_of(lock.tag)  # one that ran out in the middle was given back, and that undone too
+                    container.check_held(lock)  # one that ran out in the middle was given back, and that undone too
             self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
         if not gather.waiting:

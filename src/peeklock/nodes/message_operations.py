@@ -12,7 +12,7 @@ from peeklock.amqp.codec import encode_value
 from peeklock.amqp.types import Array, Encoded, Int, Timestamp
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import check_reason
-from peeklock.broker.entity import Done, Lock
+from peeklock.broker.entity import Done
 from peeklock.broker.envelope import (
     Incoming,
     read_incoming,
@@ -30,6 +30,7 @@ from peeklock.broker.heads import (
     head,
     with_lock_token,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
 from peeklock.nodes.session_operations import (

@@ -14,11 +14,12 @@ from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Relea
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import Container, check_reason
-from peeklock.broker.entity import Done, Lock
+from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
 from peeklock.broker.heads import (
     head,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
