@@ -159,9 +159,9 @@ class World:
     def active(self, path: str = "queue") -> int:
         return self.counters(path).active
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for what happens soon."""
-        deadline = time.monotonic() + 30
+    def until(self, condition: Callable[[], bool], what: str, patience: float = 30) -> None:
+        """Wait for what happens soon, or within that many seconds."""
+        deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"it did not happen: {what}")
