@@ -106,6 +106,12 @@ def test_what_is_not_said_is_the_profiles_for_a_new_entity_and_as_before_for_an_
     assert (updated.said("LockDuration"), updated.said("MaxDeliveryCount")) == ("PT2M", "5")
 
 
+def test_the_delivery_count_may_be_as_high_as_nservicebus_asks_for(atom: AtomClient) -> None:
+    created = atom.put("/orders", queue(f"<MaxDeliveryCount>{2**31 - 1}</MaxDeliveryCount>"))
+    assert (created.status, created.said("MaxDeliveryCount")) == (201, "2147483647")
+    assert atom.put("/more", queue(f"<MaxDeliveryCount>{2**31}</MaxDeliveryCount>")).status == 400
+
+
 def test_a_text_is_cleared_by_leaving_it_out(atom: AtomClient) -> None:
     atom.put("/orders", queue("<UserMetadata>m</UserMetadata><ForwardTo>queue</ForwardTo>"))
     updated = atom.put("/orders", queue(), If_Match="*")
