@@ -25,10 +25,14 @@ class CbsNode(RequestNode):
             self._put_token(request.message)
         except BrokerError as failure:
             log.warning("token refused", extra={"fields": {"peer": self.peer.name, "reason": str(failure)}})
-            self._audit(request.message, failure)
-            request.reply(_reply(failure.status, str(failure), failure.condition))
+            if not isinstance(failure, EntityNotFound):
+                self._audit(request.message, failure)
+            request.reply(self.refusal(failure))
         else:
             request.reply(_reply(202, "Accepted"))
+
+    def refusal(self, failure: BrokerError) -> Message:
+        return _reply(failure.status, str(failure), failure.condition)
 
     def _audit(self, request: Message, failure: BrokerError) -> None:
         audience = (request.application_properties or {}).get("name")

@@ -102,6 +102,9 @@ class ManagementNode(RequestNode):
             log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
             self._fail(request, reply, BrokerError("The broker failed at this request."))
 
+    def refusal(self, failure: BrokerError) -> Message:
+        return _answer(failure.status, str(failure), failure.condition, {})
+
     def _fail(self, request: Request, reply: _Reply, failure: BrokerError) -> None:
         if isinstance(request.state, TransactionalState):
             self.peer.transactions.spoil(request.state.txn_id, failure)
@@ -139,17 +142,7 @@ class _Reply:
     def _say(self, status: int, description: str, condition: str | None, body: dict[str, Any]) -> None:
         if self._is_said:
             return
-        # Both spellings: some SDKs read the one, some the other.
-        properties: dict[Any, Any] = {
-            "statusCode": Int(status),
-            "statusDescription": description,
-            "status-code": Int(status),
-            "status-description": description,
-        }
-        if condition is not None:
-            properties["errorCondition"] = Symbol(condition)
-            properties["error-condition"] = Symbol(condition)
-        self._request.reply(Message(application_properties=properties, value=body))
+        self._request.reply(_answer(status, description, condition, body))
         self._is_said = True
         if self.audited:
             count = self.count if self.count is not None else body.get("message-count")
@@ -159,6 +152,20 @@ class _Reply:
         if self._deadline is not None:
             self._deadline.cancel()
         self._peer.wake()
+
+
+def _answer(status: int, description: str, condition: str | None, body: dict[str, Any]) -> Message:
+    # Both spellings: some SDKs read the one, some the other.
+    properties: dict[Any, Any] = {
+        "statusCode": Int(status),
+        "statusDescription": description,
+        "status-code": Int(status),
+        "status-description": description,
+    }
+    if condition is not None:
+        properties["errorCondition"] = Symbol(condition)
+        properties["error-condition"] = Symbol(condition)
+    return Message(application_properties=properties, value=body)
 
 
 def _body(message: Message) -> dict[str, Any]:
