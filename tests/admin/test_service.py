@@ -235,6 +235,23 @@ def test_an_update_of_another_state_than_the_named_one_fails(atom: AtomClient) -
     assert atom.delete("/queue", If_Match=second).status == 200
 
 
+def test_a_refused_rule_tells_that_its_subscription_has_none(news: AtomClient) -> None:
+    path, wrong = (
+        "/news/subscriptions/all/rules/",
+        rule('<Filter i:type="SqlFilter"><SqlExpression>a =</SqlExpression></Filter>'),
+    )
+    left = "The subscription 'news/Subscriptions/all' has no rules now and receives no messages until one is added."
+    before = news.put(f"{path}mine", wrong)
+    assert before.status == 400
+    assert left not in before.text
+    news.delete(f"{path}$Default")
+    after = news.put(f"{path}mine", wrong)
+    assert after.status == 400
+    assert left in after.text
+    assert left not in news.get(f"{path}mine").text
+    assert news.put("/news/subscriptions/none/rules/mine", wrong).status == 404
+
+
 def test_a_rule_has_a_state_of_its_own(news: AtomClient) -> None:
     path = "/news/subscriptions/all/rules/$Default"
     of_rule, of_subscription = news.get(path).etag, news.get("/news/subscriptions/all").etag

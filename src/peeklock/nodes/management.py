@@ -7,6 +7,7 @@ reads. What the operations do stands in `message_operations`, `session_operation
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +66,8 @@ class ManagementNode(RequestNode):
             except Unauthorized as denial:
                 self.peer.audit(operation.name, DENIED, address.container, reason=str(denial))
                 raise
+            if operation.explain is not None:
+                reply.explain = partial(operation.explain, self._container)
             if operation.audited:
                 reply.audited, reply.entity = operation.name, address.container
             arguments = operation.check(body)
@@ -124,6 +127,8 @@ class _Reply:
         self.entity = ""
         self.count: int | None = None
         """Of messages that are named in the request."""
+        self.explain: Callable[[str], str] | None = None
+        """Adds to the reason of a refusal."""
 
     def expect_within(self, milliseconds: int) -> None:
         late = OperationTimedOut("The operation did not complete within the time the client gave it.")
@@ -134,6 +139,8 @@ class _Reply:
 
     def fail(self, failure: BrokerError) -> None:
         description = str(failure)
+        if self.explain is not None and not self._is_said:
+            description = self.explain(description)
         tracking_id = (self._request.message.application_properties or {}).get(TRACKING_ID)
         if isinstance(tracking_id, str):
             description = f"{description} TrackingId:{tracking_id}"

@@ -178,6 +178,8 @@ class Operation:
     transactional: bool = False
     audited: bool = False
     """Whether the audit log hears of it: it administers, or changes many messages at once."""
+    explain: Callable[[AnyContainer, str], str] | None = None
+    """Adds to the reason of a refusal what it means for the entity."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
         """The request's values, as `check_keys` gives them."""
