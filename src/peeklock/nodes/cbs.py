@@ -7,9 +7,9 @@ from typing import Any
 
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int, Symbol
-from peeklock.broker.access import key_name_of, resource_path
+from peeklock.broker.access import key_name_of, resource_path, spelt_path
 from peeklock.broker.audit import DENIED
-from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported, WrongKey
+from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidToken, NotSupported, WrongKey
 from peeklock.nodes.requests import Request, RequestNode
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class CbsNode(RequestNode):
         except WrongKey:
             peer.logins.login_failed()
             raise
+        # After the token is known to be good: nobody else may learn which entities there are.
+        peer.namespace.check_audience(spelt_path(audience))
         peer.add_claim(claim)
         log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
 
