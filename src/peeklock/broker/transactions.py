@@ -48,6 +48,8 @@ MAX_ALL_BYTES: Final = 128 * 1024 * 1024
 
 Settle = Callable[[Lock, Done], None]
 """Does a settlement: `complete` of a container, and the like."""
+GiveBack = Callable[[Lock], None]
+"""What becomes of a message instead, when the transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,8 @@ class Transaction:
         self._sends: list[tuple[Container, list[Incoming]]] = []
         self._numbered: list[tuple[Container, list[StoredMessage]]] = []
         self._settlements: list[tuple[Container, Lock, Settle]] = []
+        self._given_back: list[tuple[Lock, GiveBack]] = []
+        """Of these, those whose receiver waits for no outcome: it will not settle them again."""
         self._over: BrokerError | None = None
         """Why nothing can be added any more."""
         self._flaw: BrokerError | None = None
@@ -105,8 +109,12 @@ class Transaction:
         act: Settle,
         scope: Scope,
         added: dict[Any, Any] | None = None,
+        give_back: GiveBack | None = None,
     ) -> None:
-        """Settle these with the transaction, all or none; `act` does it, and adds these properties."""
+        """Settle these with the transaction, all or none; `act` does it, and adds these properties.
+
+        After a rollback the messages stay locked for their receiver or, where it has settled them, are given back.
+        """
         self.check()
         for lock in locks:
             if any(lock is known for _, known, _ in self._settlements):
@@ -115,6 +123,8 @@ class Transaction:
         size = PROPERTY_COST * AddedProperties(added).size if added else 0
         self._enter(scope, len(locks), size, sends=False)
         self._settlements += [(container, lock, act) for lock in locks]
+        if give_back is not None:
+            self._given_back += [(lock, give_back) for lock in locks]
 
     def spoil(self, flaw: BrokerError) -> None:
         """A part of it was refused: it can only be rolled back."""
@@ -150,13 +160,13 @@ class Transaction:
             act(lock, gather.outcome)
 
     def _done(self, done: Done, error: BrokerError | None) -> None:
-        self._forget()
+        self._forget(rolled_back=error is not None)
         done(error)
 
     def roll_back(self) -> None:
-        """Forget all of it. What it would have settled stays locked."""
+        """Forget all of it. What it would have settled stays locked, or is given back; see `settle`."""
         self._stop(UnknownTransaction("The transaction is over."))
-        self._forget()
+        self._forget(rolled_back=True)
 
     def check(self) -> None:
         if self._over is not None:
@@ -181,18 +191,22 @@ class Transaction:
 
     def _time_out(self) -> None:
         self._stop(TransactionTimedOut(f"The transaction was rolled back after {TIME_LIMIT_MS // 1000} seconds."))
-        self._forget()
+        self._forget(rolled_back=True)
 
     def _stop(self, reason: BrokerError) -> None:
         self._over = reason
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _forget(self) -> None:
+    def _forget(self, *, rolled_back: bool) -> None:
         """Nothing of it is needed any more."""
-        self._sends, self._numbered, self._settlements = [], [], []
+        given_back = self._given_back
+        self._sends, self._numbered, self._settlements, self._given_back = [], [], [], []
         self._memory.give_back(self._bytes)
         self._bytes = 0
+        if rolled_back:
+            for lock, give_back in given_back:
+                give_back(lock)
 
 
 def _size(messages: list[Incoming]) -> int:

@@ -157,7 +157,7 @@ def _table(title: str, fields: tuple[Field, ...]) -> Iterator[str]:
     yield f"| {title} | Type | Required | |"
     yield "|---|---|---|---|"
     for path, field in walk(fields):
-        yield f"| `{path}` | {field.kind.value} | {'yes' if field.required else 'no'} | {field.note} |"
+        yield f"| `{path}` | {field.types} | {'yes' if field.required else 'no'} | {field.note} |"
 
 
 def walk(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:
