@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
@@ -49,7 +50,9 @@ class Tokens:
         if status not in (200, 202):
             description = properties.get("status-description", properties.get("statusDescription")) or ""
             condition = properties.get("error-condition") or Condition.UNAUTHORIZED_ACCESS
-            raise AuthenticationFailed(str(condition), f"{description} (status {status} for '{entity}')".strip())
+            if status != HTTPStatus.NOT_FOUND or not description:  # which names the entity
+                description = f"{description} (status {status} for '{entity}')".strip()
+            raise AuthenticationFailed(str(condition), description)
         self._renew_later(entity)
 
     def is_due(self) -> bool:

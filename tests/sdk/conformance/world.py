@@ -92,8 +92,10 @@ NAMESPACE = NamespaceDefinition(
 COARSER = {
     ("go", "message-not-found"): "not-found",
     ("go", "session-lock-lost"): "lock-lost",
+    ("python", "no-entity"): "unauthorized",
+    ("python-aio", "no-entity"): "unauthorized",
 }
-"""What an SDK has no code of its own for."""
+"""What an SDK has no code of its own for. `no-entity`: the token for a queue or topic that is not there is refused."""
 
 
 class World:
@@ -205,7 +207,7 @@ class World:
 
     def kind(self, kind: str) -> str:
         """The kind of an error, as far as this SDK tells it from others."""
-        return COARSER.get((self.sdk, kind), kind)
+        return COARSER.get((self.sdk, kind), "not-found" if kind == "no-entity" else kind)
 
     # --- clients ---
 
