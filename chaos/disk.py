@@ -122,12 +122,17 @@ class Disk:
         if name is None:
             return original(descriptor, data, offset)
         size = len(data)
-        size = self._fitting(os.fstat(descriptor).st_size, offset, size)
+        length = os.fstat(descriptor).st_size
+        size = self._fitting(length, offset, size)
         if size <= 0 and len(data):
             raise _os_error(errno.ENOSPC)
+        before = _read(self._folder + name, offset, size)
         if self._dropped is not None:
-            self._dropped.write(name, offset, _read(self._folder + name, offset, size))
-        self._note(name, offset, offset + size)
+            self._dropped.write(name, offset, before)
+        # What is written over the same bytes cannot be torn: the disk has them, whichever of the two it has.
+        same = _same(before[: max(0, length - offset)], data[:size])
+        if same < size:
+            self._note(name, offset + same, offset + size)
         return original(descriptor, data[:size], offset)
 
     def _pwritev(self, original: Callable[..., int], descriptor: int, parts: list[bytes], offset: int) -> int:
@@ -330,6 +335,14 @@ def _read(path: str, offset: int, size: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(offset)
         return file.read(size).ljust(size, b"\0")
+
+
+def _same(before: bytes, data: Any) -> int:
+    """How many bytes at the beginning do not change."""
+    after = bytes(data[: len(before)])
+    if before == after:
+        return len(before)
+    return next(at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
 
 
 def _os_error(number: int) -> OSError:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.container import Container
 from peeklock.broker.duplicates import History
-from peeklock.broker.entity import Lock
+from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Queue
 from peeklock.broker.schedule import Scheduling
 from peeklock.broker.transactions import Transaction

@@ -22,6 +22,8 @@ from hostile.victim import (
     QUEUE,
     ROOT,
     SENDER,
+    SUBSCRIPTION,
+    TOPIC,
     Requests,
     Victim,
     credit,
@@ -186,7 +188,7 @@ def under_privileged_tokens(victim: Victim) -> None:
 
 @attack(answer="keeps 10,000 tokens for a connection and refuses further ones", says="token refused.*no more are kept")
 def token_flood(victim: Victim) -> None:
-    """10,050 good tokens for as many queues that there are not."""
+    """10,050 good tokens for as many paths below a queue."""
     line, requests = _stranger(victim)
     with line:
         token = sas_token(f"sb://{HOST}/", ROOT, KEY, time.time() + 3600)
@@ -194,9 +196,35 @@ def token_flood(victim: Victim) -> None:
         line.send(credit(20_000, handle=1))
         for first in range(0, 10_050, 150):
             for number in range(first, first + 150):
-                requests.post({"operation": "put-token", "type": "jwt", "name": f"sb://{HOST}/q{number}"}, token)
+                requests.post({"operation": "put-token", "type": "jwt", "name": f"sb://{HOST}/{QUEUE}/{number}"}, token)
             refused += sum(status_of(requests.answer()) >= 400 for _ in range(150))
         require(refused == 50, f"{refused} tokens were refused")
+
+
+@attack(answer="401 in the same words for both", says="token refused.*signature does not match")
+def probing_for_entities(victim: Victim) -> None:
+    """Tokens that are no good, put for entities that there are and for some that there are not, to tell them apart."""
+    later = time.time() + 3600
+    line, requests = _stranger(victim)
+    with line:
+        for what, name, key, expiry, scope in (
+            ("forged", ROOT, "wrong", later, ""),
+            ("of nobody", "nobody", KEY, later, ""),
+            ("expired", ROOT, KEY, time.time() - 5, ""),
+            ("for another resource", ROOT, KEY, later, "elsewhere"),
+            ("of the owner of one queue", OTHERS, OTHERS, later, ""),
+        ):
+            token = sas_token(f"sb://{HOST}/{scope}", name, key, expiry)
+            answers = {}
+            for path in (QUEUE, "nowhere", TOPIC, f"{TOPIC}/Subscriptions/{SUBSCRIPTION}", "nowhere/Subscriptions/all"):
+                requests.post({"operation": "put-token", "name": f"sb://{HOST}/{path}"}, token)
+                answers[path] = requests.answer().application_properties
+            told = list(answers.values())
+            require(told[0] is not None and told[0]["status-code"] == 401, f"a token that is {what} was not refused")
+            require(told == [told[0]] * len(told), f"a token that is {what} tells what there is: {answers}")
+        own = sas_token(f"sb://{HOST}/{OTHER}", OTHERS, OTHERS, later)
+        below = [requests.put_token(own, f"{OTHER}/{name}") for name in ("$management", "nothing", "nothing/more")]
+        require(below == [202] * 3, f"below its queue its owner was answered {below}")
 
 
 @attack(answer="refuses each, and after 100 within a minute every login from that address", says="SASL refused")

@@ -106,6 +106,12 @@ def test_what_is_not_said_is_the_profiles_for_a_new_entity_and_as_before_for_an_
     assert (updated.said("LockDuration"), updated.said("MaxDeliveryCount")) == ("PT2M", "5")
 
 
+def test_the_delivery_count_may_be_as_high_as_nservicebus_asks_for(atom: AtomClient) -> None:
+    created = atom.put("/orders", queue(f"<MaxDeliveryCount>{2**31 - 1}</MaxDeliveryCount>"))
+    assert (created.status, created.said("MaxDeliveryCount")) == (201, "2147483647")
+    assert atom.put("/more", queue(f"<MaxDeliveryCount>{2**31}</MaxDeliveryCount>")).status == 400
+
+
 def test_a_text_is_cleared_by_leaving_it_out(atom: AtomClient) -> None:
     atom.put("/orders", queue("<UserMetadata>m</UserMetadata><ForwardTo>queue</ForwardTo>"))
     updated = atom.put("/orders", queue(), If_Match="*")
@@ -227,6 +233,23 @@ def test_an_update_of_another_state_than_the_named_one_fails(atom: AtomClient) -
     assert atom.get("/queue").said("MaxDeliveryCount") == "2"
     assert atom.delete("/queue", If_Match=first).status == 412
     assert atom.delete("/queue", If_Match=second).status == 200
+
+
+def test_a_refused_rule_tells_that_its_subscription_has_none(news: AtomClient) -> None:
+    path, wrong = (
+        "/news/subscriptions/all/rules/",
+        rule('<Filter i:type="SqlFilter"><SqlExpression>a =</SqlExpression></Filter>'),
+    )
+    left = "The subscription 'news/Subscriptions/all' has no rules now and receives no messages until one is added."
+    before = news.put(f"{path}mine", wrong)
+    assert before.status == 400
+    assert left not in before.text
+    news.delete(f"{path}$Default")
+    after = news.put(f"{path}mine", wrong)
+    assert after.status == 400
+    assert left in after.text
+    assert left not in news.get(f"{path}mine").text
+    assert news.put("/news/subscriptions/none/rules/mine", wrong).status == 404
 
 
 def test_a_rule_has_a_state_of_its_own(news: AtomClient) -> None:

@@ -24,7 +24,6 @@ from broker.world import (
 )
 from peeklock.amqp.message import Properties
 from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition
-from peeklock.broker.entity import Lock
 from peeklock.broker.entity_ids import EntityIds
 from peeklock.broker.errors import (
     BrokerError,
@@ -35,6 +34,7 @@ from peeklock.broker.errors import (
     StorageFailed,
 )
 from peeklock.broker.journal import Journal
+from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Queue
 from peeklock.broker.topic import Topic
 from peeklock.store.base import MAX_ENTITY, StoredMessage, StoreError

@@ -13,6 +13,7 @@ from broker.world import SECOND, Receiver, World, delivered
 from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.sections import NULL, PROPERTIES, list_section
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
@@ -180,6 +181,47 @@ def test_a_partition_key_is_checked() -> None:
         read_incoming(Message(message_annotations=too_long, data=[b"x"]).encode(), False)
     with pytest.raises(InvalidProperty, match="partition key must be a string"):
         read_incoming(Message(message_annotations={Symbol("x-opt-partition-key"): 5}, data=[b"x"]).encode(), False)
+
+
+@pytest.mark.parametrize("name", ["x-opt-partition-key", "x-opt-via-partition-key"])
+def test_a_partition_key_in_binary_is_the_string_it_spells(name: str) -> None:
+    assert kept_annotations({Symbol(name): "schlüssel".encode(), Symbol("x-opt-own"): b"mine"}) == {
+        name: "schlüssel",
+        "x-opt-own": b"mine",
+    }
+
+
+@pytest.mark.parametrize("name", ["x-opt-partition-key", "x-opt-via-partition-key"])
+@pytest.mark.parametrize(
+    ("key", "reason"), [(b"\xff\xfe", "not valid UTF-8"), (b"p" * 129, "129 characters")], ids=["not text", "too long"]
+)
+def test_a_partition_key_in_binary_that_is_no_such_string_is_refused(name: str, key: bytes, reason: str) -> None:
+    with pytest.raises(InvalidProperty, match=f"partition key .*{reason}"):
+        read_incoming(Message(message_annotations={Symbol(name): key}, data=[b"x"]).encode(), False)
+
+
+def with_group_id(group_id: Any) -> bytes:
+    """A message whose group-id has any type."""
+    fields = [encode_value("id"), *[NULL] * 9, encode_value(group_id), encode_value(UInt(7))]
+    return list_section(PROPERTIES, fields) + BODY
+
+
+def test_a_session_id_in_binary_is_the_string_it_spells() -> None:
+    incoming = read_incoming(with_group_id("sitzung ä".encode()), True)
+    assert incoming.session_id == "sitzung ä"
+    found = Message.decode(incoming.bare)
+    assert found.properties == properties(group_id="sitzung ä", group_sequence=7)
+    assert found.data == [b"body"]
+
+
+def test_a_session_id_in_binary_stays_as_it_came_where_there_are_no_sessions() -> None:
+    assert read_incoming(with_group_id(b"s"), False).bare == with_group_id(b"s")
+
+
+@pytest.mark.parametrize(("group_id", "reason"), [(b"\xff", "not valid UTF-8"), (5, "must be a string")])
+def test_a_session_id_that_is_no_text_is_refused(group_id: Any, reason: str) -> None:
+    with pytest.raises(InvalidProperty, match=f"session id .*{reason}"):
+        read_incoming(with_group_id(group_id), True)
 
 
 def test_the_time_of_a_scheduled_message_is_read_and_kept() -> None:
@@ -392,6 +434,7 @@ def test_properties_that_nobody_can_read_are_refused_and_no_obstacle_in_what_is_
 
 def test_what_stands_for_a_session_id_is_taken_whatever_it_is() -> None:
     assert session_of(Message(properties=properties(group_id="g")).encode()) == b"g"
+    assert session_of(with_group_id(b"g")) == b"g"
     assert session_of(Message(properties=properties()).encode()) == b""
 
 

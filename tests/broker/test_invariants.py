@@ -16,8 +16,8 @@ from broker.windows import check_windows
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
+from peeklock.broker.locks import Lock
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.store.base import DEFERRED, StoredMessage, StoreError
 
@@ -192,7 +192,7 @@ class Broker(RuleBasedStateMachine):
             to, lock = chosen
             with suppress(BrokerError):
                 queue = self.world.namespace.queue(to)
-                queue.renew([queue.lock_of(lock.tag)])
+                queue.renew(queue.find_locks([lock.tag]))
 
     # --- by number ---
 

@@ -34,8 +34,8 @@ from broker.world import (
 )
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
+from peeklock.broker.locks import Lock
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import PROFILES, Status

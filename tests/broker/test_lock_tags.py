@@ -9,6 +9,8 @@ import pytest
 from broker.world import Receiver, World
 from peeklock.broker.errors import MessageLockLost
 from peeklock.broker.lock_tags import DRAWN, TAG_BYTES, LockTags
+from peeklock.broker.locks import KEPT_FOR, Lock, TagIndex
+from peeklock.store.base import ACTIVE, StoredMessage
 
 
 def test_tags_have_sixteen_bytes_and_none_is_given_twice() -> None:
@@ -56,4 +58,44 @@ def test_a_tag_is_forgotten_with_its_lock() -> None:
     for lock in (completed, released, abandoned, lost):
         with pytest.raises(MessageLockLost):
             queue.find_locks([lock.tag])
-    assert queue._locks_by_tag.keys() == {lock.tag for lock in queue._locks.values()}
+
+
+def test_locks_are_found_by_their_tags_however_rarely_a_client_asks() -> None:
+    world = World()
+    queue = world.queue()
+    held: list[Lock] = []
+    for asks in (0, 1, 0, 0, 3):
+        for _ in range(asks):
+            for lock in held:
+                assert queue.find_locks([lock.tag]) == [lock]
+        world.send(*map(str, range(2 * KEPT_FOR)))
+        receiver = Receiver(world, queue, credit=2 * KEPT_FOR)
+        world.settle(queue.complete_all, receiver.locks[1:])
+        held.append(receiver.locks[0])
+        queue.leave(receiver)
+        with pytest.raises(MessageLockLost):
+            queue.find_locks([receiver.locks[1].tag])
+    assert queue.find_locks([lock.tag for lock in held]) == held
+
+
+def test_the_index_by_tag_is_dropped_when_no_client_asks_any_more() -> None:
+    locks: dict[int, Lock] = {}
+    index = TagIndex(locks)
+
+    def lend(number: int) -> Lock:
+        message = StoredMessage(number, b"", 0, None, 0, ACTIVE, None, None, None)
+        lock = locks[number] = Lock(message, number.to_bytes(16), 0, 0)
+        if index.is_kept:
+            index.added(lock)
+        return lock
+
+    first = lend(1)
+    assert not index.is_kept
+    assert index.find(first.tag) is first
+    for number in range(2, KEPT_FOR + 6):
+        assert index.is_kept
+        lend(number)
+    assert index.is_kept
+    lend(KEPT_FOR + 6)
+    assert not index.is_kept
+    assert index.find((KEPT_FOR + 6).to_bytes(16)) is locks[KEPT_FOR + 6]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, delivered, encoded
+from broker.world import MINUTE, SECOND, AwaitedStore, FlakyStore, Receiver, World, delivered, encoded
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import PAGE_MESSAGES, WINDOW_MESSAGES
 from peeklock.broker.definitions import QueueDefinition
@@ -23,7 +24,7 @@ from peeklock.broker.errors import (
     StorageFull,
 )
 from peeklock.broker.queue import TURN_MESSAGES, Lock
-from peeklock.store.base import Changes, StoreError, StoreFull
+from peeklock.store.base import ACTIVE, Changes, StoreError, StoreFull
 
 
 def ignore(error: BrokerError | None) -> None:
@@ -188,9 +189,9 @@ def test_each_delivery_has_a_tag_of_its_own() -> None:
     second = receiver.locks[1]
     assert first.tag != second.tag
     assert len(first.tag) == 16
-    assert world.queue().lock_of(second.tag) is second
+    assert world.queue().find_locks([second.tag]) == [second]
     with pytest.raises(MessageLockLost):
-        world.queue().lock_of(first.tag)
+        world.queue().find_locks([first.tag])
 
 
 def test_a_lock_runs_out_and_the_message_comes_back_counted() -> None:
@@ -222,7 +223,7 @@ def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
     world.queue().leave(receiver)
     other = Receiver(world, world.queue())
     assert other.got == []
-    world.queue().complete(world.queue().lock_of(receiver.locks[0].tag), ignore)
+    world.queue().complete(receiver.locks[0], ignore)
     world.advance(10 * MINUTE)
     assert other.got == []
 
@@ -242,6 +243,31 @@ def test_a_message_delivered_too_often_goes_to_the_dead_letters() -> None:
     assert dead.numbers == [1]
     assert world.queue().counters.active == 0
     assert world.queue("q/$deadletterqueue").counters.active == 1
+
+
+def test_a_message_is_delivered_as_often_as_an_int32_counts(tmp_path: Path) -> None:
+    most = 2**31 - 1
+    store = AwaitedStore(tmp_path)
+    world = World(QueueDefinition(name="q", max_delivery_count=most), store=store)
+    world.send("a")
+    (message,) = world.stored()
+    message.delivery_count = most - 2
+    world.namespace.journal.rest.changes.updates.append((world.queue().entity, message, ACTIVE))
+    world.namespace.journal.rest.wait(lambda _, error: ignore(error), None)
+    world.namespace.journal.wake()
+    world.run()
+    world = world.restarted()
+    receiver = Receiver(world, world.queue())
+    world.settle(world.queue().abandon, receiver.locks[0])
+    assert [each.delivery_count for each in receiver.got] == [most - 2, most - 1]
+    assert world.stored()[0].delivery_count == most - 1
+    world.settle(world.queue().abandon, receiver.locks[1])
+    assert world.bodies("q/$DeadLetterQueue") == ["a"]
+    assert world.stored("q/$DeadLetterQueue")[0].delivery_count == most
+    header = delivered(world.stored("q/$DeadLetterQueue")[0]).header
+    assert header is not None
+    assert header.delivery_count == most
+    world.store.close()
 
 
 def test_a_dead_lettered_message_keeps_its_bytes_and_says_why() -> None:
@@ -466,7 +492,7 @@ def test_everything_is_there_after_a_restart() -> None:
     assert [message.delivery_count for message in second.got] == [1, 0, 0, 0]
     assert second.numbers == [2, 3, 4, 5]
     with pytest.raises(MessageLockLost):
-        again.queue().lock_of(receiver.locks[2].tag)
+        again.queue().find_locks([receiver.locks[2].tag])
 
 
 def test_numbers_are_never_used_again_even_when_everything_was_received() -> None:

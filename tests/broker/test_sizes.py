@@ -9,8 +9,8 @@ import pytest
 
 from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
+from peeklock.broker.locks import Lock
 from peeklock.broker.sessions import STATE_BYTES
 from peeklock.broker.settings import PROFILES
 from peeklock.store.base import StoreError

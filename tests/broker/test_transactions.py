@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -12,7 +13,6 @@ from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, 
 from peeklock.broker.accounts import Accounts
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -22,6 +22,7 @@ from peeklock.broker.errors import (
     TransactionTimedOut,
     UnknownTransaction,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.transactions import (
     MAX_ALL_BYTES,
     MAX_MESSAGES,
@@ -165,9 +166,72 @@ def test_a_rollback_forgets_what_was_sent_and_keeps_what_was_settled_locked() ->
     assert connection.discharge(id, fail=True) is None
     assert counts(world) == (1, 0, 0)
     assert receiver.bodies == ["a"]
-    world.queue().complete(world.queue().lock_of(receiver.locks[0].tag), ignore)
+    world.queue().complete(receiver.locks[0], ignore)
     world.run()
     assert counts(world) == (0, 0, 0)
+
+
+def commit_fails(connection: Connection, id: bytes) -> None:
+    connection.transactions.spoil(id, QuotaExceeded("too much"))
+    assert isinstance(connection.discharge(id), TransactionRolledBack)
+
+
+def store_fails(connection: Connection, id: bytes) -> None:
+    store = connection.world.store
+    assert isinstance(store, FlakyStore)
+    store.fails = lambda changes: StoreError("not now")
+    assert connection.discharge(id) is not None
+    store.fails = lambda changes: None
+
+
+def time_passes(connection: Connection, id: bytes) -> None:
+    connection.world.advance(2 * MINUTE)
+
+
+ROLLBACKS: dict[str, Callable[[Connection, bytes], object]] = {
+    "asked for": lambda connection, id: connection.discharge(id, fail=True),
+    "time-out": time_passes,
+    "a client that left": lambda connection, id: connection.transactions.forget([id]),
+    "a commit that fails": commit_fails,
+    "a store that fails": store_fails,
+}
+
+
+@pytest.mark.parametrize("rollback", ROLLBACKS)
+def test_a_rollback_gives_back_what_its_receiver_has_settled_and_keeps_the_rest_locked(rollback: str) -> None:
+    world = World(QueueDefinition(name="q", lock_duration_ms=5 * MINUTE), store=FlakyStore())
+    world.send("a", "b")
+    receiver = Receiver(world, world.queue(), credit=2)
+    connection = Connection(world)
+    id = connection.declare()
+    queue = world.queue()
+    first, second = receiver.locks
+    connection.transactions.get(id).settle(queue, [first], queue.complete, Scope("q", SESSION), None, queue.release)
+    connection.settle(id, "complete", second)
+    receiver.more(10)
+    ROLLBACKS[rollback](connection, id)
+    world.run()
+    assert receiver.bodies == ["a", "b", "a"]
+    assert [message.delivery_count for message in receiver.got] == [0, 0, 0]
+    assert queue.find_locks([second.tag]) == [second]
+    with pytest.raises(MessageLockLost):
+        queue.find_locks([first.tag])
+    world.check()
+
+
+def test_a_commit_gives_nothing_back() -> None:
+    world = World()
+    world.send("a")
+    receiver = Receiver(world, world.queue(), credit=1)
+    connection = Connection(world)
+    id = connection.declare()
+    queue = world.queue()
+    given_back: list[Lock] = []
+    connection.transactions.get(id).settle(
+        queue, receiver.locks, queue.complete, Scope("q", SESSION), None, given_back.append
+    )
+    assert connection.discharge(id) is None
+    assert (counts(world), given_back) == ((0, 0, 0), [])
 
 
 def test_a_discharged_transaction_is_not_known_any_more() -> None:

@@ -22,7 +22,6 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.duplicates import MAX_IDS
-from peeklock.broker.entity import Lock
 from peeklock.broker.envelope import (
     SCHEDULED_ENQUEUE_TIME,
     Incoming,
@@ -32,6 +31,7 @@ from peeklock.broker.errors import BrokerError
 from peeklock.broker.heads import (
     head,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition

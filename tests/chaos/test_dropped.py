@@ -200,6 +200,24 @@ def test_a_record_whose_sync_failed_is_not_on_the_disk_though_the_next_sync_succ
     assert (tmp_path / "data" / "log-0000000001").read_bytes() == b"first." + bytes(7) + b"third."
 
 
+def write_the_same_again(folder: str) -> None:
+    disk = installed(folder)
+    file = os.open(Path(folder) / "data" / "log-0000000001", os.O_RDWR | os.O_CREAT)
+    os.pwrite(file, b"first.", 0)
+    os.fdatasync(file)
+    disk.mode = Mode.DROPPING
+    os.pwrite(file, b"first.second.", 0)
+    with pytest.raises(OSError):
+        os.fdatasync(file)
+    os.pwrite(file, b"first.second.", 0)
+
+
+def test_a_power_cut_takes_nothing_of_what_was_synced_and_written_again_as_it_was(tmp_path: Path) -> None:
+    in_child(write_the_same_again, tmp_path)
+    lose(tmp_path / "data", tmp_path / "unsynced")
+    assert (tmp_path / "data" / "log-0000000001").read_bytes().rstrip(b"\0") == b"first."
+
+
 def drop_pages(folder: str) -> None:
     disk = installed(folder)
     file = Path(folder) / "data" / "peeklock.db"

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from nodes.changing import change
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import (
+    AuthenticationFailed,
     Connection,
     LinkClosed,
     RequestRefused,
@@ -90,8 +92,18 @@ def test_a_request_that_is_refused_says_why(connection: Connection) -> None:
     with connection.management("queue") as management, pytest.raises(RequestRefused) as refused:
         management.request("dance", {})
     assert (refused.value.status, refused.value.condition) == (501, "amqp:not-implemented")
-    with pytest.raises(LinkClosed):
-        connection.management("nowhere")
+
+
+def test_an_entity_that_is_not_there_gets_no_token_before_it_is_created(
+    broker: BrokerThread, connection: Connection
+) -> None:
+    for attach in (connection.management, connection.sender, connection.receiver):
+        with pytest.raises(AuthenticationFailed, match="could not be found") as refused:
+            attach("later")
+        assert refused.value.condition == "amqp:not-found"
+    change(broker, lambda administration, done: administration.create_queue(QueueDefinition(name="later"), done))
+    connection.sender("later").send(text("a"))
+    assert [message.body for message in connection.receiver("later").receive()] == [b"a"]
 
 
 # --- batches ---

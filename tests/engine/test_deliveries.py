@@ -451,6 +451,26 @@ def test_neighbours_with_the_same_state_share_one_disposition() -> None:
     assert peer.answers() == [Disposition(role=True, first=0, last=9, settled=True, state=Accepted())]
 
 
+def test_a_disposition_that_is_flushed_leaves_before_what_is_sent_next_in_any_session() -> None:
+    pair = Pair.opened()
+    sender, receiver = pair.sending()
+    _, back = pair.receiving(name="back")  # in a session of its own
+    assert back.session is not receiver.session
+    for flushes in (False, True):
+        sent = sender.send(TAG, (b"x",))
+        pair.to_server()
+        pair.client_events.clear()
+        pair.received()[-1].dispose(ACCEPTED)
+        if flushes:
+            pair.server.flush_dispositions()
+        back.send(TAG, (b"y",), settled=True)
+        pair.to_client()
+        heard = [type(event) for event in pair.client_events]
+        expected = [IncomingDelivery, OutgoingDisposed]
+        assert heard == (expected[::-1] if flushes else expected)
+        assert sent is not None
+
+
 def test_a_range_is_broken_by_another_state_a_gap_and_another_settled() -> None:
     peer, _ = sending_peer()
     for number in range(8):

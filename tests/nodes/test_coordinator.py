@@ -10,13 +10,13 @@ import pytest
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
-from peeklock.amqp.performatives import Attach, Disposition, Flow, Source, Transfer
+from peeklock.amqp.performatives import Attach, Disposition, Flow, Source, Target, Transfer
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Described, Symbol, Timestamp, ULong
 from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.transactions import MAX_MESSAGES, MAX_OPEN
-from peeklock.client import LinkClosed, ReceivedMessage, Receiver, SendRejected, SettlementFailed, connect
+from peeklock.client import LinkClosed, ReceivedMessage, Receiver, Sender, SendRejected, SettlementFailed, connect
 from peeklock.store.base import StoreFull
 from sdk.raw_peer import RawPeer
 from server.held_store import HeldStore
@@ -844,7 +844,7 @@ def test_a_sender_through_an_entity_sends_without_a_transaction_too(client: Clie
 @pytest.mark.parametrize(("address", "destination"), [("queue", "nowhere"), ("nowhere", "queue")])
 def test_both_entities_of_a_sender_through_one_must_be_there(client: Client, address: str, destination: str) -> None:
     with pytest.raises(LinkClosed) as refused:
-        client.connection.sender(address, properties={Symbol(VIA): destination})
+        Sender(client.connection, Target(address=address), {Symbol(VIA): destination}, 10)
     assert refused.value.condition == Condition.NOT_FOUND
     assert "'sb://peeklock/nowhere'" in refused.value.description
 

@@ -42,7 +42,7 @@ from peeklock.broker.agenda import system_clock
 from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import StorageFailed
-from peeklock.client import Connection, LinkClosed, ReceiveMode, SendRejected, connect
+from peeklock.client import Connection, LinkClosed, ReceiveMode, Requester, SendRejected, connect
 from peeklock.nodes.operations import OPERATIONS
 from peeklock.nodes.requests import ReplyNode
 from peeklock.store.base import StoreError
@@ -927,7 +927,11 @@ def test_a_token_that_has_run_out_gives_no_right_any_more(broker: BrokerThread) 
 
 def test_an_entity_that_is_not_there_has_no_management_node(connection: Connection) -> None:
     with pytest.raises(LinkClosed) as refused:
-        Management(connection, "nowhere")
+        Requester(connection, "nowhere/$management", dynamic=False, timeout=10)
+    assert refused.value.condition == "amqp:unauthorized-access"  # there is no token for what is not there
+    connection.authenticate("")
+    with pytest.raises(LinkClosed) as refused:
+        Requester(connection, "nowhere/$management", dynamic=False, timeout=10)
     assert refused.value.condition == "amqp:not-found"
     assert "could not be found" in refused.value.description
     assert works(Management(connection))

@@ -51,6 +51,7 @@ ARGUMENT_ERROR = (400, "com.microsoft:argument-error")
 EXISTS = (409, "com.microsoft:entity-already-exists")
 NOT_ALLOWED = (400, "amqp:not-allowed")
 NOT_FOUND = (404, "amqp:not-found")
+NO_RULES = f"The subscription '{SUBSCRIPTION}' has no rules now and receives no messages until one is added."
 TICKS_AT_EPOCH = 621_355_968_000_000_000
 
 
@@ -414,6 +415,53 @@ def test_a_symbol_is_as_good_as_a_string(subscription: Management) -> None:
     assert [rule.value[0].value[:3] for rule in subscription.rules()[1:]] == [["x=1", 20], [None, None, "t"]]
 
 
+def test_an_empty_action_is_none(subscription: Management) -> None:
+    only(subscription, {**sql("a = 1"), "sql-rule-action": {}})
+    (rule,) = subscription.rules()
+    assert rule.value[1] == Described(ULong(0x137_0000_0005), [])
+
+
+@pytest.mark.parametrize(
+    ("description", "reason"),
+    [
+        (sql("a ="), "^"),
+        ({}, "either 'sql-filter' or 'correlation-filter'"),
+        ("no map", "must be a map"),
+        (None, "has no 'rule-description'"),
+        (sql("a = 1", "SET"), "^"),
+    ],
+)
+def test_a_refused_rule_tells_that_its_subscription_has_none(
+    description: Any, reason: str, subscription: Management, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = {"rule-name": "r", "rule-description": description}
+    text = subscription.refusal("add-rule", body)[2]
+    assert reason in text
+    assert "no rules" not in text
+    subscription.ok("remove-rule", {"rule-name": "$Default"})
+    assert not caplog.records
+    told = subscription.refusal("add-rule", body)
+    assert told[:2] == ARGUMENT_ERROR
+    assert told[2] in (f"{text}{gap}{NO_RULES}" for gap in " \n")
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"a rule of '{SUBSCRIPTION}' was refused, which has no other: it receives no messages"
+    ]
+    add(subscription, "r", sql("a = 1"))
+    assert "no rules" not in subscription.refusal("add-rule", body)[2]
+
+
+def test_a_rule_that_the_store_refuses_tells_that_its_subscription_has_none(
+    held: tuple[BrokerThread, HeldStore],
+) -> None:
+    broker, store = held
+    with connect(broker.connection_string) as connection:
+        subscription = Management(connection, SUBSCRIPTION)
+        subscription.ok("remove-rule", {"rule-name": "$Default"})
+        broker.call(lambda: setattr(store, "fails", lambda changes: StoreError("not now")))
+        text = subscription.refusal("add-rule", {"rule-name": "r", "rule-description": sql("a = 1")})[2]
+        assert text.endswith(NO_RULES)
+
+
 def test_nulls_and_unknown_keys_change_nothing(subscription: Management) -> None:
     description = {"sql-filter": None, **correlation(to="t", label=None, colour="blue"), "rule-name": "other", "x": 1}
     add(subscription, "r", description)
@@ -446,7 +494,7 @@ def test_nulls_and_unknown_keys_change_nothing(subscription: Management) -> None
         (correlation(properties={"x": Array([1], int)}), "Properties.x"),
         (correlation(properties={"x": Described(Symbol("unknown"), 1)}), "Properties.x"),
         (correlation(properties={5: "x"}), "Properties.5"),
-        ({**sql("x = 1"), "sql-rule-action": {}}, "'expression'"),
+        ({**sql("x = 1"), "sql-rule-action": {"text": "x"}}, "'expression'"),
         ({**sql("x = 1"), "sql-rule-action": "SET x = 1"}, "'sql-rule-action'"),
         (sql("x = 1", ""), "Action"),
         ({"sql-filter": Described(ULong(1), [])}, "'sql-filter'"),

@@ -142,6 +142,46 @@ def test_schedule_message(version: int, broker: BrokerThread, connection: Connec
         assert annotation(message, "x-opt-scheduled-enqueue-time") == due
 
 
+@pytest.mark.parametrize(
+    "identity", ["text", ULong(7), UUID(int=5), b"\xff\xfe"], ids=["string", "ulong", "uuid", "binary"]
+)
+def test_a_scheduled_message_may_have_an_id_of_any_type(
+    identity: Any, broker: BrokerThread, connection: Connection, management: Management
+) -> None:
+    later = item(broker.clock() + 60_000, b"later", **{"message-id": identity})
+    assert management.ok("schedule-message", {"messages": [later]}, TIME_OUT) == {"sequence-numbers": [1]}
+    broker.advance(60)
+    (received,) = receive(connection.receiver("queue"), 1)
+    assert received.message.properties is not None
+    assert received.message.properties.message_id == identity
+    assert type(received.message.properties.message_id) is type(identity)
+
+
+def test_texts_beside_a_scheduled_message_may_be_binary(
+    broker: BrokerThread, connection: Connection, management: Management
+) -> None:
+    later = item(broker.clock() + 60_000, b"later", **{"message-id": "m"})
+    later |= {"partition-key": "ä".encode(), "via-partition-key": b"v"}
+    assert management.ok("schedule-message", {"messages": [later]}) == {"sequence-numbers": [1]}
+    sessions = Management(connection, "sessions")
+    assert sessions.ok("schedule-message", {"messages": [{**later, "session-id": "sitzung ä".encode()}]})
+    broker.advance(60)
+    (received,) = receive(accept_session(connection, "sitzung ä"), 1)
+    assert received.message.properties is not None
+    assert received.message.properties.group_id == "sitzung ä"
+
+
+@pytest.mark.parametrize("key", ["session-id", "partition-key", "via-partition-key"])
+def test_binary_that_is_no_text_is_refused_beside_a_scheduled_message(
+    key: str, broker: BrokerThread, management: Management
+) -> None:
+    later = item(broker.clock() + 60_000, b"later", **{"message-id": "m"})
+    refused = management.refusal("schedule-message", {"messages": [{**later, key: b"\xff"}]})
+    assert refused[:2] == (400, "com.microsoft:argument-error")
+    assert refused[2].startswith(f"'{key}' is binary and not valid UTF-8")
+    assert broker.counters().scheduled == 0
+
+
 def test_cancel_scheduled_message(broker: BrokerThread, connection: Connection, management: Management) -> None:
     items = [item(broker.clock() + 1000, body, **{"message-id": "m"}) for body in (b"first", b"second")]
     numbers = management.ok("schedule-message", {"messages": items})["sequence-numbers"]

@@ -209,8 +209,7 @@ class RawPeer:
             value=token,
         )
         delivery_id = self.transfer(0, request.encode())
-        frames = [self.next_frame(), self.next_frame()]  # the outcome and the reply, in either order
-        outcome, reply = sorted(frames, key=lambda frame: isinstance(frame.performative, Transfer))
+        outcome, reply = self.next_frame(), self.next_frame()
         assert isinstance(outcome.performative, Disposition)
         assert (outcome.performative.first, outcome.performative.settled) == (delivery_id, True)
         assert isinstance(outcome.performative.state, Accepted)

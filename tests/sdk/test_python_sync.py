@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from azure.servicebus import (
@@ -27,7 +28,7 @@ from azure.servicebus.exceptions import (
 )
 
 from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 
@@ -320,10 +321,66 @@ def test_messages_sent_before_a_restart_are_received_after_it(served: ServedBrok
                 receiver.complete_message(message)
 
 
-def test_an_unknown_queue_is_not_found(client: ServiceBusClient) -> None:
-    with pytest.raises(MessagingEntityNotFoundError):
+def test_a_received_message_is_sent_again_with_its_ids_and_keys(start_broker: StartBroker) -> None:
+    detecting = QueueDefinition(name="queue", requires_duplicate_detection=True, enable_partitioning=True)
+    broker = start_broker(detecting, QueueDefinition(name="sessions", requires_session=True))
+    with client_for(broker.connection_string) as client:
+        with client.get_queue_sender("queue") as sender:
+            sender.send_messages(ServiceBusMessage("a", message_id="id", partition_key="schlüssel"))
+        with client.get_queue_receiver("queue") as receiver:
+            (first,) = receive(receiver, 1)
+            assert first.partition_key == "schlüssel"
+            receiver.complete_message(first)
+        assert first.raw_amqp_message.annotations is not None
+        assert first.raw_amqp_message.annotations[b"x-opt-partition-key"] == "schlüssel".encode()  # so it is sent
+        with client.get_queue_sender("queue") as sender:
+            sender.send_messages(first)  # its id and key are known
+            first.message_id = "another"
+            sender.send_messages(first)
+        assert broker.counters().active == 1
+        with client.get_queue_receiver("queue") as receiver:
+            (second,) = receive(receiver, 1)
+            assert (second.message_id, second.partition_key) == ("another", "schlüssel")
+        with client.get_queue_sender("sessions") as sender:
+            sender.send_messages(ServiceBusMessage("b", session_id="s", partition_key="s"))
+        for _ in range(2):
+            with client.get_queue_receiver("sessions", session_id="s") as receiver:
+                (message,) = receive(receiver, 1)
+                receiver.complete_message(message)
+            assert (message.session_id, message.partition_key) == ("s", "s")
+            with client.get_queue_sender("sessions") as sender:
+                sender.send_messages(message)
+
+
+def test_a_message_with_a_uuid_for_an_id_is_scheduled(client: ServiceBusClient, broker: BrokerThread) -> None:
+    later = ServiceBusMessage("a", message_id=uuid4())  # type: ignore[arg-type]
+    due = datetime.datetime.fromtimestamp(broker.clock() / 1000 + 60, datetime.UTC)
+    with client.get_queue_sender("queue") as sender:
+        (number,) = sender.schedule_messages(later, due)
+        assert number == 1
+        broker.advance(60)
+        with client.get_queue_receiver("queue") as receiver:
+            (message,) = receive(receiver, 1)
+            assert message.message_id == later.message_id
+            receiver.complete_message(message)
+        sender.schedule_messages(message, due + datetime.timedelta(hours=1))  # with what is binary now
+    assert broker.counters().scheduled == 1
+
+
+def test_an_unknown_queue_is_an_authentication_error_as_with_the_service(client: ServiceBusClient) -> None:
+    with pytest.raises(ServiceBusAuthenticationError):
         send(client, "a", queue="nowhere")
-    with pytest.raises(MessagingEntityNotFoundError), client.get_queue_receiver("nowhere") as receiver:
+    with pytest.raises(ServiceBusAuthenticationError), client.get_queue_receiver("nowhere") as receiver:
+        receiver.receive_messages(max_wait_time=1)
+
+
+def test_an_unknown_subscription_is_not_found(start_broker: StartBroker) -> None:
+    broker = start_broker(namespace=NamespaceDefinition(topics=(TopicDefinition(name="topic"),)))
+    with (
+        client_for(broker.connection_string) as client,
+        pytest.raises(MessagingEntityNotFoundError),
+        client.get_subscription_receiver("topic", "nobody") as receiver,
+    ):
         receiver.receive_messages(max_wait_time=1)
 
 

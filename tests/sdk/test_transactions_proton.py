@@ -195,6 +195,19 @@ def test_an_acceptance_may_be_settled_before_the_discharge(client: Client, broke
     assert broker.counters().active == 0
 
 
+def test_an_acceptance_that_was_settled_and_is_aborted_brings_the_message_back_at_once(
+    client: Client, broker: BrokerThread
+) -> None:
+    put(client, "again")
+    client.receiver()
+    transaction = client.declare(settle_before_discharge=True)
+    _, delivery = client.receive()
+    transaction.accept(delivery)
+    assert client.end(transaction, abort=True) == "aborted"
+    message, _ = client.receive()
+    assert (message.body, message.delivery_count) == ("again", 0)
+
+
 def test_a_commit_with_a_lost_lock_fails(client: Client, broker: BrokerThread) -> None:
     put(client, "slow")
     client.receiver(credit=1)

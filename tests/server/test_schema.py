@@ -63,7 +63,7 @@ def test_it_has_the_limits_and_defaults_of_the_profile() -> None:
 
     count = of("emulator")["MaxDeliveryCount"]
     assert (count["minimum"], count["maximum"], count["default"]) == (1, 10, 3)
-    assert of("standard")["MaxDeliveryCount"]["maximum"] == 2000
+    assert of("standard")["MaxDeliveryCount"]["maximum"] == 2**31 - 1
     assert of("standard")["LockDuration"]["description"].endswith("; from PT5S to PT5M")
 
 

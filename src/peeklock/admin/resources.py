@@ -34,7 +34,7 @@ from peeklock.admin.descriptions import (
 from peeklock.admin.documents import Entry, Place
 from peeklock.admin.markup import SERVICE_BUS, MarkupError, child
 from peeklock.admin.rule_descriptions import read_rule, write_rule
-from peeklock.broker.administration import Administration
+from peeklock.broker.administration import Administration, explain_refused_rule
 from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.definitions import (
     AnyDefinition,
@@ -241,6 +241,14 @@ class RuleResource:
         if not _is(description, RULE_DESCRIPTION):
             raise MarkupError(f"The entry must have a {RULE_DESCRIPTION} as its content.")
         return read_rule(description, self._name)
+
+    def explain(self, reason: str) -> str:
+        """Why the rule was refused, and what that means for the subscription."""
+        try:
+            subscription = self._administration.subscription(self._topic, self._subscription)
+        except BrokerError:
+            return reason
+        return explain_refused_rule(subscription, reason)
 
     async def create(self, wanted: RuleDefinition) -> None:
         await _durable(lambda done: self._administration.create_rule(self._topic, self._subscription, wanted, done))

@@ -25,7 +25,7 @@ from peeklock.admin.documents import (
     write_feed,
 )
 from peeklock.admin.markup import MarkupError, description_of, parse
-from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, etag_of
+from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, RuleResource, etag_of
 from peeklock.broker.access import Claim, key_name_of
 from peeklock.broker.audit import FAILED, OK
 from peeklock.broker.errors import (
@@ -49,6 +49,8 @@ LATEST_VERSION: Final = "2024-05"
 MAX_PAGE: Final = 100
 BODY_SECONDS: Final = 20.0
 """For a body to come, from the first of its bytes to the last."""
+RULE: Final = web.RequestKey("rule", RuleResource)
+"""Of a request that puts a rule: its refusal tells what it means for the subscription."""
 _VERBS: Final = {"created": "create", "updated": "update", "deleted": "delete"}
 _CHANGING: Final = frozenset({"PUT", "DELETE"})
 _MAX_SHOWN: Final = 200
@@ -112,6 +114,8 @@ class AtomService:
 
     async def _put(self, request: web.Request, resource: Resource, claim: Claim, place: Place) -> web.Response:
         """Create, or with `If-Match` update."""
+        if isinstance(resource, RuleResource):
+            request[RULE] = resource
         body = await _body(request)
         expected = request.headers.get("If-Match")
         try:
@@ -223,6 +227,8 @@ def _refusal(failure: Exception, request: web.Request) -> web.Response:
     sub_code = _first(SUB_CODES, failure) or status * 100
     if sentence[-1:].isalnum():
         sentence += "."
+    if RULE in request:
+        sentence = request[RULE].explain(sentence)
     _tell_refused(request, status, sentence)
     _audit_refused(request, status, sentence)
     body = write_error(status, sub_code, f"{status.phrase}. {sentence}", request.path)

@@ -29,13 +29,18 @@ _SCHEME_AND_AUTHORITY = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECAS
 _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
 
-def resource_path(uri: str) -> str:
-    """A resource's path, for comparing: no scheme, no host, no query, no case."""
+def spelt_path(uri: str) -> str:
+    """A resource's path as it was given, for people: no scheme, no host, no query."""
     path = _SCHEME_AND_AUTHORITY.sub("", uri.split("?", 1)[0])
-    return unquote(path).strip("/").casefold()
+    return unquote(path).strip("/")
 
 
-def _ancestors(path: str) -> Iterator[str]:
+def resource_path(uri: str) -> str:
+    """A resource's path, for comparing: as above, and no case."""
+    return spelt_path(uri).casefold()
+
+
+def ancestors(path: str) -> Iterator[str]:
     """The path itself and everything above it, up to the namespace (the empty path)."""
     while path:
         yield path
@@ -128,7 +133,7 @@ class Keys:
             raise InvalidToken("The token's expiry ('se') is not a number of seconds.")
         scope = resource_path(unquote_plus(fields["sr"]))
         path = resource_path(audience)
-        if scope not in _ancestors(path):
+        if scope not in ancestors(path):
             raise InvalidToken("The token was made for another resource than the one it was sent for.")
         expires_at = int(fields["se"]) * 1000
         if expires_at <= now:
@@ -150,7 +155,7 @@ class Keys:
         signed = f"{fields['sr']}\n{fields['se']}".encode()  # as transmitted, still percent-encoded
         signature = unquote(fields["sig"]).encode()
         name = unquote_plus(fields["skn"])
-        for place in _ancestors(path):
+        for place in ancestors(path):
             for rule in self._rules.get(place, ()):
                 if rule.name != name:
                     continue
@@ -215,7 +220,7 @@ class Claims:
         """The claim that gives the right at that path, which belongs to that queue or topic; else Unauthorized."""
         expired = False
         entity = entity.casefold()
-        for place in _ancestors(path.casefold()):
+        for place in ancestors(path.casefold()):
             claim = self._claims.get(place)
             if claim is None or claim.owner not in ("", entity):
                 continue

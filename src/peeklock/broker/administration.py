@@ -344,3 +344,17 @@ class Administration:
 def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
     assert isinstance(subscription.definition, SubscriptionDefinition)
     return subscription.definition.rules
+
+
+def explain_refused_rule(subscription: AnyContainer, reason: str) -> str:
+    """Why a rule was refused and, where the subscription has no rule, that it receives nothing. Warns in the log too.
+
+    Clients replace the rule that a subscription begins with in two steps, of which the second may fail: they delete it,
+    then add theirs. It is not for the broker to add a rule that nobody asked for.
+    """
+    definition = subscription.definition
+    if not isinstance(definition, SubscriptionDefinition) or definition.rules or subscription.is_dead_letter_queue:
+        return reason
+    log.warning("a rule of '%s' was refused, which has no other: it receives no messages", subscription.path)
+    left = f"The subscription '{subscription.path}' has no rules now and receives no messages until one is added."
+    return f"{reason}\n{left}" if "\n" in reason else f"{reason} {left}"

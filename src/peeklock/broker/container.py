@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from peeklock.broker import envelope
-from peeklock.broker.entity import Done, Entity, Lock
+from peeklock.broker.entity import Done, Entity
 from peeklock.broker.envelope import AddedProperties
 from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost, MessageSizeExceeded
 from peeklock.broker.journal import Lane
+from peeklock.broker.locks import Lock
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
 MAX_REASON_LENGTH: Final = 4096

@@ -14,9 +14,8 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from peeklock.broker import envelope
-from peeklock.broker.accounts import Account
 from peeklock.broker.agenda import Agenda
-from peeklock.broker.backlog import Budget, memory_cost
+from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS, History
@@ -36,6 +35,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
+from peeklock.broker.locks import Lock, TagIndex
 from peeklock.broker.settings import DEFAULT_PROFILE, Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 
@@ -65,36 +65,6 @@ class Machinery:
     max_message_ids: int = MAX_IDS
     """Of one entity, for duplicate detection."""
     max_message_bytes: int = DEFAULT_PROFILE.max_message_bytes
-
-
-class Lock:
-    """A message lent to a receiver.
-
-    The tag is its name on the wire, the lock token: new for each delivery, and nobody can guess it, because a request
-    that has it may settle the message (see `lock_tags`).
-    """
-
-    __slots__ = ("account", "expires_at", "locked_until", "message", "session", "settling", "tag")
-
-    def __init__(
-        self, message: StoredMessage, tag: bytes, expires_at: int, locked_until: int, session: Any = None
-    ) -> None:
-        self.message = message
-        self.tag = tag
-        self.expires_at = expires_at
-        """By the monotonic clock, which counts."""
-        self.locked_until = locked_until
-        """The same in Unix time, as the client was told."""
-        self.session = session
-        """The session it belongs to, where there are sessions."""
-        self.settling = False
-        """A settlement of it is on its way to the store."""
-        self.account: Account | None = None
-        """Where the memory is counted that the message holds as long as it is locked."""
-
-    def charge(self, account: Account) -> None:
-        self.account = account
-        account.take(memory_cost(self.message))
 
 
 class Watcher(Protocol):
@@ -161,8 +131,7 @@ class Entity:
             )
         self._locks: dict[int, Lock] = {}
         """By sequence number, in the order in which they were made or renewed."""
-        self._locks_by_tag: dict[bytes, Lock] = {}
-        """The same locks."""
+        self._tag_index = TagIndex(self._locks)
         self._watches: dict[int, set[int]] = {}
         """One for each read on its way: numbers that changed meanwhile, of which it may tell what is no longer so."""
         self._watch_numbers = count()
@@ -318,9 +287,8 @@ class Entity:
         for number, lock in list(self._locks.items()):
             if not lock.settling:
                 del self._locks[number]
-                del self._locks_by_tag[lock.tag]
-                if lock.account is not None:
-                    lock.account.give_back(memory_cost(lock.message))
+                self._tag_index.removed(lock)
+                lock.release_memory()
 
     # --- sending ---
 
@@ -453,23 +421,23 @@ class Entity:
     def _make_lock(self, message: StoredMessage, expires_at: int, locked_until: int, session: Any = None) -> Lock:
         tag = self._tags.next()
         lock = Lock(message, tag, expires_at, locked_until, session)
-        self._locks[message.sequence_number] = self._locks_by_tag[tag] = lock
+        self._locks[message.sequence_number] = lock
+        if self._tag_index.is_kept:
+            self._tag_index.added(lock)
         return lock
 
-    def lock_of(self, tag: bytes) -> Lock:
-        """The lock of that tag, if it still holds; MessageLockLost otherwise."""
-        lock = self._locks_by_tag.get(tag)
-        if lock is None or lock.settling:
+    def check_held(self, lock: Lock) -> None:
+        """MessageLockLost when that lock no longer holds, or a settlement of it is on its way."""
+        if lock.settling or self._locks.get(lock.message.sequence_number) is not lock:
             raise MessageLockLost
         self._check_lock(lock, self._agenda.monotonic())
-        return lock
 
     def find_locks(self, tags: Iterable[bytes]) -> list[Lock]:
         """The locks of these tags, each once; MessageLockLost when there is none of one of them.
 
         Whether they still hold is for the settlement to check: all of them at one moment.
         """
-        found = [self._locks_by_tag.get(tag) for tag in dict.fromkeys(tags)]
+        found = [self._tag_index.find(tag) for tag in dict.fromkeys(tags)]
         locks = [lock for lock in found if lock is not None and not lock.settling]
         if len(locks) < len(found):
             raise MessageLockLost
@@ -478,11 +446,12 @@ class Entity:
     def _drop_lock(self, lock: Lock) -> None:
         number = lock.message.sequence_number
         del self._locks[number]
-        del self._locks_by_tag[lock.tag]
+        if self._tag_index.is_kept:
+            self._tag_index.removed(lock)
         if self._watches:
             self._note_change(number)
         if lock.account is not None:
-            lock.account.give_back(memory_cost(lock.message))
+            lock.account.give_back(lock.charged)
         if lock.session is not None:
             self._unlocked(lock)
 

@@ -160,7 +160,10 @@ def read_incoming(data: bytes, wants_session: bool, begin: int = 0, end: int = -
             encoded = b"" if found.annotations is None else cut(payload, found.annotations)
             annex, scheduled_at = _read_annex(priority, encoded)
         if wants_session and properties is not None:
-            session_id = _text(_property(found, _GROUP_ID), "session id")
+            named = _property(found, _GROUP_ID)
+            session_id = _text(named, "session id")
+            if session_id is not None and type(named) is bytes:
+                bare = with_session_id(bare, session_id)
         return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
     except AmqpError as error:  # an EncodeError of what has to be written anew: it could not be read back either
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
@@ -325,14 +328,14 @@ def session_of(bare: bytes) -> bytes:
         value = _property(scan(bare), _GROUP_ID)
     except DecodeError:
         return b""
-    return b"" if value is None else str(value).encode()
+    return b"" if value is None else _as_bytes(value)
 
 
 def identity_of(bare: bytes) -> bytes:
     """What makes two messages the same one for duplicate detection: the message id, whatever its type, as text."""
     found = scan(bare)
     try:
-        return str(_property(found, _MESSAGE_ID)).encode()
+        return _as_bytes(_property(found, _MESSAGE_ID))
     except DecodeError:
         return bare if found.properties is None else cut(bare, found.properties)
 
@@ -347,7 +350,7 @@ def partition_key_of(annex: bytes | None) -> bytes:
             end = value_end(encoded, at)
             # Only this one: nobody looked into the others when the message came.
             if name == PARTITION_KEY and encoded[at:end] != NULL:
-                return str(decode_value(encoded, at)[0]).encode()
+                return _as_bytes(decode_value(encoded, at)[0])
             at = end
     except DecodeError:
         return encoded
@@ -371,9 +374,20 @@ def _property(found: Scanned, index: int) -> Any:
     return decode_value(fields[index])[0] if index < len(fields) else None
 
 
+def _as_bytes(value: Any) -> bytes:
+    """A value as text, in UTF-8. A text that came as binary is the same text."""
+    return value if type(value) is bytes else str(value).encode()
+
+
 def _text(value: Any, what: str) -> str | None:
+    """A text of at most 128 characters. It may come as binary: the Python SDK sends the strings that it received so."""
     if value is None:
         return None
+    if type(value) is bytes:  # and no decimal, which has that base
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise InvalidProperty(f"The {what} is binary and not valid UTF-8: send a string.") from None
     if not isinstance(value, str):
         raise InvalidProperty(f"The {what} must be a string.")
     if len(value) > MAX_ID_LENGTH:
@@ -446,7 +460,10 @@ def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
                 raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} must be a timestamp.")
             scheduled_at = min(int(moment), END_OF_TIME)
         elif name in (PARTITION_KEY, VIA_PARTITION_KEY):
-            _text(decode_value(value)[0], "partition key")
+            given = decode_value(value)[0]
+            text = _text(given, "partition key")
+            if type(given) is bytes:
+                value = encode_value(text)  # receivers expect a string
         kept += (key, value)
     return kept, scheduled_at
 

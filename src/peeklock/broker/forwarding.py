@@ -29,7 +29,8 @@ from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
     from peeklock.broker.container import Container
-    from peeklock.broker.entity import Entity, Lock, Machinery
+    from peeklock.broker.entity import Entity, Machinery
+    from peeklock.broker.locks import Lock
     from peeklock.broker.queue import Queue
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class Forwarder:
         """Stage the way of one message, or to where it is set aside. Raises why it has to stay for now."""
         if self._source.doomed or self._paused:
             raise MessageLockLost
-        self._source.lock_of(lock.tag)
+        self._source.check_held(lock)
         done = partial(self._done, lock)
         try:
             target, admitted = self._admitted(lock.message)

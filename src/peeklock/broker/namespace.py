@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from peeklock.broker.access import Keys
+from peeklock.broker.access import Keys, ancestors
 from peeklock.broker.accounts import held_accounts
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda, Clock, system_clock
@@ -26,6 +26,7 @@ from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.definitions import AnyDefinition, NamespaceDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Machinery
+from peeklock.broker.errors import EntityNotFound
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.lock_tags import LockTags
@@ -111,6 +112,14 @@ class Namespace:
     def container(self, path: str) -> AnyContainer:
         """What is at that path: a queue, a topic, a subscription or a sub-queue."""
         return self._catalogue.find(path)
+
+    def check_audience(self, path: str) -> None:
+        """EntityNotFound when a token is for a path in the namespace at which, and above which, no entity is.
+
+        So the service does it. A topic is enough for its subscriptions, which clients may yet create.
+        """
+        if path and not path.startswith("$") and not any(map(self._catalogue.has, ancestors(path))):
+            raise EntityNotFound(path)
 
     def queue(self, path: str) -> AnyQueue:
         """As `container`, for what can be received from."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound
+from peeklock.broker.locks import Lock
 from peeklock.broker.schedule import Scheduling, unreadable
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import ACTIVE, DEFERRED, Range, StoredMessage, StoreError

@@ -11,9 +11,10 @@ from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
-from peeklock.broker.entity import Lock, Machinery
+from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
+from peeklock.broker.locks import Lock
 from peeklock.broker.numbers import Numbered
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import Counters, StoredMessage

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.entity import Lock
 from peeklock.broker.errors import BrokerError
+from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Consumer
 
 

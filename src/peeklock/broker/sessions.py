@@ -15,7 +15,7 @@ from typing import Any, Final
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
-from peeklock.broker.entity import Lock, Machinery
+from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import (
     BrokerError,
     EntityNotFound,
@@ -25,6 +25,7 @@ from peeklock.broker.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.numbers import Numbered
 from peeklock.broker.queue import READ_AGAIN_MS
 from peeklock.broker.schedule import unreadable

@@ -16,7 +16,7 @@ from typing import Any, Final
 from peeklock.broker.accounts import Account, Accounts
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.container import Container
-from peeklock.broker.entity import Done, Lock
+from peeklock.broker.entity import Done
 from peeklock.broker.envelope import AddedProperties, Incoming
 from peeklock.broker.errors import (
     BrokerError,
@@ -28,6 +28,7 @@ from peeklock.broker.errors import (
     UnknownTransaction,
 )
 from peeklock.broker.journal import Journal
+from peeklock.broker.locks import Lock
 from peeklock.store.base import StoredMessage
 
 TIME_LIMIT_MS: Final = 2 * 60 * 1000
@@ -47,6 +48,8 @@ MAX_ALL_BYTES: Final = 128 * 1024 * 1024
 
 Settle = Callable[[Lock, Done], None]
 """Does a settlement: `complete` of a container, and the like."""
+GiveBack = Callable[[Lock], None]
+"""What becomes of a message instead, when the transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class Transaction:
         self._sends: list[tuple[Container, list[Incoming]]] = []
         self._numbered: list[tuple[Container, list[StoredMessage]]] = []
         self._settlements: list[tuple[Container, Lock, Settle]] = []
+        self._given_back: list[tuple[Lock, GiveBack]] = []
+        """Of these, those whose receiver waits for no outcome: it will not settle them again."""
         self._over: BrokerError | None = None
         """Why nothing can be added any more."""
         self._flaw: BrokerError | None = None
@@ -104,15 +109,22 @@ class Transaction:
         act: Settle,
         scope: Scope,
         added: dict[Any, Any] | None = None,
+        give_back: GiveBack | None = None,
     ) -> None:
-        """Settle these with the transaction, all or none; `act` does it, and adds these properties."""
+        """Settle these with the transaction, all or none; `act` does it, and adds these properties.
+
+        After a rollback the messages stay locked for their receiver or, where it has settled them, are given back.
+        """
         self.check()
         for lock in locks:
-            if any(lock is known for _, known, _ in self._settlements) or container.lock_of(lock.tag) is not lock:
+            if any(lock is known for _, known, _ in self._settlements):
                 raise MessageLockLost
+            container.check_held(lock)
         size = PROPERTY_COST * AddedProperties(added).size if added else 0
         self._enter(scope, len(locks), size, sends=False)
         self._settlements += [(container, lock, act) for lock in locks]
+        if give_back is not None:
+            self._given_back += [(lock, give_back) for lock in locks]
 
     def spoil(self, flaw: BrokerError) -> None:
         """A part of it was refused: it can only be rolled back."""
@@ -128,13 +140,12 @@ class Transaction:
             if self._flaw is not None:
                 raise self._flaw
             for container, lock, _ in self._settlements:
-                if lock.settling or container.lock_of(lock.tag) is not lock:
-                    raise MessageLockLost
+                container.check_held(lock)
             self._journal.all_or_nothing(partial(self._stage, gather))
         except BrokerError as failure:
             for container, lock, _ in self._settlements:
                 with suppress(BrokerError):
-                    container.lock_of(lock.tag)  # one that ran out in the middle was given back, and that undone too
+                    container.check_held(lock)  # one that ran out in the middle was given back, and that undone too
             self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
         if not gather.waiting:
@@ -149,13 +160,13 @@ class Transaction:
             act(lock, gather.outcome)
 
     def _done(self, done: Done, error: BrokerError | None) -> None:
-        self._forget()
+        self._forget(rolled_back=error is not None)
         done(error)
 
     def roll_back(self) -> None:
-        """Forget all of it. What it would have settled stays locked."""
+        """Forget all of it. What it would have settled stays locked, or is given back; see `settle`."""
         self._stop(UnknownTransaction("The transaction is over."))
-        self._forget()
+        self._forget(rolled_back=True)
 
     def check(self) -> None:
         if self._over is not None:
@@ -180,18 +191,22 @@ class Transaction:
 
     def _time_out(self) -> None:
         self._stop(TransactionTimedOut(f"The transaction was rolled back after {TIME_LIMIT_MS // 1000} seconds."))
-        self._forget()
+        self._forget(rolled_back=True)
 
     def _stop(self, reason: BrokerError) -> None:
         self._over = reason
         if self._deadline is not None:
             self._deadline.cancel()
 
-    def _forget(self) -> None:
+    def _forget(self, *, rolled_back: bool) -> None:
         """Nothing of it is needed any more."""
-        self._sends, self._numbered, self._settlements = [], [], []
+        given_back = self._given_back
+        self._sends, self._numbered, self._settlements, self._given_back = [], [], [], []
         self._memory.give_back(self._bytes)
         self._bytes = 0
+        if rolled_back:
+            for lock, give_back in given_back:
+                give_back(lock)
 
 
 def _size(messages: list[Incoming]) -> int:

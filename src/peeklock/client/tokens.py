@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import time
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
@@ -49,7 +50,10 @@ class Tokens:
         if status not in (200, 202):
             description = properties.get("status-description", properties.get("statusDescription")) or ""
             condition = properties.get("error-condition") or Condition.UNAUTHORIZED_ACCESS
-            raise AuthenticationFailed(str(condition), f"{description} (status {status} for '{entity}')".strip())
+            if status != HTTPStatus.NOT_FOUND or not description:  # which names the entity
+                description = f"{description} (status {status} for '{entity}')".strip()
+            raise AuthenticationFailed(str(condition), description)
+        self._renew_later(entity)
 
     def is_due(self) -> bool:
         """Whether a token has used up most of its time. A ready signature cannot be renewed."""
@@ -61,14 +65,17 @@ class Tokens:
         now = time.time()
         for entity in [entity for entity, due in self._renew_at.items() if due <= now]:
             requester.forget(requester.submit(self._request(entity), timeout=0))
+            self._renew_later(entity)
+
+    def _renew_later(self, entity: str) -> None:
+        self._renew_at[entity] = time.time() + 0.75 * LIFETIME_SECONDS
 
     def _request(self, entity: str) -> Message:
         endpoint = self._endpoint
-        audience = f"sb://{endpoint.host}/{entity}"
-        now = time.time()
+        audience = entity if "://" in entity else f"sb://{endpoint.host}/{entity}"
         properties: dict[str, Any] = {"operation": "put-token", "type": SAS_TOKEN, "name": audience}
         if endpoint.key is not None and endpoint.key_name is not None:
-            expires_at = now + LIFETIME_SECONDS
+            expires_at = time.time() + LIFETIME_SECONDS
             token = sas_token(audience, endpoint.key_name, endpoint.key, expires_at)
             properties["expiration"] = Timestamp(int(expires_at * 1000))
         elif endpoint.token is not None:
@@ -77,5 +84,4 @@ class Tokens:
             raise AuthenticationFailed(
                 Condition.UNAUTHORIZED_ACCESS, "the connection string has neither a key nor a signature"
             )
-        self._renew_at[entity] = now + 0.75 * LIFETIME_SECONDS
         return Message(application_properties=properties, value=token)

@@ -159,10 +159,7 @@ class Connection:
 
     def take_output(self) -> list[bytes]:
         """What must be written now. The caller owns the list."""
-        if self.touched:
-            for session in self.touched:
-                session.flush_dispositions()
-            self.touched.clear()
+        self.flush_dispositions()
         out = self.out
         if not out:
             return []
@@ -190,6 +187,13 @@ class Connection:
     def tick_interval(self) -> float:
         """Seconds between calls of `tick` that keep both sides' time-outs."""
         return self._idleness.interval
+
+    def flush_dispositions(self) -> None:
+        """Write the dispositions of all sessions now: what is written next comes after them."""
+        if self.touched:
+            for session in self.touched:
+                session.flush_dispositions()
+            self.touched.clear()
 
     # --- for sessions and links ---
 

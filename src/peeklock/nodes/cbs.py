@@ -7,9 +7,9 @@ from typing import Any
 
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int, Symbol
-from peeklock.broker.access import key_name_of, resource_path
+from peeklock.broker.access import key_name_of, resource_path, spelt_path
 from peeklock.broker.audit import DENIED
-from peeklock.broker.errors import BrokerError, InvalidToken, NotSupported, WrongKey
+from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidToken, NotSupported, WrongKey
 from peeklock.nodes.requests import Request, RequestNode
 
 log = logging.getLogger(__name__)
@@ -25,10 +25,14 @@ class CbsNode(RequestNode):
             self._put_token(request.message)
         except BrokerError as failure:
             log.warning("token refused", extra={"fields": {"peer": self.peer.name, "reason": str(failure)}})
-            self._audit(request.message, failure)
-            request.reply(_reply(failure.status, str(failure), failure.condition))
+            if not isinstance(failure, EntityNotFound):
+                self._audit(request.message, failure)
+            request.reply(self.refusal(failure))
         else:
             request.reply(_reply(202, "Accepted"))
+
+    def refusal(self, failure: BrokerError) -> Message:
+        return _reply(failure.status, str(failure), failure.condition)
 
     def _audit(self, request: Message, failure: BrokerError) -> None:
         audience = (request.application_properties or {}).get("name")
@@ -53,6 +57,8 @@ class CbsNode(RequestNode):
         except WrongKey:
             peer.logins.login_failed()
             raise
+        # After the token is known to be good: nobody else may learn which entities there are.
+        peer.namespace.check_audience(spelt_path(audience))
         peer.add_claim(claim)
         log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
 

@@ -7,6 +7,7 @@ reads. What the operations do stands in `message_operations`, `session_operation
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +66,8 @@ class ManagementNode(RequestNode):
             except Unauthorized as denial:
                 self.peer.audit(operation.name, DENIED, address.container, reason=str(denial))
                 raise
+            if operation.explain is not None:
+                reply.explain = partial(operation.explain, self._container)
             if operation.audited:
                 reply.audited, reply.entity = operation.name, address.container
             arguments = operation.check(body)
@@ -102,6 +105,9 @@ class ManagementNode(RequestNode):
             log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
             self._fail(request, reply, BrokerError("The broker failed at this request."))
 
+    def refusal(self, failure: BrokerError) -> Message:
+        return _answer(failure.status, str(failure), failure.condition, {})
+
     def _fail(self, request: Request, reply: _Reply, failure: BrokerError) -> None:
         if isinstance(request.state, TransactionalState):
             self.peer.transactions.spoil(request.state.txn_id, failure)
@@ -121,6 +127,8 @@ class _Reply:
         self.entity = ""
         self.count: int | None = None
         """Of messages that are named in the request."""
+        self.explain: Callable[[str], str] | None = None
+        """Adds to the reason of a refusal."""
 
     def expect_within(self, milliseconds: int) -> None:
         late = OperationTimedOut("The operation did not complete within the time the client gave it.")
@@ -131,6 +139,8 @@ class _Reply:
 
     def fail(self, failure: BrokerError) -> None:
         description = str(failure)
+        if self.explain is not None and not self._is_said:
+            description = self.explain(description)
         tracking_id = (self._request.message.application_properties or {}).get(TRACKING_ID)
         if isinstance(tracking_id, str):
             description = f"{description} TrackingId:{tracking_id}"
@@ -139,17 +149,7 @@ class _Reply:
     def _say(self, status: int, description: str, condition: str | None, body: dict[str, Any]) -> None:
         if self._is_said:
             return
-        # Both spellings: some SDKs read the one, some the other.
-        properties: dict[Any, Any] = {
-            "statusCode": Int(status),
-            "statusDescription": description,
-            "status-code": Int(status),
-            "status-description": description,
-        }
-        if condition is not None:
-            properties["errorCondition"] = Symbol(condition)
-            properties["error-condition"] = Symbol(condition)
-        self._request.reply(Message(application_properties=properties, value=body))
+        self._request.reply(_answer(status, description, condition, body))
         self._is_said = True
         if self.audited:
             count = self.count if self.count is not None else body.get("message-count")
@@ -159,6 +159,20 @@ class _Reply:
         if self._deadline is not None:
             self._deadline.cancel()
         self._peer.wake()
+
+
+def _answer(status: int, description: str, condition: str | None, body: dict[str, Any]) -> Message:
+    # Both spellings: some SDKs read the one, some the other.
+    properties: dict[Any, Any] = {
+        "statusCode": Int(status),
+        "statusDescription": description,
+        "status-code": Int(status),
+        "status-description": description,
+    }
+    if condition is not None:
+        properties["errorCondition"] = Symbol(condition)
+        properties["error-condition"] = Symbol(condition)
+    return Message(application_properties=properties, value=body)
 
 
 def _body(message: Message) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -12,7 +13,7 @@ from peeklock.amqp.codec import encode_value
 from peeklock.amqp.types import Array, Encoded, Int, Timestamp
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import check_reason
-from peeklock.broker.entity import Done, Lock
+from peeklock.broker.entity import Done
 from peeklock.broker.envelope import (
     Incoming,
     read_incoming,
@@ -30,6 +31,7 @@ from peeklock.broker.heads import (
     head,
     with_lock_token,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
 from peeklock.nodes.session_operations import (
@@ -250,14 +252,14 @@ def batch_delete_messages(call: Call) -> None:
     call.container.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
 
 
-_SESSION_ID = Field("session-id", Kind.STRING, required=False)
+_SESSION_ID = Field("session-id", Kind.STRING, required=False, or_utf8=True)
 _ENCODED = "encoded, with its annotations"
 _SCHEDULED_ITEM = (
     Field("message", Kind.BINARY, note="encoded, with the annotation x-opt-scheduled-enqueue-time"),
-    Field("message-id", Kind.STRING, required=False),
+    Field("message-id", Kind.STRING, required=False, also=(Kind.ULONG, Kind.UUID, Kind.BINARY)),
     _SESSION_ID,
-    Field("partition-key", Kind.STRING, required=False),
-    Field("via-partition-key", Kind.STRING, required=False),
+    Field("partition-key", Kind.STRING, required=False, or_utf8=True),
+    Field("via-partition-key", Kind.STRING, required=False, or_utf8=True),
 )
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -276,7 +278,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=(
             Field("from-sequence-number", Kind.LONG),
             Field("message-count", Kind.INT),
-            Field("session-id", Kind.STRING, required=False, note="only messages of that session"),
+            replace(_SESSION_ID, note="only messages of that session"),
             Field("omit-message-body", Kind.BOOLEAN, required=False, note="accepted; bodies are sent all the same"),
         ),
         response=(Field("messages", Kind.MAPS, keys=(Field("message", Kind.BINARY, note=_ENCODED),)),),

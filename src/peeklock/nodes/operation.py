@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
-from peeklock.amqp.types import Array, Described
+from peeklock.amqp.types import Array, Described, ULong
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
@@ -31,6 +31,7 @@ class Kind(Enum):
     BINARY = "binary"
     TIMESTAMP = "timestamp"
     UUID = "uuid"
+    ULONG = "ulong"
     MAP = "map"
     UUIDS = "array of uuid"
     LONGS = "array of long"
@@ -52,6 +53,8 @@ _FITS: dict[Kind, Callable[[Any], bool]] = {
     Kind.UBYTE: _is_integer,
     Kind.BOOLEAN: lambda value: isinstance(value, bool),
     Kind.BINARY: lambda value: isinstance(value, bytes),
+    Kind.UUID: lambda value: isinstance(value, UUID),
+    Kind.ULONG: lambda value: _is_integer(value) or isinstance(value, ULong),
     Kind.TIMESTAMP: _is_integer,
     Kind.MAP: lambda value: isinstance(value, dict),
     Kind.UUIDS: lambda value: isinstance(value, list) and all(isinstance(item, UUID) for item in value),
@@ -73,6 +76,16 @@ class Field:
     """The keys of a map, or of each map in a list."""
     or_described: bool = False
     """Whether a described list is taken in place of the map; what is in it is for the operation to say."""
+    also: tuple[Kind, ...] = ()
+    """Other types that are accepted."""
+    or_utf8: bool = False
+    """Whether binary is accepted for the string that it is in UTF-8: the Python SDK sends received strings so."""
+
+    @property
+    def types(self) -> str:
+        """All types that are accepted, for documentation and errors."""
+        *others, last = (kind.value for kind in (self.kind, *self.also))
+        return f"{', '.join(others)} or {last}" if others else last
 
     def check(self, value: Any) -> Any:
         if value is None:
@@ -85,8 +98,13 @@ class Field:
             value = list(value)
         elif isinstance(value, str):
             value = str(value)  # a symbol says the same
-        if not _FITS[self.kind](value):
-            raise InvalidProperty(f"'{self.name}' must be {_article(self.kind.value)}.")
+        elif self.or_utf8 and type(value) is bytes:
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                raise InvalidProperty(f"'{self.name}' is binary and not valid UTF-8: send a string.") from None
+        if not any(_FITS[kind](value) for kind in (self.kind, *self.also)):
+            raise InvalidProperty(f"'{self.name}' must be {_article(self.types)}.")
         if isinstance(value, list):
             if not value:
                 raise InvalidProperty(f"'{self.name}' is empty.")
@@ -160,6 +178,8 @@ class Operation:
     transactional: bool = False
     audited: bool = False
     """Whether the audit log hears of it: it administers, or changes many messages at once."""
+    explain: Callable[[AnyContainer, str], str] | None = None
+    """Adds to the reason of a refusal what it means for the entity."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
         """The request's values, as `check_keys` gives them."""

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
+from peeklock.amqp.termini import Source
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import Container, check_reason
-from peeklock.broker.entity import Done, Lock
+from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
 from peeklock.broker.heads import (
     head,
 )
+from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
@@ -121,7 +123,7 @@ class Receiving(Node):
                     self._settled(delivery, ACCEPTED, failure)
             return
         if isinstance(state, TransactionalState):
-            self._enlist(deliveries, state)
+            self._enlist(deliveries, state, settled)
         elif isinstance(state, Released) or (state is None and settled):
             for delivery in deliveries:
                 if delivery.context is not None:
@@ -160,9 +162,13 @@ class Receiving(Node):
             delivery.settle(outcome)
         self.peer.wake()
 
-    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState) -> None:
-        """Settle with a transaction: the client hears at once that it is noted, and keeps its locks until then."""
+    def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState, settled: bool) -> None:
+        """Settle with a transaction: the client hears at once that it is noted, and keeps its locks until then.
+
+        A client that has settled a delivery is done with it: a rollback gives the message back at once.
+        """
         scope = self.peer.scope(self.address.entity, self._link)
+        give_back = self._give_back if settled else None
         for delivery in deliveries:
             lock = delivery.context
             if lock is None:
@@ -171,13 +177,35 @@ class Receiving(Node):
                 transaction = self.peer.transactions.get(state.txn_id)
                 outcome, act = gesture(self._container, state.outcome or Accepted())
                 added = _added_by(state.outcome)
-                transaction.settle(self._container, [lock], act, scope, added)
+                transaction.settle(self._container, [lock], act, scope, added, give_back)
             except BrokerError as failure:
                 self.peer.transactions.spoil(state.txn_id, failure)
                 self._settled(delivery, b"", failure)
+                if give_back is not None:
+                    give_back(lock)
             else:
                 noted = TransactionalState(state.txn_id, outcome_of(outcome))
                 self._settled(delivery, noted.encode(), None)
+
+    def _give_back(self, lock: Lock) -> None:
+        """Let go of a message that was settled to no effect, with the default outcome of the link's source.
+
+        Without one it is released. So it is in place of an acceptance: a rollback loses nothing.
+        """
+        attach = self._link.remote
+        source = None if attach is None else attach.source
+        outcome = source.default_outcome if isinstance(source, Source) else None
+        if not isinstance(outcome, Modified | Rejected):
+            self._container.release(lock)
+            return
+        try:
+            gesture(self._container, outcome)[1](lock, partial(self._given_back, lock))
+        except Exception as failure:
+            self._given_back(lock, self.peer.failed(failure, self))
+
+    def _given_back(self, lock: Lock, error: BrokerError | None) -> None:
+        if error is not None:
+            self._container.release(lock)  # it would be locked for nobody
 
     def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
         delivery.settle(outcome if error is None else rejected(error))

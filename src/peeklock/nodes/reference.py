@@ -94,7 +94,8 @@ Many requests may be under way at a time. Answers come in the order in which the
 | application properties `errorCondition`, `error-condition` | symbol | failures only |
 | body | amqp-value: map | empty when there is nothing to say |
 
-A request that cannot be read, is larger than 16 MB or has no response link is rejected on its own link.
+A request that cannot be read, is larger than 16 MB or has no response link is rejected on its own link. All others are
+accepted, also those that are refused in the answer; the disposition leaves before the answer.
 """
 
 _DESCRIBED_LISTS = """\
@@ -157,7 +158,7 @@ def _table(title: str, fields: tuple[Field, ...]) -> Iterator[str]:
     yield f"| {title} | Type | Required | |"
     yield "|---|---|---|---|"
     for path, field in walk(fields):
-        yield f"| `{path}` | {field.kind.value} | {'yes' if field.required else 'no'} | {field.note} |"
+        yield f"| `{path}` | {field.types} | {'yes' if field.required else 'no'} | {field.note} |"
 
 
 def walk(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:

@@ -17,6 +17,7 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.errors import (
+    BrokerError,
     InvalidMessage,
     MessageSizeExceeded,
     OperationNotAllowed,
@@ -77,6 +78,9 @@ class ReplyNode(Node):
 
     def on_credit(self) -> None:
         link = self.link
+        if self._waiting and link.ready():
+            # The outcome of a request comes before its reply: some clients take what comes without one for a failure.
+            link.session.connection.flush_dispositions()
         while self._waiting and link.ready():
             reply = self._waiting.popleft()
             self._waiting_bytes -= len(reply)
@@ -118,7 +122,12 @@ class RequestNode(Node):
         """Answer the request by `request.reply`, now or later, whatever is wrong with it."""
         raise NotImplementedError  # abstract
 
+    def refusal(self, failure: BrokerError) -> Message:
+        """The answer to a request that failed so."""
+        raise NotImplementedError  # abstract
+
     def on_delivery(self, delivery: IncomingDelivery) -> None:
+        """Accept the request, then have it answered; reject one that nobody could answer."""
         try:
             if delivery.oversize:
                 raise MessageSizeExceeded(f"The request is larger than {self.max_request_bytes} bytes.")
@@ -137,13 +146,17 @@ class RequestNode(Node):
             self.peer.unsaved_bytes += cost
             self.peer.namespace.journal.unsaved_bytes += cost
             reply = partial(self._reply, replies, properties.message_id, cost)
-            self.answer(Request(request, state, reply, lambda: replies.full))
+        except Exception as failure:
+            delivery.dispose(rejected(self.peer.failed(failure, self)))
+        else:
             outcome = ACCEPTED
             if isinstance(state, TransactionalState):
                 outcome = TransactionalState(state.txn_id, Accepted()).encode()
             delivery.dispose(outcome)
-        except Exception as failure:
-            delivery.dispose(rejected(self.peer.failed(failure, self)))
+            try:
+                self.answer(Request(request, state, reply, lambda: replies.full))
+            except Exception as failure:
+                reply(self.refusal(self.peer.failed(failure, self)))
         self._renew_credit()
         self.peer.wake()
 

@@ -55,7 +55,7 @@ _ACTION: Final = Field(
     "sql-rule-action",
     Kind.MAP,
     required=False,
-    note=f"{_OR_DESCRIBED} of an action",
+    note=f"{_OR_DESCRIBED} of an action; an empty map is no action",
     keys=_EXPRESSION,
     or_described=True,
 )
@@ -169,6 +169,8 @@ def _read_action(found: Any) -> str | None:
             return None
         if not SQL_ACTION.is_named(found.descriptor):
             raise _wrong(_ACTION, found)
+    elif not found:
+        return None
     expression: str = _keys(_ACTION, _EXPRESSION, _ACTION.check(found))["expression"]
     return expression
 

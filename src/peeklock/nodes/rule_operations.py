@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from peeklock.broker.administration import Administration, rules_of
+from peeklock.broker.administration import Administration, explain_refused_rule, rules_of
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import SUBSCRIPTIONS, AnyQueue
 from peeklock.broker.definitions import SubscriptionDefinition
@@ -91,6 +91,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         response=(),
         run=add_rule,
         audited=True,
+        explain=explain_refused_rule,
     ),
     Operation(
         name="com.microsoft:remove-rule",

@@ -112,7 +112,7 @@ def get_message_sessions(call: Call) -> None:
     queue.list_sessions(None if everything else updated_after, skip, top, read)
 
 
-_SESSION_ID = Field("session-id", Kind.STRING)
+_SESSION_ID = Field("session-id", Kind.STRING, or_utf8=True)
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
@@ -150,7 +150,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             Field("last-updated-time", Kind.TIMESTAMP, note="state set after it; from the year 10000 on: all"),
             Field("skip", Kind.INT),
             Field("top", Kind.INT),
-            Field("last-session-id", Kind.STRING, required=False, note="accepted, not needed"),
+            Field("last-session-id", Kind.STRING, required=False, or_utf8=True, note="accepted, not needed"),
         ),
         response=(
             Field("skip", Kind.INT, note="what to skip to get the next ones"),

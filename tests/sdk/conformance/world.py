@@ -92,8 +92,10 @@ NAMESPACE = NamespaceDefinition(
 COARSER = {
     ("go", "message-not-found"): "not-found",
     ("go", "session-lock-lost"): "lock-lost",
+    ("python", "no-entity"): "unauthorized",
+    ("python-aio", "no-entity"): "unauthorized",
 }
-"""What an SDK has no code of its own for."""
+"""What an SDK has no code of its own for. `no-entity`: the token for a queue or topic that is not there is refused."""
 
 
 class World:
@@ -159,9 +161,9 @@ class World:
     def active(self, path: str = "queue") -> int:
         return self.counters(path).active
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for what happens soon."""
-        deadline = time.monotonic() + 30
+    def until(self, condition: Callable[[], bool], what: str, patience: float = 30) -> None:
+        """Wait for what happens soon, or within that many seconds."""
+        deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"it did not happen: {what}")
@@ -205,7 +207,7 @@ class World:
 
     def kind(self, kind: str) -> str:
         """The kind of an error, as far as this SDK tells it from others."""
-        return COARSER.get((self.sdk, kind), kind)
+        return COARSER.get((self.sdk, kind), "not-found" if kind == "no-entity" else kind)
 
     # --- clients ---
 

@@ -33,6 +33,9 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
@@ -41,6 +44,8 @@ final class Calls {
     interface Call {
         Object run(JsonNode asked) throws Exception;
     }
+
+    private static final ExecutorService SETTLING = Executors.newCachedThreadPool();
 
     private final Map<String, Object> kept = new ConcurrentHashMap<>();
     private final AtomicInteger last = new AtomicInteger();
@@ -201,7 +206,8 @@ final class Calls {
         int retries = asked.get("retries").asInt();
         AmqpRetryOptions options = new AmqpRetryOptions().setMaxRetries(retries);
         if (retries > 0) {
-            options.setTryTimeout(Duration.ofSeconds(5));
+            // Otherwise the pauses between ten attempts double up to a minute, and a call takes minutes to fail.
+            options.setTryTimeout(Duration.ofSeconds(5)).setMaxDelay(Duration.ofSeconds(1));
         }
         return keep(new Opened(builder.retryOptions(options)));
     }
@@ -298,7 +304,19 @@ final class Calls {
             ? ServiceBusReceiveMode.RECEIVE_AND_DELETE : ServiceBusReceiveMode.PEEK_LOCK;
     }
 
-    private Object settle(JsonNode asked) {
+    /**
+     * A settlement whose link is lost at the wrong moment may never be answered by this SDK. An application that limits
+     * the time that it waits sees a failure, and so does the scenario.
+     */
+    private Object settle(JsonNode asked) throws Exception {
+        try {
+            return CompletableFuture.supplyAsync(() -> settled(asked), SETTLING).get(60, TimeUnit.SECONDS);
+        } catch (ExecutionException failed) {
+            throw failed.getCause() instanceof Exception cause ? cause : failed;
+        }
+    }
+
+    private Object settled(JsonNode asked) {
         ServiceBusReceiverClient receiver = receiverOf(asked);
         ServiceBusReceivedMessage message = of(asked, "message");
         ServiceBusTransactionContext transaction = transaction(asked);

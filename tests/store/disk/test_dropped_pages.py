@@ -64,10 +64,60 @@ def live(folder: str, life: int, seed: int) -> None:
     driver.try_commit(Changes(appends=[(1, message((life + 1) * COMMITS))]))
 
 
-def in_child(folder: Path, life: int, seed: int) -> list[int]:
+class ShowsWhatWasThere(Random):
+    """Chooses the file system that shows what was there before the writes that a sync dropped."""
+
+    def random(self) -> float:
+        return 0.9
+
+
+def read_while_syncs_of_the_index_fail(folder: str, sound: int) -> None:
+    """What is read must be what was committed, or fail. So many messages come and go before syncs fail."""
+    (Path(folder) / "data").mkdir()
+    disk = Disk(Path(folder) / "data", Path(folder) / "unsynced")
+    disk._chance = ShowsWhatWasThere()
+    fails = disk._fails_to_sync
+    disk._fails_to_sync = lambda name: name.endswith("-wal") and fails(name)  # type: ignore[method-assign]
+    disk.install()
+    driver = opened(Path(folder))
+    driver.create(1)
+    for number in range(1, sound + 20):
+        if number == sound:
+            disk.mode = Mode.DROPPING
+        # The log grows, so that parts of it are freed, before which the index is synced.
+        of_session = b"%d" % number
+        changes = [
+            Changes(appends=[(1, message(number, bytes(300_000)))]),
+            Changes(removals=[(1, message(number, bytes(300_000)))]),
+            Changes(session_states=[(1, f"s{each}", of_session, number) for each in range(100)]),
+        ]
+        if any(driver.try_commit(each) is not None for each in changes):
+            break
+        try:
+            found = {driver.state(1, f"s{each}") for each in range(100)}
+        except StoreError as failure:
+            os.write(1, b"0\n")
+            if "Restart the broker" in str(failure):
+                break
+        else:
+            assert found == {of_session}
+    os._exit(9)
+
+
+@pytest.mark.parametrize("sound", [1, 2, 5, 9, 14])
+def test_what_is_read_after_a_sync_of_the_index_failed_is_of_no_other_time(tmp_path: Path, sound: int) -> None:
+    call = f"read_while_syncs_of_the_index_fail({{folder!r}}, {sound})"
+    assert in_child(tmp_path, call=call), "some syncs have failed"
+
+
+def in_child(folder: Path, life: int = 0, seed: int = 0, call: str = "live({folder!r}, {life}, {seed})") -> list[int]:
     paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent), str(Path(__file__).parents[1])]
     child = subprocess.run(
-        [sys.executable, "-c", f"import test_dropped_pages as t; t.live({str(folder)!r}, {life}, {seed})"],
+        [
+            sys.executable,
+            "-c",
+            "import test_dropped_pages as t; t." + call.format(folder=str(folder), life=life, seed=seed),
+        ],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,

@@ -167,6 +167,7 @@ class DiskStore:
                 sync_folder(self._folder)
                 writer = Writer(connection, self._file)
                 writer.database.close_others = self._reader.close
+                self._reader.connect_writer = writer.database.connected
                 opened.callback(writer.close)
                 _apply(replay, writer, examined.end)
                 connection = writer.database.connected()  # a full disk had it opened again

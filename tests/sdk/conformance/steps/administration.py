@@ -235,7 +235,7 @@ def delete(world: World) -> None:
         equal(receiver.ask(1, wait=5), [])
     except SdkError as error:  # some SDKs tell of it, others come back with nothing
         equal(error.kind, "not-found")
-    with refused("not-found"):
+    with refused(world.kind("no-entity")):
         bus.receiver("queue").ask(1)
     administrator.create("queue", "queue")
     equal(administrator.counts("queue", "queue")["total"], 0)

@@ -147,7 +147,7 @@ def kill(world: World) -> None:
     acknowledged: set[str] = set()
     received: set[str] = set()
     sent = threading.Event()
-    deadline = time.monotonic() + 150
+    deadline = time.monotonic() + 240
 
     def send() -> None:
         sender = bus.sender("queue")
@@ -176,7 +176,7 @@ def kill(world: World) -> None:
 
     def disturb() -> None:
         for enough in (30, 90):
-            world.until(partial(_at_least, enough, acknowledged), "messages are sent")
+            world.until(partial(_at_least, enough, acknowledged), "messages are sent", patience=100)
             broker.kill()
             broker.start()
 

@@ -113,7 +113,7 @@ def prefetch(world: World) -> None:
 @scenario("receive from a queue that is not there")
 def not_there(world: World) -> None:
     bus = world.connect()
-    with refused("not-found"):
+    with refused(world.kind("no-entity")):
         bus.receiver("nowhere").ask(1)
 
 

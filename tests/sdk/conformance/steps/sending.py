@@ -100,7 +100,7 @@ def too_large(world: World) -> None:
 @scenario("send to a queue that is not there")
 def not_there(world: World) -> None:
     bus = world.connect()
-    with refused("not-found"):
+    with refused(world.kind("no-entity")):
         bus.send("nowhere", "a")
     bus.send("queue", "the connection lives on")
     equal(world.active(), 1)

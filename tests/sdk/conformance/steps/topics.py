@@ -110,7 +110,7 @@ def not_there(world: World) -> None:
     bus = world.connect()
     with refused("not-found"):
         bus.subscriber("nobody").ask(1)
-    with refused("not-found"):
+    with refused(world.kind("no-entity")):
         bus.publisher("nowhere").send("a")
 
 

@@ -61,7 +61,6 @@ class Database:
         if self.lost is not None:
             raise StoreError(str(self.lost))
         if self._connection is None:
-            self.close_others()
             connection = connect_writer(self.file)
             try:
                 self._check(connection)
@@ -81,7 +80,9 @@ class Database:
         return connection
 
     def _check(self, connection: WriterConnection) -> None:
-        (commit,) = connection.execute('SELECT "commit" FROM log').fetchone()
+        commit = 0
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone():
+            (commit,) = connection.execute('SELECT "commit" FROM log').fetchone()
         if commit < self.applied:
             self.lost = StoreError(
                 f"{self.file} lost what was written to it: commit {self.applied} had been applied, and the last one "
@@ -162,6 +163,8 @@ class Database:
         self._checkpoints.close()
 
     def _disconnect(self) -> None:
+        """Also others: what they read next could be what a failed sync left."""
+        self.close_others()
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()

@@ -34,6 +34,9 @@ class Reader:
         self._file = file
         self._segments = segments
         self._connection: sqlite3.Connection | None = None
+        self.connect_writer: Callable[[], object] = _nothing
+        """Called before this connects. The writer checks what a failed sync left of SQLite's log: a read that came
+        earlier could find pages of another time in it."""
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
         """What was read and is still in use, so that the readers of several entities have it in memory once."""
         self.damaged: list[tuple[int, StoredMessage, str]] = []
@@ -158,7 +161,10 @@ class Reader:
 
     def _in_snapshot(self, question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
         try:
-            connection = self._connection = self._connection or connect_reader(self._file)
+            if self._connection is None:
+                self.connect_writer()
+                self._connection = connect_reader(self._file)
+            connection = self._connection
             connection.execute("BEGIN")
             answer = question(connection)
             connection.execute("COMMIT")
@@ -317,3 +323,7 @@ def _parts(lengths: str | None, joined: bytes | None) -> Iterator[bytes]:
     for length in _numbers(lengths):
         yield joined[begin : begin + length]
         begin += length
+
+
+def _nothing() -> None:
+    """No writer is there."""

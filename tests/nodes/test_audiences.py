@@ -1,0 +1,180 @@
+"""What a token may be put for: what there is, answered 404 to the owner of a good token and 401 to everybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.world import World, topic
+from nodes.wire import Wire
+from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.performatives import Attach, Detach
+from peeklock.amqp.types import Int, Symbol
+from peeklock.broker.access import Claims
+from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.client import sas_token
+
+OWN = AuthorizationRule(name="own", primary_key="own-key", rights=frozenset({Right.MANAGE}))
+
+
+@pytest.fixture
+def world() -> World:
+    return World(
+        QueueDefinition(name="Queue"),
+        QueueDefinition(name="dir/deep/queue"),
+        QueueDefinition(name="mine", authorization_rules=(OWN,)),
+        QueueDefinition(name="mine/theirs"),
+        topic("topic", "sub"),
+    )
+
+
+class Stranger(Wire):
+    """A client without any right so far."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.peer.claims = Claims()
+        self._requests, self._replies = self.sender("$cbs"), self.receiver("$cbs")
+
+    def token(
+        self, scope: str = "", rule: str = DEFAULT_KEY_NAME, key: str = DEFAULT_KEY, seconds: float = 3600
+    ) -> str:
+        return sas_token(f"sb://host/{scope}", rule, key, self.world.clock() / 1000 + seconds)
+
+    def put(self, audience: str, token: Any = None) -> dict[Any, Any]:
+        """Put a token, by default one for the whole namespace; the properties of the answer."""
+        request = Message(
+            properties=Properties(message_id="m"),
+            application_properties={"operation": "put-token", "name": f"sb://host:5671/{audience}"},
+            value=self.token() if token is None else token,
+        )
+        self.send(self._requests, request.encode())
+        ((_, reply),) = self.received(self._replies)
+        return Message.decode(reply).application_properties or {}
+
+    def may_attach(self, address: str) -> bool:
+        self.heard.clear()
+        self.receiver(address)
+        assert self.take(Attach)
+        return not self.take(Detach)
+
+
+@pytest.mark.parametrize(
+    "audience",
+    [
+        "",
+        "/",
+        "$cbs",
+        "$management",
+        "Queue",
+        "QUEUE/",
+        "queue?x=y",
+        "queue/$management",
+        "queue/$DeadLetterQueue",
+        "queue/$deadletterqueue/$management",
+        "queue/$Transfer/$DeadLetterQueue",
+        "queue/anything",
+        "dir/deep/queue",
+        "dir%2Fdeep%2fqueue",
+        "topic",
+        "topic/Subscriptions/sub",
+        "topic/subscriptions/sub/$management",
+        "topic/Subscriptions/not-yet",
+    ],
+)
+def test_a_token_is_accepted_for_an_entity_and_what_is_below_it(audience: str, world: World) -> None:
+    assert Stranger(world).put(audience) == {"status-code": Int(202), "status-description": "Accepted"}
+
+
+@pytest.mark.parametrize(
+    ("audience", "said"),
+    [
+        ("nowhere", "nowhere"),
+        ("NoWhere/", "NoWhere"),
+        ("nowhere/$management", "nowhere/$management"),
+        ("nowhere/$DeadLetterQueue", "nowhere/$DeadLetterQueue"),
+        ("nowhere/Subscriptions/sub", "nowhere/Subscriptions/sub"),
+        ("queue2", "queue2"),
+        ("queu", "queu"),
+        ("dir", "dir"),
+        ("dir/deep", "dir/deep"),
+    ],
+)
+def test_a_good_token_for_an_entity_that_is_not_there_is_answered_404(audience: str, said: str, world: World) -> None:
+    answer = Stranger(world).put(audience)
+    assert answer == {
+        "status-code": Int(404),
+        "status-description": f"The messaging entity 'sb://peeklock/{said}' could not be found.",
+        "error-condition": "amqp:not-found",
+    }
+    assert type(answer["error-condition"]) is Symbol
+
+
+def test_a_token_that_was_answered_404_gives_no_right_later(world: World) -> None:
+    stranger = Stranger(world)
+    assert stranger.put("later")["status-code"] == 404
+    world.namespace.administration.create_queue(QueueDefinition(name="later"), lambda error: None)
+    world.run()
+    assert not stranger.may_attach("later")
+    assert stranger.put("later")["status-code"] == 202
+    assert stranger.may_attach("later")
+
+
+def test_a_token_for_a_subscription_that_is_made_later_is_good_for_it(world: World) -> None:
+    stranger = Stranger(world)
+    assert stranger.put("topic/Subscriptions/later")["status-code"] == 202
+    assert not stranger.may_attach("topic/Subscriptions/later")
+    definition = topic("x", "later").subscriptions[0]
+    world.namespace.administration.create_subscription("topic", definition, lambda error: None)
+    world.run()
+    assert stranger.may_attach("topic/Subscriptions/later")
+
+
+def test_a_404_costs_a_client_none_of_its_rights(world: World) -> None:
+    stranger = Stranger(world)
+    assert stranger.put("queue")["status-code"] == 202
+    assert stranger.put("nowhere")["status-code"] == 404
+    assert stranger.may_attach("queue")
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        {"key": "guessed"},
+        {"rule": "nobody"},
+        {"rule": "own", "key": "own-key"},
+        {"seconds": -1},
+        {"scope": "elsewhere"},
+    ],
+    ids=str,
+)
+def test_without_a_good_token_what_is_there_and_what_is_not_are_told_in_the_same_words(
+    token: dict[str, Any], world: World
+) -> None:
+    stranger = Stranger(world)
+    answers = [stranger.put(audience, stranger.token(**token)) for audience in ("queue", "nowhere", "topic", "dir")]
+    assert answers[0]["status-code"] == 401
+    assert answers == [answers[0]] * 4
+
+
+def test_the_owner_of_one_entity_does_not_learn_which_others_are_below_its_name(world: World) -> None:
+    stranger = Stranger(world)
+    own = stranger.token("mine", "own", "own-key")
+    answers = [stranger.put(audience, own) for audience in ("mine/theirs", "mine/nothing", "mine/nothing/$management")]
+    assert answers == [answers[0]] * 3
+    for address in ("mine/theirs", "mine/nothing"):
+        assert not stranger.may_attach(address)
+    assert stranger.put("mine", own)["status-code"] == 202
+    assert stranger.may_attach("mine")
+
+
+def test_a_deleted_entity_takes_its_rules_with_it_and_its_owner_learns_no_more(world: World) -> None:
+    stranger = Stranger(world)
+    own = stranger.token("mine", "own", "own-key")
+    assert stranger.put("mine", own)["status-code"] == 202
+    world.namespace.administration.delete_queue("mine", lambda error: None)
+    world.run()
+    assert stranger.put("mine", own)["status-code"] == 401
+    assert stranger.put("mine")["status-code"] == 404
