@@ -16,9 +16,7 @@ from peeklock.broker.authorization import Right
 from peeklock.broker.container import Container, check_reason
 from peeklock.broker.entity import Done, Lock
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
-from peeklock.broker.heads import (
-    head,
-)
+from peeklock.broker.heads import head
 from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
@@ -76,12 +74,12 @@ class Receiving(Node):
         link = self._link
         if lock is not None:
             lock.charge(self._held)
-            link.send(lock.tag, _parts(message, lock.locked_until), context=lock)
+            link.send(lock.tag, _parts(message, lock.locked_until, lock.tag), context=lock)
         else:
             self._reserved -= 1
             if link.attached:
                 tag = message.sequence_number.to_bytes(16)
-                link.send(tag, _parts(message, None), settled=True)
+                link.send(tag, _parts(message, None, None), settled=True)
                 self._answer_drain()
         self.peer.wake()
 
@@ -202,11 +200,11 @@ class ReceivingNode(Receiving):
         self._queue.leave(self)
 
 
-def _parts(message: StoredMessage, locked_until: int | None) -> tuple[bytes, ...]:
+def _parts(message: StoredMessage, locked_until: int | None, tag: bytes | None) -> tuple[bytes, ...]:
     """A message for the wire; where its bytes are cut means nothing."""
     if message.body is None:
-        return head(message, locked_until), message.payload
-    return head(message, locked_until), message.payload, message.body.data
+        return head(message, locked_until, tag), message.payload
+    return head(message, locked_until, tag), message.payload, message.body.data
 
 
 def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:
