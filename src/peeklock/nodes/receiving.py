@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
+from peeklock.amqp.termini import Source
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import Container, check_reason
@@ -21,6 +22,7 @@ from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
+from peeklock.nodes.filters import in_force
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.sending import ACCEPTED
 from peeklock.store.base import StoredMessage
@@ -188,7 +190,9 @@ class ReceivingNode(Receiving):
     def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue) -> None:
         super().__init__(peer, address, link, queue)
         self._queue = queue
-        link.accept()
+        assert link.remote is not None
+        assert isinstance(link.remote.source, Source)
+        link.accept(source=in_force(link.remote.source))
 
     def on_credit(self) -> None:
         if self._link.credit > 0:
