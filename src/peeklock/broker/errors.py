@@ -84,6 +84,13 @@ class InvalidProperty(BrokerError):
     status = HTTPStatus.BAD_REQUEST
 
 
+class InvalidField(BrokerError):
+    """A field of a performative cannot be what it is."""
+
+    condition = Condition.INVALID_FIELD
+    status = HTTPStatus.BAD_REQUEST
+
+
 class MessageSizeExceeded(BrokerError):
     condition = Condition.MESSAGE_SIZE_EXCEEDED
     status = HTTPStatus.FORBIDDEN
