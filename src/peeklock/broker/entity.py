@@ -451,8 +451,8 @@ class Entity:
             )
 
     def _make_lock(self, message: StoredMessage, expires_at: int, locked_until: int, session: Any = None) -> Lock:
-        tag = self._tags.next()
-        lock = Lock(message, tag, expires_at, locked_until, session)
+        tag, token = self._tags.next()
+        lock = Lock(message, tag, token, expires_at, locked_until, session)
         self._locks[message.sequence_number] = lock
         if self._tag_index.is_kept:
             self._tag_index.added(lock)
