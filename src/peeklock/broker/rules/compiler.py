@@ -53,7 +53,7 @@ class Compiler:
     def _statement(self, tree: Tree[Token]) -> Statement:
         target = _tree(tree, 1)
         system, name = self._property_name(target)
-        if system and not SYSTEM_PROPERTIES[name]:
+        if system and not SYSTEM_PROPERTIES.get(name):
             self._refuse(target, f"An action cannot change the system property {name}")
         if tree.data == "remove":
             return functions.remove_system(name) if system else functions.remove_user(name)

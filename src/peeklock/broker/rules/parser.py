@@ -1,4 +1,5 @@
-"""From the text of an expression to its tree, by the grammar in `sql.lark`; says in plain words what is wrong with it.
+"""From the text of an expression to its tree, by its grammar (`sql.lark`, or `selector.lark` for the selectors of JMS);
+says in plain words what is wrong with it.
 
 The tree has the names of the grammar's rules and the place of every part. What it means is for the compiler.
 """
@@ -6,6 +7,7 @@ The tree has the names of the grammar's rules and the place of every part. What 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Literal
 
@@ -17,7 +19,10 @@ from peeklock.broker.settings import MAX_TEXT
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse(text: str, kind: Literal["filter", "action"]) -> Tree[Token]:
+Kind = Literal["filter", "action", "selector"]
+
+
+def parse(text: str, kind: Kind) -> Tree[Token]:
     """SqlError says where the text goes wrong, and what could be there instead."""
     if len(text) > MAX_TEXT:
         problem = f"The expression has {len(text)} characters, more than the {MAX_TEXT} allowed"
@@ -28,23 +33,33 @@ def parse(text: str, kind: Literal["filter", "action"]) -> Tree[Token]:
     if half:
         raise SqlError(text, half.start(), "There is half a surrogate pair, which is no character")
     try:
-        return _grammar().parse(text, start=kind)
+        grammar = (
+            _grammar("selector.lark", "selector") if kind == "selector" else _grammar("sql.lark", "filter", "action")
+        )
+        return grammar.parse(text, start=kind)
     except UnexpectedInput as error:
-        raise _explained(text, error) from None
+        raise _explained(text, kind, error) from None
 
 
 @cache
-def _grammar() -> Lark:
+def _grammar(file: str, *starts: Kind) -> Lark:
     # Made when the first expression is read: it takes as long as some hundred of them.
     return Lark.open(
-        "sql.lark",
+        file,
         rel_to=__file__,
         parser="lalr",
         lexer="contextual",
-        start=["filter", "action"],
+        start=list(starts),
         propagate_positions=True,
         maybe_placeholders=True,
     )
+
+
+_GRAMMARS: dict[Kind, Callable[[], Lark]] = {
+    "filter": lambda: _grammar("sql.lark", "filter", "action"),
+    "action": lambda: _grammar("sql.lark", "filter", "action"),
+    "selector": lambda: _grammar("selector.lark", "selector"),
+}
 
 
 # --- what is wrong, in plain words
@@ -59,11 +74,14 @@ _CHARACTERS = {
     "!": "The operator is written != or <>",
 }
 """What is meant by a character that begins none of the grammar's terminals."""
+_IN_SELECTORS = "'\"!"
+"""Those of them that selectors know."""
 
 _VALUE = frozenset(
     {
         "STRING",
         "INTEGER",
+        "HEXADECIMAL",
         "DECIMAL",
         "TRUE",
         "FALSE",
@@ -82,7 +100,7 @@ _EXPECTED: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     (frozenset({"NAME"}), frozenset({"NAME", "BRACKETED", "QUOTED"}), "the name of a property"),
     (
         frozenset({"COMPARISON"}),
-        frozenset({"COMPARISON", "ASSIGN", "IS", "IN", "LIKE", "NOT", "SIGN", "FACTOR"}),
+        frozenset({"COMPARISON", "ASSIGN", "IS", "IN", "LIKE", "BETWEEN", "NOT", "SIGN", "FACTOR"}),
         "an operator",
     ),
     (frozenset({"FACTOR"}), frozenset({"FACTOR", "SIGN"}), "an arithmetic operator"),
@@ -98,6 +116,7 @@ _TERMINALS = {
     "NOT": "NOT",
     "LIKE": "LIKE",
     "IN": "IN",
+    "BETWEEN": "BETWEEN",
     "_ESCAPE": "ESCAPE",
     "_AND": "AND",
     "_OR": "OR",
@@ -111,15 +130,17 @@ _TERMINALS = {
 """The words for the others, in the order in which they are named."""
 
 _RESERVED = frozenset(
-    {"_AND", "_OR", "_ESCAPE", "NOT", "IS", "IN", "LIKE", "EXISTS", "NULL", "TRUE", "FALSE"},
+    {"_AND", "_OR", "_ESCAPE", "NOT", "IS", "IN", "LIKE", "BETWEEN", "EXISTS", "NULL", "TRUE", "FALSE"},
 )
 
 
-def _explained(text: str, error: UnexpectedInput) -> SqlError:
+def _explained(text: str, kind: Kind, error: UnexpectedInput) -> SqlError:
     position = error.pos_in_stream or 0
     if isinstance(error, UnexpectedCharacters):
         character = text[position]
-        problem = _CHARACTERS.get(character, f'The character "{shown(character)}" means nothing here')
+        problem = f'The character "{shown(character)}" means nothing here'
+        if kind != "selector" or character in _IN_SELECTORS:
+            problem = _CHARACTERS.get(character, problem)
         return SqlError(text, position, problem)
     assert isinstance(error, UnexpectedToken)
     token: Token = error.token
@@ -129,7 +150,8 @@ def _explained(text: str, error: UnexpectedInput) -> SqlError:
         return SqlError(text, len(text.rstrip()), f"The expression ends too early; {expected}")
     problem = f'"{shown(token)}" cannot be here; {expected}'
     if token.type in _RESERVED and "NAME" in accepted:
-        problem += f" (a property of this name is written [{shown(token)}])"
+        opening, closing = '""' if kind == "selector" else "[]"
+        problem += f" (a property of this name is written {opening}{shown(token)}{closing})"
     return SqlError(text, position, problem)
 
 

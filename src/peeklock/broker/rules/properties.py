@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from peeklock.broker.names import fold
+from peeklock.broker.rules.jms import JMS_PROPERTIES
 from peeklock.broker.rules.values import Missing, Value
 
 
@@ -59,7 +60,7 @@ SYSTEM_PROPERTIES: dict[str, bool] = {
     "ForcePersistence": False,
     "State": False,
 }
-"""The system properties, and whether an action can change them."""
+"""The system properties, and whether an action can change them. Those of JMS come beside them: none of them can."""
 
 _ALIASES = {
     "Subject": "Label",
@@ -71,9 +72,10 @@ _ALIASES = {
 }
 """The newer SDKs renamed some."""
 
-_CANONICAL = {fold(name): name for name in SYSTEM_PROPERTIES} | {fold(old): new for old, new in _ALIASES.items()}
+_CANONICAL = {fold(name): name for name in (*SYSTEM_PROPERTIES, *JMS_PROPERTIES)}
+_CANONICAL |= {fold(old): new for old, new in _ALIASES.items()}
 
 
 def system_name(name: str) -> str | None:
-    """The spelling of `SYSTEM_PROPERTIES` for a name in any case; None if it is no system property."""
+    """The spelling of `SYSTEM_PROPERTIES` or JMS for a name in any case; None if it is no system property."""
     return _CANONICAL.get(fold(name))

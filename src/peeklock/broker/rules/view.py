@@ -45,6 +45,7 @@ from peeklock.broker.rules.conversion import (
     typed,
 )
 from peeklock.broker.rules.errors import EvaluationError
+from peeklock.broker.rules.jms import JMS_PROPERTIES
 from peeklock.broker.rules.values import MISSING, Missing, Value
 from peeklock.store.base import ACTIVE
 
@@ -80,6 +81,7 @@ class View:
         "_user_changed",
         "_values",
         "_written",
+        "delivery_count",
     )
 
     def __init__(
@@ -92,6 +94,7 @@ class View:
         sequence_number: int,
         scheduled_at: int | None = None,
         size: int | None = None,
+        delivery_count: int = 0,
     ) -> None:
         """`payload` is the bare message, which may end before its body; times are Unix milliseconds."""
         self._payload = payload
@@ -101,6 +104,7 @@ class View:
         self._sequence_number = sequence_number
         self._scheduled_at = scheduled_at
         self._size = len(payload) if size is None else size
+        self.delivery_count = delivery_count
         # The sections, None until they are asked for. Never changed in place, because copies share them.
         self._found: Scanned | None = None
         self._fields: list[bytes] | None = None
@@ -139,13 +143,21 @@ class View:
     def _read_system(self, name: str) -> Value:
         index = _FIELDS.get(name)
         if index is not None:
-            fields = self._all_fields()
-            value = _decoded(fields[index], name) if index < len(fields) else None
+            value = self.field(index)
             return None if value is None else identifier(value)
         if name in _ANNOTATED:
             value = self._annotation(_ANNOTATED[name])
             return None if value is None else identifier(value)
         return _KNOWN[name](self)
+
+    def field(self, index: int) -> Any:
+        """A field of the properties section; None when the message has none."""
+        fields = self._all_fields()
+        return _decoded(fields[index], _NAMES.get(index, "properties")) if index < len(fields) else None
+
+    @property
+    def priority(self) -> int | None:
+        return Annex.decode(self._annex).priority
 
     def _read_user(self, name: str) -> Value | Missing:
         spelling = self._spelling(name)
@@ -335,6 +347,7 @@ _FIELDS: Final = {
     "ReplyToSessionId": 12,
 }
 """Where they stand in the properties section (3.2.4)."""
+_NAMES: Final = {index: name for name, index in _FIELDS.items()}
 _ANNOTATED: Final = {"PartitionKey": PARTITION_KEY, "ViaPartitionKey": VIA_PARTITION_KEY}
 _SHORT: Final = {"MessageId", "SessionId", "ReplyToSessionId", "PartitionKey", "ViaPartitionKey"}
 """Those with a limit of their own."""
@@ -346,13 +359,14 @@ _KNOWN: Final[dict[str, Callable[[View], Value]]] = {
     "LockedUntilUtc": lambda view: None,
     "SequenceNumber": lambda view: view._sequence_number,
     "EnqueuedSequenceNumber": View._first_number,
-    "DeliveryCount": lambda view: 0,
+    "DeliveryCount": lambda view: view.delivery_count,
     "Size": lambda view: view._size,
     "DeadLetterSource": lambda view: Annex.decode(view._annex).dead_letter_source,
     "ForcePersistence": lambda view: False,
     "State": lambda view: ACTIVE,
+    **JMS_PROPERTIES,
 }
-"""What the broker knows of a message on its way through a topic: nobody has received it yet."""
+"""What the broker knows of a message on its way through a topic, where nobody has received it yet; or in a queue."""
 
 
 def _scanned(payload: bytes) -> Scanned:
