@@ -37,6 +37,13 @@ class EntityChanging(BrokerError):
     status = HTTPStatus.CONFLICT
 
 
+class SubscriptionInUse(BrokerError):
+    """Another consumer has it, and what is asked for would take it away from that one."""
+
+    condition = Condition.RESOURCE_LOCKED
+    status = HTTPStatus.CONFLICT
+
+
 class Unauthorized(BrokerError):
     condition = Condition.UNAUTHORIZED_ACCESS
     status = HTTPStatus.UNAUTHORIZED
@@ -82,6 +89,12 @@ class InvalidMessage(BrokerError):
 class InvalidProperty(BrokerError):
     condition = Condition.ARGUMENT_ERROR
     status = HTTPStatus.BAD_REQUEST
+
+
+class DestinationMissing(InvalidProperty):
+    """A message that has to say where it goes, and does not."""
+
+    condition = Condition.INVALID_FIELD
 
 
 class MessageSizeExceeded(BrokerError):
