@@ -100,6 +100,8 @@ class EntityDefinition:
         data: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
+            if f.name in _MARKS and value == f.default:
+                continue
             if f.name in _PARTS:
                 value = [part.to_json() for part in value]
             data[f.name] = value.value if isinstance(value, Status) else value
@@ -247,6 +249,8 @@ def destinations(
     return [(setting, name) for setting, name in pairs if name is not None]
 
 
+_MARKS = ("temporary", "shared")
+"""What no administrator sets; the store has it of the few that have it."""
 _PARTS: dict[str, tuple[type[Any], str]] = {
     "authorization_rules": (AuthorizationRule, "AuthorizationRules"),
     "subscriptions": (SubscriptionDefinition, "Subscriptions"),
