@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.world import SECOND, Receiver, World, delivered
+from broker.world import SECOND, TAG, Receiver, World, delivered
 from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
@@ -19,6 +19,7 @@ from peeklock.broker.envelope import (
     MAX_ID_LENGTH,
     AddedProperties,
     Annex,
+    dead_letter,
     identity_of,
     partition_key_of,
     read_incoming,
@@ -29,7 +30,7 @@ from peeklock.broker.envelope import (
     with_application_properties,
     with_session_id,
 )
-from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty
+from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty, MessageSizeExceeded
 from peeklock.broker.heads import (
     _full_head,
     head,
@@ -301,7 +302,8 @@ def test_what_is_not_locked_says_nothing_of_a_lock() -> None:
 )
 def test_the_fast_head_is_the_full_head(number: int, count: int, enqueued_at: int, locked_until: int | None) -> None:
     message = stored(sequence_number=number, delivery_count=count, enqueued_at=enqueued_at)
-    fast, full = head(message, locked_until), _full_head(message, locked_until)
+    tag = None if locked_until is None else TAG
+    fast, full = head(message, locked_until, tag), _full_head(message, locked_until, tag)
     assert Message.decode(fast + BODY) == Message.decode(full + BODY)
     # The same sections in the same order; only the width of the numbers inside may differ.
     assert fast[:3] == full[:3] == b"\x00\x53\x70"
@@ -310,9 +312,94 @@ def test_the_fast_head_is_the_full_head(number: int, count: int, enqueued_at: in
 @given(st.integers(1, 2**44 - 1), st.integers(0, 255), st.integers(0, 2**42), st.sampled_from([0, 1, 2]))
 def test_the_fast_head_of_what_is_peeked_is_the_full_head(number: int, count: int, at: int, state: int) -> None:
     message = stored(sequence_number=number, delivery_count=count, enqueued_at=at, state=state)
-    fast, full = head(message, None, with_state=True), _full_head(message, None, state)
+    fast, full = head(message, None, with_state=True), _full_head(message, None, None, state)
     assert Message.decode(fast + BODY) == Message.decode(full + BODY)
     assert encode_value(Symbol("x-opt-message-state")) + b"\x54" + bytes((state,)) in fast
+
+
+# --- delivery annotations ---
+
+
+def sent_with(annotations: dict[Any, Any]) -> StoredMessage:
+    incoming = read_incoming(Message(delivery_annotations=annotations, data=[b"x"]).encode(), False)
+    return stored(payload=incoming.bare, annex=incoming.annex)
+
+
+@pytest.mark.parametrize("fields", [{}, {"delivery_count": 300}, {"expires_at": 1_800_000_001_000}])
+def test_a_locked_message_has_its_lock_token_in_the_byte_order_of_a_uuid(fields: dict[str, int]) -> None:
+    message = delivered(stored(**fields), 1_800_000_060_000)
+    assert message.delivery_annotations == {"x-opt-lock-token": UUID(bytes_le=TAG)}
+
+
+@pytest.mark.parametrize("fields", [{}, {"delivery_count": 300}])
+def test_a_message_that_is_received_for_good_has_an_empty_section(fields: dict[str, int]) -> None:
+    assert delivered(stored(**fields)).delivery_annotations == {}
+
+
+def test_a_message_that_is_peeked_has_none() -> None:
+    assert Message.decode(head(stored(), None, with_state=True) + BODY).delivery_annotations is None
+
+
+def test_the_delivery_annotations_of_the_sender_are_passed_on() -> None:
+    annotations = {Symbol("one"): 1, Symbol("two"): ["2", None]}
+    message = sent_with(annotations)
+    assert delivered(message).delivery_annotations == annotations
+    locked = delivered(message, 1_800_000_060_000)
+    assert locked.delivery_annotations == {**annotations, "x-opt-lock-token": UUID(bytes_le=TAG)}
+    peeked = Message.decode(head(message, None, with_state=True) + message.payload)
+    assert peeked.delivery_annotations == annotations
+    assert locked.header == delivered(stored()).header
+
+
+def test_many_delivery_annotations_are_passed_on() -> None:
+    annotations = {Symbol(f"name-{number}"): number for number in range(400)}
+    locked = delivered(sent_with(annotations), 1_800_000_060_000)
+    assert locked.delivery_annotations == {**annotations, "x-opt-lock-token": UUID(bytes_le=TAG)}
+
+
+def test_delivery_annotations_behind_other_sections_are_found() -> None:
+    written = Message(properties=properties(), data=[b"x"]).encode()
+    incoming = read_incoming(written + Message(delivery_annotations={Symbol("late"): 1}).encode(), False)
+    assert incoming.bare == written
+    assert delivered(stored(annex=incoming.annex)).delivery_annotations == {"late": 1}
+
+
+def test_beside_other_things_the_delivery_annotations_are_kept() -> None:
+    sent = Message(
+        header=Header(priority=9),
+        delivery_annotations={Symbol("mine"): 1},
+        message_annotations={Symbol("x-opt-partition-key"): "p"},
+        data=[b"x"],
+    )
+    annex = read_incoming(sent.encode(), False).annex
+    moved = dead_letter(BODY, annex, {}, "q")[1]
+    message = delivered(stored(annex=moved))
+    assert message.delivery_annotations == {"mine": 1}
+    assert message.message_annotations is not None
+    assert message.message_annotations["x-opt-partition-key"] == "p"
+    assert message.header is not None
+    assert message.header.priority == 9
+
+
+def test_a_lock_token_that_a_sender_wrote_is_not_kept_and_no_annotations_cost_nothing() -> None:
+    assert sent_with({Symbol("x-opt-lock-token"): UUID(int=5)}).annex is None
+    assert sent_with({}).annex is None
+
+
+def test_an_annex_without_delivery_annotations_is_as_it_was() -> None:
+    assert len(decode_value(Annex(priority=1).encode())[0]) == 7
+    assert Annex.decode(Annex(priority=1).encode()) == Annex(priority=1)
+
+
+def test_too_many_delivery_annotations_are_refused() -> None:
+    with pytest.raises(MessageSizeExceeded, match="at most 65536"):
+        sent_with({Symbol("long"): "x" * 65536})
+
+
+@pytest.mark.parametrize("section", [b"\xc0\x01\x00", b"\xc1\x03\x01\x40\x40", b"\xc1\x03\x02\x40\x40", b"\x45"])
+def test_delivery_annotations_that_are_none_are_refused(section: bytes) -> None:
+    with pytest.raises(InvalidMessage):
+        read_incoming(b"\x00\x53\x71" + section + BODY, False)
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 2000, 2**31])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from uuid import UUID
 
 import pytest
 
@@ -26,6 +27,12 @@ def test_no_byte_of_a_tag_is_a_counter_or_stays_the_same() -> None:
         assert len(set(found)) > 200
         steps = {(after - before) % 256 for before, after in pairwise(found)}
         assert len(steps) > 200
+
+
+def test_a_tag_is_its_lock_token_in_both_byte_orders() -> None:
+    tags = LockTags()
+    for tag in (tags.next() for _ in range(DRAWN)):
+        assert UUID(bytes_le=tag) == UUID(bytes=tag)
 
 
 def test_two_processes_give_different_tags() -> None:

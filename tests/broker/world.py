@@ -29,9 +29,8 @@ from peeklock.broker.envelope import (
     read_incoming,
 )
 from peeklock.broker.errors import BrokerError
-from peeklock.broker.heads import (
-    head,
-)
+from peeklock.broker.heads import head
+from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
@@ -542,9 +541,12 @@ def encoded(text: str, **fields: Any) -> bytes:
     return message.encode()
 
 
+TAG = LockTags().next()
+
+
 def delivered(message: StoredMessage, locked_until: int | None = None) -> Message:
     """As a receiver would read it."""
-    return Message.decode(head(message, locked_until) + message.content)
+    return Message.decode(head(message, locked_until, None if locked_until is None else TAG) + message.content)
 
 
 def body(message: StoredMessage) -> str:

@@ -155,7 +155,7 @@ def test_a_filter_that_is_not_applied_is_not_confirmed(client: Client) -> None:
 
 def test_a_selector_that_is_none_is_refused(world: World, client: Client) -> None:
     client.consumer(selector="color = ")
-    assert client.refusal() == Condition.ARGUMENT_ERROR
+    assert client.refusal() == Condition.INVALID_FIELD
     assert subscriptions(world) == ["all"]
 
 

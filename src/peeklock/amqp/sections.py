@@ -28,11 +28,20 @@ _MAX_DESCRIPTORS = 8
 class Scanned:
     """Where the sections of a message lie. A slice covers a section's value, without its descriptor."""
 
-    __slots__ = ("annotations", "application_properties", "bare", "data", "header", "properties")
+    __slots__ = (
+        "annotations",
+        "application_properties",
+        "bare",
+        "data",
+        "delivery_annotations",
+        "header",
+        "properties",
+    )
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.header: slice | None = None
+        self.delivery_annotations: slice | None = None
         self.annotations: slice | None = None
         self.properties: slice | None = None
         """Of `bare`, as the application properties."""
@@ -112,7 +121,10 @@ def scan(data: bytes) -> Scanned:
             elif code == MESSAGE_ANNOTATIONS:
                 _check_map(constructor, "message-annotations")
                 found.annotations = slice(at + 3, end)
-            elif code != DELIVERY_ANNOTATIONS:
+            elif code == DELIVERY_ANNOTATIONS:
+                _check_map(constructor, "delivery-annotations")
+                found.delivery_annotations = slice(at + 3, end)
+            else:
                 raise DecodeError(f"0x{code:02x} is not a message section")
         at = end
     if strays:
@@ -208,6 +220,11 @@ def _compound(small: bytes, large: bytes, fields: Sequence[bytes]) -> bytes:
     return large + _pack_uint(len(body) + 4) + _pack_uint(len(fields)) + body
 
 
+def compound_map(fields: Sequence[bytes]) -> bytes:
+    """A map of already encoded keys and values, one after the other."""
+    return _compound(b"\xc1", b"\xd1", fields)
+
+
 def list_section(code: int, fields: Sequence[bytes]) -> bytes:
     """A section that is a list of already encoded fields."""
     return bytes((0x00, 0x53, code)) + _compound(b"\xc0", b"\xd0", fields)
@@ -215,7 +232,7 @@ def list_section(code: int, fields: Sequence[bytes]) -> bytes:
 
 def map_section(code: int, fields: Sequence[bytes]) -> bytes:
     """A section that is a map of already encoded keys and values, one after the other."""
-    return bytes((0x00, 0x53, code)) + _compound(b"\xc1", b"\xd1", fields)
+    return bytes((0x00, 0x53, code)) + compound_map(fields)
 
 
 def replace_section(bare: bytes, part: slice | None, section: bytes) -> bytes:

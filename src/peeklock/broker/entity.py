@@ -109,6 +109,14 @@ class Watcher(Protocol):
         ...
 
 
+class Browser(Protocol):
+    """A link that looks at messages without taking them."""
+
+    def on_arrival(self) -> None:
+        """A message came since it began to wait."""
+        ...
+
+
 class Entity:
     """One entity with messages. Subclasses say where active messages wait and who gets them."""
 
@@ -133,6 +141,8 @@ class Entity:
         self.used_at = machinery.agenda.monotonic()
         """By the monotonic clock: an entity is not idle because the system's clock was set."""
         self.watchers: set[Watcher] = set()
+        self._waiting_browsers: dict[Browser, None] = {}
+        """Those that saw all there was, in the order in which they began to wait."""
         self.doomed = False
         """It is deleted, or about to be: nothing is added to it any more."""
         self.counters = counters
@@ -228,6 +238,24 @@ class Entity:
     def unwatch(self, watcher: Watcher) -> None:
         self.watchers.discard(watcher)
         self.touch()
+
+    # --- browsing ---
+
+    def await_arrival(self, browser: Browser) -> None:
+        """Tell the browser, once and in a turn of its own, when the next message is in the store."""
+        self._waiting_browsers[browser] = None
+
+    def stop_awaiting(self, browser: Browser) -> None:
+        self._waiting_browsers.pop(browser, None)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Do that in a turn of its own."""
+        self._machinery.call_soon(action)
+
+    def _tell_browsers(self) -> None:
+        waiting, self._waiting_browsers = self._waiting_browsers, {}
+        for browser in waiting:
+            self._machinery.call_soon(browser.on_arrival)
 
     # --- for subclasses ---
 
@@ -425,6 +453,8 @@ class Entity:
         counters.size_in_bytes += len(message.payload) if message.body is None else message.size
         if message.sequence_number > counters.last_sequence_number:
             counters.last_sequence_number = message.sequence_number
+        if self._waiting_browsers:
+            self._tell_browsers()
         if message.state == ACTIVE:
             counters.active += 1
             self._arrived(message)

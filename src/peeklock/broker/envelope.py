@@ -21,6 +21,7 @@ from peeklock.amqp.sections import (
     NULL,
     PROPERTIES,
     Scanned,
+    compound_map,
     cut,
     first_field_is_null,
     list_section,
@@ -32,12 +33,14 @@ from peeklock.amqp.sections import (
     value_end,
 )
 from peeklock.amqp.types import Timestamp
-from peeklock.broker.errors import InvalidMessage, InvalidProperty
+from peeklock.broker.errors import InvalidMessage, InvalidProperty, MessageSizeExceeded
 
 log = logging.getLogger(__name__)
 
 MAX_ID_LENGTH: Final = 128
 """Characters of a message id, a session id and a partition key."""
+MAX_DELIVERY_ANNOTATIONS: Final = 64 * 1024
+"""Bytes of them that are passed on."""
 UINT_MAX: Final = 0xFFFFFFFF
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
@@ -103,9 +106,12 @@ class Annex(NamedTuple):
     """The number it was first given, in the entity it was sent to, where that is another one."""
     hops: int = 0
     """How often it was forwarded."""
+    delivery_annotations: bytes = b""
+    """Those of the sender, which are for us and passed on: a map, encoded. Nothing if there are none."""
 
     def encode(self) -> bytes:
-        return encode_value(list(self))
+        # Few messages have the last one.
+        return encode_value(list(self) if self.delivery_annotations else list(self[:-1]))
 
     def encode_if_any(self) -> bytes | None:
         return None if self == _EMPTY_ANNEX else self.encode()
@@ -161,6 +167,8 @@ def read_incoming(data: bytes, wants_session: bool, begin: int = 0, end: int = -
         if found.annotations is not None or priority is not None:
             encoded = b"" if found.annotations is None else cut(payload, found.annotations)
             annex, scheduled_at = _read_annex(priority, encoded)
+        if found.delivery_annotations is not None:
+            annex = _with_delivery_annotations(annex, cut(payload, found.delivery_annotations))
         if wants_session and properties is not None:
             session_id = _text(_property(found, _GROUP_ID), "session id")
         return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
@@ -460,6 +468,22 @@ def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
             _text(decode_value(value)[0], "partition key")
         kept += (key, value)
     return kept, delivery_time if scheduled_at is None else scheduled_at
+
+
+def _with_delivery_annotations(annex: bytes | None, encoded: bytes) -> bytes | None:
+    """The annex with what the sender said to the next hop (3.2.2)."""
+    if len(encoded) > MAX_DELIVERY_ANNOTATIONS:
+        raise MessageSizeExceeded(
+            f"The delivery annotations have {len(encoded)} bytes; at most {MAX_DELIVERY_ANNOTATIONS} are allowed."
+        )
+    kept: list[bytes] = []
+    for key, value in raw_entries(encoded, slice(0, len(encoded))):
+        name = decode_value(key)[0]
+        if not isinstance(name, str):
+            _check_key(name)
+        if name != LOCK_TOKEN:
+            kept += (key, value)
+    return Annex.decode(annex)._replace(delivery_annotations=compound_map(kept)).encode() if kept else annex
 
 
 def _check_key(name: Any) -> None:

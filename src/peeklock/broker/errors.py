@@ -91,10 +91,11 @@ class InvalidProperty(BrokerError):
     status = HTTPStatus.BAD_REQUEST
 
 
-class DestinationMissing(InvalidProperty):
-    """A message that has to say where it goes, and does not."""
+class InvalidField(BrokerError):
+    """A field of a performative cannot be what it is."""
 
     condition = Condition.INVALID_FIELD
+    status = HTTPStatus.BAD_REQUEST
 
 
 class MessageSizeExceeded(BrokerError):

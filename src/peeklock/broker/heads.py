@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from typing import Final
-from uuid import UUID
 
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.sections import (
@@ -12,6 +11,7 @@ from peeklock.amqp.sections import (
     HEADER,
     MESSAGE_ANNOTATIONS,
     NULL,
+    compound_body,
     list_section,
     map_section,
 )
@@ -44,7 +44,9 @@ _TO_LOCKED: Final = _symbol(LOCKED_UNTIL) + _TIMESTAMP
 _TO_STATE: Final = _symbol(MESSAGE_STATE)
 _TO_DEAD_LETTER_SOURCE: Final = _symbol(DEAD_LETTER_SOURCE)
 _UUID: Final = b"\x98"
-_TO_LOCK_TOKEN: Final = map_section(DELIVERY_ANNOTATIONS, [_symbol(LOCK_TOKEN), _UUID + bytes(16)])[:-16]
+_LOCK_TOKEN_KEY: Final = _symbol(LOCK_TOKEN)
+_TO_LOCK_TOKEN: Final = map_section(DELIVERY_ANNOTATIONS, [_LOCK_TOKEN_KEY, _UUID + bytes(16)])[:-16]
+_NO_DELIVERY_ANNOTATIONS: Final = map_section(DELIVERY_ANNOTATIONS, [])
 _pack_long: Final = struct.Struct(">q").pack
 
 
@@ -57,24 +59,30 @@ def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
 
 _UNLOCKED_ENTRIES: Final = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
 _LOCKED_START: Final = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
-_UNLOCKED_START: Final = _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
+_UNLOCKED_START: Final = _NO_DELIVERY_ANNOTATIONS + _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
 _TO_SMALL_STATE: Final = _TO_STATE + _SMALL_INT
 _PEEKED_START: Final = _opening(_UNLOCKED_ENTRIES + _TO_SMALL_STATE, 3, small=1) + _TO_SEQUENCE
 _MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
-_pack_locked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq").pack
+_pack_locked: Final = struct.Struct(
+    f">{len(_TO_COUNT)}sB{len(_TO_LOCK_TOKEN)}s16s{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq"
+).pack
 _pack_peeked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_PEEKED_START)}s{_MIDDLE}{len(_TO_SMALL_STATE)}sB").pack
 _pack_unlocked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
 
 
-def head(message: StoredMessage, locked_until: int | None, with_state: bool = False) -> bytes:
-    """Header and annotations for one delivery of the message: what goes in front of its payload."""
+def head(message: StoredMessage, locked_until: int | None, tag: bytes | None = None, with_state: bool = False) -> bytes:
+    """Header and annotations for one delivery of the message: what goes in front of its payload.
+
+    One that is locked has its lock token among the delivery annotations, of the same bytes as the delivery tag (see
+    `lock_tags`); one that is received for good has an empty section of them, because some clients look for one.
+    """
     count = message.delivery_count
     if message.annex is not None or message.expires_at is not None or count > 255:
-        return _full_head(message, locked_until, message.state if with_state else None)
+        return _full_head(message, locked_until, tag, message.state if with_state else None)
     number = message.sequence_number
     if with_state:
         if locked_until is not None:
-            return _full_head(message, locked_until, message.state)
+            return _full_head(message, locked_until, tag, message.state)
         return _pack_peeked(
             _TO_COUNT,
             count,
@@ -87,13 +95,15 @@ def head(message: StoredMessage, locked_until: int | None, with_state: bool = Fa
             _TO_SMALL_STATE,
             message.state,
         )
-    if locked_until is None:
+    if tag is None or locked_until is None:
         return _pack_unlocked(
             _TO_COUNT, count, _UNLOCKED_START, number, _TO_ENQUEUED, message.enqueued_at, _TO_ENQUEUED_SEQUENCE, number
         )
     return _pack_locked(
         _TO_COUNT,
         count,
+        _TO_LOCK_TOKEN,
+        tag,
         _LOCKED_START,
         number,
         _TO_ENQUEUED,
@@ -105,19 +115,28 @@ def head(message: StoredMessage, locked_until: int | None, with_state: bool = Fa
     )
 
 
-def with_lock_token(encoded: bytes, token: UUID) -> bytes:
-    """The message with its lock token in a delivery annotation, behind the header, where one SDK looks for it."""
-    end = 5 + encoded[4]  # the header is ours, and short
-    return b"".join((encoded[:end], _TO_LOCK_TOKEN, token.bytes, encoded[end:]))
+def _delivery_annotations(annex: Annex, tag: bytes | None, is_peeked: bool) -> bytes:
+    """The section: the sender's own, and the token of a lock."""
+    sent = annex.delivery_annotations
+    if tag is None:
+        return (
+            bytes((0x00, 0x53, DELIVERY_ANNOTATIONS)) + sent if sent else b"" if is_peeked else _NO_DELIVERY_ANNOTATIONS
+        )
+    if not sent:
+        return _TO_LOCK_TOKEN + tag
+    at, count = compound_body(sent, 0)
+    body = b"".join((_LOCK_TOKEN_KEY, _UUID, tag, sent[at:]))
+    return struct.pack(">4BII", 0x00, 0x53, DELIVERY_ANNOTATIONS, 0xD1, len(body) + 4, count + 2) + body
 
 
-def _full_head(message: StoredMessage, locked_until: int | None, state: int | None = None) -> bytes:
+def _full_head(message: StoredMessage, locked_until: int | None, tag: bytes | None, state: int | None = None) -> bytes:
     annex = Annex.decode(message.annex)
     ttl = NULL
     if message.expires_at is not None and 0 < message.expires_at - message.enqueued_at <= UINT_MAX:
         ttl = encode_value(UInt(message.expires_at - message.enqueued_at))
     priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
     header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
+    header += _delivery_annotations(annex, tag, state is not None)
     number = _pack_long(message.sequence_number)
     first = number if annex.enqueued_number is None else _pack_long(annex.enqueued_number)
     fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, first]

@@ -31,8 +31,11 @@ class Numbered(Scheduling):
         """The lowest number above that one that may be a waiting message's; those in between are locked."""
         return after + 1
 
-    def peek(self, first: int, limit: int, session_id: str | None, done: Peeked) -> None:
-        """Messages from a number on, in any state, ascending; nothing is locked or counted."""
+    def peek(
+        self, first: int, limit: int, session_id: str | None, done: Peeked, max_bytes: int = MAX_PEEKED_BYTES
+    ) -> None:
+        """Messages from a number on, in any state, ascending; nothing is locked or counted. An empty answer says that
+        nothing follows."""
 
         def found(messages: list[StoredMessage] | StoreError) -> None:
             if isinstance(messages, StoreError):
@@ -43,18 +46,26 @@ class Numbered(Scheduling):
                 done(there)
             else:
                 # All of them are on their way out; an empty answer would say that nothing follows.
-                self.peek(messages[-1].sequence_number + 1, limit, session_id, done)
+                self.peek(messages[-1].sequence_number + 1, limit, session_id, done, max_bytes)
 
-        wanted = self._range(max(0, first - 1), limit, session_id, state=None)
+        wanted = self._range(max(0, first - 1), limit, session_id, state=None, max_bytes=max_bytes)
         self._store.read(wanted, found)
 
-    def _range(self, after: int, limit: int, session_id: str | None, *, state: int | None) -> Range:
+    def _range(
+        self,
+        after: int,
+        limit: int,
+        session_id: str | None,
+        *,
+        state: int | None,
+        max_bytes: int = MAX_PEEKED_BYTES,
+    ) -> Range:
         return Range(
             entity=self.entity,
             after=after,
             through=MAX_NUMBER,
             limit=limit,
-            max_bytes=MAX_PEEKED_BYTES,
+            max_bytes=max_bytes,
             state=state,
             session_id=session_id,
         )

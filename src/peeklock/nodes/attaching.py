@@ -13,16 +13,18 @@ from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.nodes.addresses import Address, parse_address
+from peeklock.nodes.browsing import BrowsingNode
 from peeklock.nodes.cbs import CbsNode
 from peeklock.nodes.coordinator import CoordinatorNode
 from peeklock.nodes.dynamic import DynamicNode
+from peeklock.nodes.filters import COPY, read_filters
 from peeklock.nodes.management import ManagementNode
 from peeklock.nodes.node import Node, check_any_right
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.relay import RelayNode
 from peeklock.nodes.requests import ReplyNode
 from peeklock.nodes.sending import TRANSFER_DESTINATION, SendingNode
-from peeklock.nodes.session_receiving import SESSION_FILTER, SessionReceivingNode
+from peeklock.nodes.session_receiving import SessionReceivingNode
 from peeklock.nodes.subscribing import consumer_node, is_consumer, unsubscribing_node
 
 if TYPE_CHECKING:
@@ -125,17 +127,20 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     return SendingNode(peer, address, link, target, through=container, destination=final)
 
 
-def _receiving_node(peer: Peer, address: Address, link: Sender, terminus: object) -> Node:
+def _receiving_node(peer: Peer, address: Address, link: Sender, source: object) -> Node:
+    assert isinstance(source, Source)
     peer.namespace.temporary.check_receiving(address.entity, peer)
     container = peer.namespace.container(address.container)
-    if isinstance(container, Topic) and isinstance(terminus, Source) and is_consumer(terminus):
-        return consumer_node(peer, link, container, terminus)
+    if isinstance(container, Topic) and is_consumer(source):
+        return consumer_node(peer, link, container, source)
     queue = peer.namespace.queue(address.container)
-    asks_session = isinstance(terminus, Source) and SESSION_FILTER in (terminus.filter or {})
+    filters = read_filters(source)
+    if source.distribution_mode == COPY:
+        return BrowsingNode(peer, address, link, queue, filters)
     if isinstance(queue, SessionQueue):
-        if not asks_session:
+        if not filters.asks_session:
             raise OperationNotAllowed(f"The entity '{queue.path}' requires sessions; receive with a session filter.")
-        return SessionReceivingNode(peer, address, link, queue)
-    if asks_session:
+        return SessionReceivingNode(peer, address, link, queue, filters)
+    if filters.asks_session:
         raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; receive without a session filter.")
     return ReceivingNode(peer, address, link, queue)

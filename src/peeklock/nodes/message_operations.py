@@ -26,10 +26,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     SessionLockLost,
 )
-from peeklock.broker.heads import (
-    head,
-    with_lock_token,
-)
+from peeklock.broker.heads import head
 from peeklock.broker.sessions import SessionQueue
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
 from peeklock.nodes.session_operations import (
@@ -130,9 +127,8 @@ def receive_by_sequence_number(call: Call) -> None:
 
 
 def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
-    token = UUID(bytes_le=lock.tag)
-    encoded = head(message, lock.locked_until, with_state=True) + message.content
-    return {"lock-token": token, "message": with_lock_token(encoded, token)}
+    encoded = head(message, lock.locked_until, lock.tag, with_state=True) + message.content
+    return {"lock-token": UUID(bytes_le=lock.tag), "message": encoded}
 
 
 _LIST, _MAP = 0xD0, 0xD1

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
+from peeklock.amqp.termini import Source
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.authorization import Right
 from peeklock.broker.container import Container, check_reason
 from peeklock.broker.entity import Done, Lock
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
-from peeklock.broker.heads import (
-    head,
-)
+from peeklock.broker.heads import head
 from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
+from peeklock.nodes.filters import in_force
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.sending import ACCEPTED
 from peeklock.store.base import StoredMessage
@@ -76,12 +76,12 @@ class Receiving(Node):
         link = self._link
         if lock is not None:
             lock.charge(self._held)
-            link.send(lock.tag, _parts(message, lock.locked_until), context=lock)
+            link.send(lock.tag, _parts(message, lock.locked_until, lock.tag), context=lock)
         else:
             self._reserved -= 1
             if link.attached:
                 tag = message.sequence_number.to_bytes(16)
-                link.send(tag, _parts(message, None), settled=True)
+                link.send(tag, _parts(message, None, None), settled=True)
                 self._answer_drain()
         self.peer.wake()
 
@@ -190,7 +190,9 @@ class ReceivingNode(Receiving):
     def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue) -> None:
         super().__init__(peer, address, link, queue)
         self._queue = queue
-        link.accept()
+        assert link.remote is not None
+        assert isinstance(link.remote.source, Source)
+        link.accept(source=in_force(link.remote.source))
 
     def on_credit(self) -> None:
         if self._link.credit > 0:
@@ -202,11 +204,11 @@ class ReceivingNode(Receiving):
         self._queue.leave(self)
 
 
-def _parts(message: StoredMessage, locked_until: int | None) -> tuple[bytes, ...]:
+def _parts(message: StoredMessage, locked_until: int | None, tag: bytes | None) -> tuple[bytes, ...]:
     """A message for the wire; where its bytes are cut means nothing."""
     if message.body is None:
-        return head(message, locked_until), message.payload
-    return head(message, locked_until), message.payload, message.body.data
+        return head(message, locked_until, tag), message.payload
+    return head(message, locked_until, tag), message.payload, message.body.data
 
 
 def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:

@@ -14,8 +14,8 @@ from peeklock.broker.audit import DENIED
 from peeklock.broker.authorization import Right
 from peeklock.broker.envelope import destination_of
 from peeklock.broker.errors import (
-    DestinationMissing,
     EntityNotFound,
+    InvalidField,
     InvalidMessage,
     MessageSizeExceeded,
     Unauthorized,
@@ -100,5 +100,5 @@ def _named_by(delivery: IncomingDelivery) -> str:
     except DecodeError as error:
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
     if not isinstance(name, str) or not name:
-        raise DestinationMissing("The link has no target, and the message has no 'to' that says where it goes.")
+        raise InvalidField("The link has no target, and the message has no 'to' that says where it goes.")
     return str(name)

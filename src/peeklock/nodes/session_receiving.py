@@ -9,19 +9,18 @@ from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.catalogue import AnyQueue
-from peeklock.broker.envelope import MAX_ID_LENGTH
-from peeklock.broker.errors import BrokerError, InvalidProperty
+from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
+from peeklock.nodes.filters import SESSION_FILTER, Filters, in_force, session_id_of
 from peeklock.nodes.node import error_of
 from peeklock.nodes.receiving import Receiving
 
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
-SESSION_FILTER: Final = "com.microsoft:session-filter"
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIME_OUT: Final = "com.microsoft:timeout"
 DEFAULT_WAIT_MS: Final = 60_000
@@ -33,7 +32,7 @@ TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 class SessionReceivingNode(Receiving):
     """Holds a session for a client. The attach is answered when there is one."""
 
-    def __init__(self, peer: Peer, address: Address, link: Sender, queue: SessionQueue) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Sender, queue: SessionQueue, filters: Filters) -> None:
         super().__init__(peer, address, link, queue)
         self._queue = queue
         self.session: Session | None = None
@@ -41,17 +40,13 @@ class SessionReceivingNode(Receiving):
         assert link.remote is not None
         assert isinstance(link.remote.source, Source)
         self._source = link.remote.source
-        wanted = (self._source.filter or {})[SESSION_FILTER]
-        self._is_described = isinstance(wanted, Described)
-        id = wanted.value if isinstance(wanted, Described) else wanted
+        if filters.selector is not None:
+            raise NotSupported(f"A message selector cannot be used with sessions: receive from '{queue.path}' without.")
+        id = session_id_of(filters)
         if id is None:
             self._waiter = queue.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
-        elif isinstance(id, str):
-            if len(id) > MAX_ID_LENGTH:
-                raise InvalidProperty(f"The session id has {len(id)} characters; at most {MAX_ID_LENGTH} are allowed.")
-            self._waiter = queue.accept_when_settled(str(id), self, self._accepted)
         else:
-            raise InvalidProperty(f"The value of {SESSION_FILTER} must be a string or null.")
+            self._waiter = queue.accept_when_settled(id, self, self._accepted)
 
     def _accepted(self, outcome: Session | BrokerError) -> None:
         self._waiter = None
@@ -73,12 +68,11 @@ class SessionReceivingNode(Receiving):
     def _answer(self, session: Session) -> None:
         # In the form of the request: some clients read a plain string only, one a described one only.
         id: Any = session.id
-        if self._is_described:
-            asked = (self._source.filter or {})[SESSION_FILTER]
+        asked = (self._source.filter or {})[SESSION_FILTER]
+        if isinstance(asked, Described):
             id = Described(asked.descriptor, id)
-        filters = {key: value for key, value in (self._source.filter or {}).items() if key != SESSION_FILTER}
         self._link.accept(
-            source=replace(self._source, filter={**filters, Symbol(SESSION_FILTER): id}),
+            source=replace(in_force(self._source), filter={Symbol(SESSION_FILTER): id}),
             properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + session.locked_until * 10_000},
         )
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from peeklock.amqp.termini import Source
-from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.audit import FAILED, OK
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
@@ -35,12 +34,13 @@ from peeklock.broker.names import DefinitionError, client_scoped_name, fold
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.rules.errors import SqlError
-from peeklock.broker.rules.selectors import rule_of
+from peeklock.broker.rules.selectors import Selector, rule_of
 from peeklock.broker.temporary import Owner
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.dynamic import TEMPORARY_TOPIC, WaitingNode
+from peeklock.nodes.filters import in_force, read_filters
 from peeklock.nodes.node import Node
 from peeklock.nodes.receiving import Receiving, ReceivingNode
 
@@ -51,7 +51,6 @@ TOPIC: Final = "topic"
 SHARED: Final = "shared"
 GLOBAL: Final = "global"
 NEVER: Final = "never"
-SELECTOR_DESCRIPTORS: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)
 DELIMITER: Final = "|"
 """Behind a subscription's name in the name of a link; what follows tells the links of one subscription apart."""
 ATTEMPTS: Final = 20
@@ -84,9 +83,13 @@ class Wanted:
 def consumer_node(peer: Peer, link: Sender, topic: Topic, source: Source) -> Node:
     """The node of a link to a topic. The right to receive from the topic has been checked."""
     assert link.remote is not None
-    wanted = _wanted(peer, link, topic, source)
-    link.remote.source = replace(source, filter=_selectors(source) or None)  # what is not applied is not confirmed
-    return ConsumerNode(peer, link, wanted)
+    filters = read_filters(source)
+    if filters.asks_session:
+        raise OperationNotAllowed("A consumer of a topic has no session: receive from a subscription.")
+    # What is applied is confirmed, and nothing else.
+    keys = () if filters.selector is None else (filters.selector_key,)
+    link.remote.source = in_force(source, *keys, mode=source.distribution_mode)
+    return ConsumerNode(peer, link, _wanted(peer, link, topic, source, filters.selector))
 
 
 def unsubscribing_node(peer: Peer, link: Sender) -> Node:
@@ -267,16 +270,18 @@ def _receiving(peer: Peer, link: Sender, topic: str, subscription: Queue) -> Nod
         temporary = peer.namespace.temporary
         temporary.join(path)
         peer.when_gone(link, partial(temporary.leave, path))
+    subscription.check_receiving()
+    link.accept()  # here, because the selector is in force: as the rule
     return ReceivingNode(peer, Address(path, topic, path), link, subscription)
 
 
-def _wanted(peer: Peer, link: Sender, topic: Topic, source: Source) -> Wanted:
+def _wanted(peer: Peer, link: Sender, topic: Topic, source: Source, selector: Selector | None) -> Wanted:
     capabilities = source.capabilities or ()
     shared = SHARED in capabilities
     durable = source.expiry_policy == NEVER or source.durable > 0
     client = "" if GLOBAL in capabilities else peer.container_id
     name = link.name.partition(DELIMITER)[0] if shared or durable else secrets.token_hex(8)
-    return Wanted(topic.path, _scoped_name(name, client, durable=durable), durable, shared, _rule(source))
+    return Wanted(topic.path, _scoped_name(name, client, durable=durable), durable, shared, _rule(selector))
 
 
 def _scoped_name(name: str, client: str, *, durable: bool) -> str:
@@ -288,31 +293,11 @@ def _scoped_name(name: str, client: str, *, durable: bool) -> str:
     return scoped
 
 
-def _rule(source: Source) -> RuleDefinition:
+def _rule(selector: Selector | None) -> RuleDefinition:
     """What lets pass what the link selects."""
-    selectors = list(_selectors(source).values())
-    if not selectors:
+    if selector is None:
         return RuleDefinition()
-    if len(selectors) > 1:
-        raise InvalidProperty("A link has at most one selector.")
-    text = selectors[0].value
-    if not isinstance(text, str):
-        raise InvalidProperty("A selector must be a string.")
-    if not text.strip():
-        return RuleDefinition()
-    try:
-        return RuleDefinition(filter_kind=FilterKind.SQL, sql_expression=rule_of(str(text)))
-    except SqlError as error:
-        raise InvalidProperty(f"The selector cannot be used: {error}") from error
-
-
-def _selectors(source: Source) -> dict[Symbol, Described]:
-    filters: dict[Any, Any] = source.filter or {}
-    return {
-        name: value
-        for name, value in filters.items()
-        if isinstance(value, Described) and value.descriptor in SELECTOR_DESCRIPTORS
-    }
+    return RuleDefinition(filter_kind=FilterKind.SQL, sql_expression=rule_of(selector.text))
 
 
 def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:

@@ -1,0 +1,222 @@
+"""Links on which a client looks at messages without taking them (distribution mode copy).
+
+A browser is given what a peek would show, in order of the sequence numbers: nothing is locked, counted or removed, and
+what the client says of a message changes nothing. It keeps its place by a number, reads from the store by pages, and
+never while it may not send; so it costs those who receive nothing, and a client that does not read costs one page.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.outcomes import Modified, Received, Rejected, Released
+from peeklock.amqp.termini import Source
+from peeklock.broker.authorization import Right
+from peeklock.broker.backlog import OBJECT_BYTES, memory_cost
+from peeklock.broker.catalogue import AnyQueue
+from peeklock.broker.errors import BrokerError, OperationNotAllowed
+from peeklock.broker.heads import head
+from peeklock.broker.sessions import SessionQueue
+from peeklock.engine.deliveries import OutgoingDelivery
+from peeklock.engine.links import Sender
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.filters import COPY, SESSION_FILTER, Filters, in_force, session_id_of
+from peeklock.nodes.node import Node
+from peeklock.nodes.receiving import DEAD_LETTERED, MODIFIED, RELEASED
+from peeklock.nodes.sending import ACCEPTED
+from peeklock.nodes.turnstile import Leave
+from peeklock.store.base import StoredMessage
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+PAGE_MESSAGES: Final = 256
+PAGE_BYTES: Final = 256 * 1024
+PAGE_WORK: Final = 256
+"""What a selector may look at in one turn of the loop: messages times its cost."""
+UNSETTLED: Final = 0
+"""snd-settle-mode of a client that wants to settle all messages itself."""
+_OUTCOMES: Final[dict[type, bytes]] = {Modified: MODIFIED, Rejected: DEAD_LETTERED, Released: RELEASED}
+"""What is answered to those outcomes; to all others that they are accepted."""
+
+
+class BrowsingNode(Node):
+    """Shows a client the messages of a queue, subscription or sub-queue."""
+
+    needs: Right | None = Right.LISTEN
+
+    def __init__(self, peer: Peer, address: Address, link: Sender, container: AnyQueue, filters: Filters) -> None:
+        super().__init__(peer, address)
+        container.check_receiving()
+        if filters.asks_session and not isinstance(container, SessionQueue):
+            raise OperationNotAllowed(
+                f"The entity '{container.path}' has no sessions; browse without a session filter."
+            )
+        self._link = link
+        self._container = container
+        self._held = peer.held
+        self._session_id = session_id_of(filters)
+        self._selector = filters.selector
+        self._position = 0
+        """All up to this number was sent, or is not for this client."""
+        self._page: deque[StoredMessage] = deque()
+        self._page_end = 0
+        """The number up to which the page was read."""
+        self._is_counted = False
+        """What the page holds is counted: it waits until the client can take it."""
+        self._is_reading = False
+        self._arrived = False
+        """A message came since the page was asked for, which may be without it."""
+        self._is_at_end = False
+        self._is_closed = False
+        self._unsettled = 0
+        """Deliveries that the client has yet to settle."""
+        attach = link.remote
+        assert attach is not None
+        assert isinstance(attach.source, Source)
+        self._settles = attach.snd_settle_mode != UNSETTLED
+        keys = [filters.selector_key] if filters.selector is not None else []
+        keys += [SESSION_FILTER] if self._session_id is not None else []
+        self.stand_at(link, container)
+        link.accept(source=in_force(attach.source, *keys, mode=COPY))
+
+    def entity_changed(self) -> None:
+        try:
+            self._container.check_receiving()
+        except BrokerError as failure:
+            self.entity_gone(failure)
+
+    def on_credit(self) -> None:
+        if self._is_closed:
+            return
+        self._send_page()
+        link = self._link
+        if self._is_reading:
+            return
+        may_send = self._may_send()
+        if link.credit <= 0 or self._is_at_end or (link.ready() and not may_send):
+            self._answer_drain()
+        elif may_send:
+            self._read()
+
+    def on_arrival(self) -> None:
+        """A message came while this waited for one."""
+        if self._is_reading:
+            self._arrived = True
+        elif self._is_at_end:
+            self._is_at_end = False
+            self.on_credit()
+
+    def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
+        if not settled and (state is None or isinstance(state, Received)):
+            return  # no final word
+        for delivery in deliveries:
+            if delivery.context is self:
+                delivery.context = None
+                self._unsettled -= 1
+                self._held.give_back(OBJECT_BYTES)
+                delivery.settle(_OUTCOMES.get(type(state), ACCEPTED))
+        self.on_credit()
+        self.peer.wake()
+
+    def closed(self) -> None:
+        self._is_closed = True
+        self._container.stop_awaiting(self)
+        self._drop_page()
+        self._held.give_back(self._unsettled * OBJECT_BYTES)
+        self._unsettled = 0
+
+    # --- inside ---
+
+    def _may_send(self) -> bool:
+        # A full account is no reason to stop if this client cannot make room by settling what it was shown.
+        return self._link.ready() and not (self._held.is_full and self._unsettled)
+
+    def _send_page(self) -> None:
+        page = self._page
+        while page and self._may_send():
+            message = page.popleft()
+            self._position = message.sequence_number if page else self._page_end
+            self._send(message)
+            if self._is_counted:
+                self._held.give_back(memory_cost(message))  # which may lead here again
+
+    def _send(self, message: StoredMessage) -> None:
+        link = self._link
+        parts = [head(message, None, with_state=True), message.payload]
+        if message.body is not None:
+            parts.append(message.body.data)
+        tag = message.sequence_number.to_bytes(16)
+        if self._settles:
+            link.send(tag, parts, settled=True)
+        else:
+            link.send(tag, parts, context=self)
+            self._unsettled += 1
+            self._held.take(OBJECT_BYTES)
+        self.peer.wake()
+
+    def _answer_drain(self) -> None:
+        if self._link.drain and self._link.attached:
+            self._link.drained()
+            self._link.drain = False
+            self.peer.wake()
+
+    def _read(self) -> None:
+        self._is_reading = True
+        self.peer.reads.enter(self._ask, self._failed)
+
+    def _ask(self, leave: Leave) -> None:
+        if self._is_closed:
+            leave()
+            return
+        # Asked before the store is: what comes meanwhile may not be in the answer.
+        self._arrived = False
+        self._container.await_arrival(self)
+        selector = self._selector
+        most = PAGE_MESSAGES if selector is None else max(1, PAGE_WORK // selector.cost)
+        wanted = most if selector is not None else min(most, self._link.credit)
+        if self._held.is_full:
+            wanted = 1
+        found = partial(self._found, leave)
+        self._container.peek(self._position + 1, max(1, wanted), self._session_id, found, PAGE_BYTES)
+
+    def _found(self, leave: Leave, messages: list[StoredMessage] | BrokerError) -> None:
+        self._is_reading = False
+        if self._is_closed:
+            pass
+        elif isinstance(messages, BrokerError):
+            self._failed(messages)
+        elif messages:
+            self._container.stop_awaiting(self)
+            self._take_page(messages)
+        else:
+            self._is_at_end = not self._arrived
+        leave()
+        self._container.soon(self.on_credit)  # in a turn of its own: others have theirs between two pages
+
+    def _take_page(self, messages: list[StoredMessage]) -> None:
+        selector = self._selector
+        self._page_end = messages[-1].sequence_number
+        if selector is not None:
+            messages = [message for message in messages if selector.matches(message)]
+        if not messages:
+            self._position = self._page_end
+        self._is_counted = False
+        self._page.extend(messages)
+        self._send_page()
+        if self._held.is_full:
+            self._page.clear()  # it is read again
+        elif self._page:
+            self._is_counted = True
+            self._held.take(sum(map(memory_cost, self._page)))
+
+    def _drop_page(self) -> None:
+        page, self._page = self._page, deque()
+        if self._is_counted:
+            self._held.give_back(sum(map(memory_cost, page)))
+
+    def _failed(self, failure: BrokerError) -> None:
+        self._is_reading = False
+        self.entity_gone(failure)

@@ -1,0 +1,82 @@
+"""The filters of a source (3.5.8): which a client asks for, and which of them are in force.
+
+A filter that is not known is left out of the answer, which is how a client learns that it has no effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from peeklock.amqp.termini import Source
+from peeklock.amqp.types import Described
+from peeklock.broker.envelope import MAX_ID_LENGTH
+from peeklock.broker.errors import InvalidField, InvalidProperty
+from peeklock.broker.rules.errors import SqlError
+from peeklock.broker.rules.selectors import Selector
+
+SESSION_FILTER: Final = "com.microsoft:session-filter"
+SELECTOR_FILTER: Final = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
+"""The descriptors of a message selector; its key differs by client."""
+MOVE: Final = "move"
+COPY: Final = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a client asks of the messages that it receives."""
+
+    selector: Selector | None
+    selector_key: Any
+    """Under which the selector came."""
+    asks_session: bool
+    session_id: Any
+    """As it came, without its descriptor: None for the next session."""
+
+
+def read_filters(source: Source) -> Filters:
+    """InvalidField says what is wrong with a selector."""
+    asked = source.filter or {}
+    found: list[tuple[Any, Selector]] = []
+    for key, value in asked.items():
+        if isinstance(value, Described) and value.descriptor in SELECTOR_FILTER:
+            if not isinstance(value.value, str):
+                raise InvalidField(f"The value of the filter '{key}' must be a string: a message selector.")
+            if value.value.strip():  # an empty one selects everything, in JMS
+                found.append((key, _selector(value.value)))
+    if len(found) > 1:
+        raise InvalidField("The filter set of the source has more than one message selector.")
+    key, selector = found[0] if found else (None, None)
+    session_id = asked.get(SESSION_FILTER)
+    if isinstance(session_id, Described):
+        session_id = session_id.value
+    return Filters(selector, key, SESSION_FILTER in asked, session_id)
+
+
+def session_id_of(filters: Filters) -> str | None:
+    """The session that is asked for; None for any."""
+    id = filters.session_id
+    if id is None:
+        return None
+    if not isinstance(id, str):
+        raise InvalidProperty(f"The value of {SESSION_FILTER} must be a string or null.")
+    if len(id) > MAX_ID_LENGTH:
+        raise InvalidProperty(f"The session id has {len(id)} characters; at most {MAX_ID_LENGTH} are allowed.")
+    return str(id)
+
+
+def in_force(source: Source, *keys: Any, mode: str | None = MOVE) -> Source:
+    """The source as it is served: with the filters under these keys only, and the mode if one was asked for."""
+    asked = source.filter
+    kept = None if asked is None else {key: value for key, value in asked.items() if key in keys}
+    mode = None if source.distribution_mode is None else mode
+    if kept == asked and mode == source.distribution_mode:
+        return source
+    return replace(source, filter=kept, distribution_mode=mode)
+
+
+def _selector(text: str) -> Selector:
+    try:
+        return Selector(text)
+    except SqlError as error:
+        raise InvalidField(f"The message selector cannot be used: {error}") from error
