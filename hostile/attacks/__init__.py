@@ -16,5 +16,6 @@ from hostile.attacks import documents as documents
 from hostile.attacks import tokens as tokens
 from hostile.attacks import filters as filters
 from hostile.attacks import rights as rights
+from hostile.attacks import jms as jms
 
 from hostile.attack import ATTACKS as ATTACKS

@@ -87,7 +87,7 @@ final class TopicScenarios extends Steps {
             equal(2, world.counters(subscription).get("active"));
             MessageConsumer red = session.createDurableConsumer(topic, "mine", "color = 'red'", false);
             equal(0, world.counters(subscription).get("active"));
-            equal(List.of("color = 'red'"), world.rules(subscription));
+            equal(List.of("[color] = 'red'"), world.rules(subscription));
             colored(session, topic, "blue", "red");
             equal(List.of("red"), texts(red, 1));
             red.close();
