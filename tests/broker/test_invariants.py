@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from broker.windows import check_windows
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
+from broker.world import (
+    MINUTE,
+    SECOND,
+    FlakyStore,
+    Only,
+    Receiver,
+    SelectingReceiver,
+    SessionReceiver,
+    World,
+    body,
+    incoming,
+    session_queue,
+)
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.entity import Lock
@@ -54,7 +66,7 @@ class Broker(RuleBasedStateMachine):
 
     def _begin(self) -> None:
         """Clients after a start."""
-        self.receivers: list[tuple[str, Receiver]] = []
+        self.receivers: list[tuple[str, Receiver | SelectingReceiver]] = []
         self.holders: list[SessionReceiver] = []
         namespace = self.world.namespace
         self.transactions = Transactions(namespace.journal, namespace.agenda)
@@ -120,10 +132,24 @@ class Broker(RuleBasedStateMachine):
         self.receivers.append((to, Receiver(self.world, self.world.queue(to), chance.randrange(1, 4), deletes=True)))
 
     @happens
+    def select(self, chance: Random) -> None:
+        to = chance.choice(("q", "q", "q/$DeadLetterQueue"))
+        parity, cost = chance.randrange(3), chance.choice((1, 100))
+        selector = Only(lambda text: int(text[1:]) % 3 == parity, cost)
+        queue, deletes = self.world.queue(to), chance.random() < 0.3
+        self.receivers.append((to, SelectingReceiver(self.world, queue, selector, chance.randrange(1, 7), deletes)))
+
+    @happens
+    def receive_more(self, chance: Random) -> None:
+        if self.receivers:
+            _, receiver = chance.choice(self.receivers[-4:])
+            receiver.more(chance.randrange(1, 3))
+
+    @happens
     def leave(self, chance: Random) -> None:
         if self.receivers:
-            to, receiver = chance.choice(self.receivers)
-            self.world.queue(to).leave(receiver)
+            _, receiver = chance.choice(self.receivers)
+            receiver.leave()
             receiver.credit = 0
 
     @happens
@@ -374,8 +400,8 @@ class Broker(RuleBasedStateMachine):
 
     def _drain(self) -> None:
         """Everything that is active can be received in the end, each message once."""
-        for to, receiver in self.receivers:
-            self.world.queue(to).leave(receiver)
+        for _, receiver in self.receivers:
+            receiver.leave()
         for holder in self.holders:
             holder.close()
         for _ in range(4):
@@ -393,7 +419,13 @@ class Broker(RuleBasedStateMachine):
                     got += holder.bodies
                     holder.close()
             else:
-                got = Receiver(self.world, self.world.queue(to), deletes=True).bodies
+                selecting = SelectingReceiver(self.world, self.world.queue(to), Only(cost=100), deletes=to == "q")
+                assert sorted(selecting.bodies) == sorted(waiting)
+                assert selecting.numbers == sorted(selecting.numbers)
+                selecting.leave()
+                for lock in selecting.locks:
+                    self.world.queue(to).release(lock)
+                got = selecting.bodies if to == "q" else Receiver(self.world, self.world.queue(to), deletes=True).bodies
             assert sorted(got) == sorted(waiting)
         assert all(self.world.namespace.queue(to).counters.active == 0 for to in PATHS)
 
@@ -406,6 +438,7 @@ def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytes
     for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
     monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)
+    monkeypatch.setattr("peeklock.broker.returns.MAX_RETURNS", 5)
 
 
 def test_whatever_happens_nothing_is_lost_or_there_twice() -> None:

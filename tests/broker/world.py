@@ -421,6 +421,45 @@ class Receiver(Consumer):
         self._queue.want(self)
         self._world.run()
 
+    def leave(self) -> None:
+        self._queue.leave(self)
+
+
+class Only:
+    """Selects messages by their bodies, and counts how often it looked at each."""
+
+    def __init__(self, selects: Callable[[str], bool] = lambda text: True, cost: int = 1) -> None:
+        self._selects = selects
+        self.cost = cost
+        self.looks: Counter[str] = Counter()
+
+    def work(self, message: StoredMessage) -> int:
+        return self.cost
+
+    def matches(self, message: StoredMessage) -> bool:
+        text = body(message)
+        self.looks[text] += 1
+        return self._selects(text)
+
+
+class SelectingReceiver(Consumer):
+    """A receiver of a queue that takes some messages only."""
+
+    def __init__(self, world: World, queue: Queue, selector: Only, credit: int = 1000, deletes: bool = False) -> None:
+        super().__init__(world, credit, deletes)
+        self.selector = selector
+        self._queue = queue
+        self._selection = queue.select(self, selector)
+        self.more(0)
+
+    def more(self, credit: int = 1000) -> None:
+        self.credit += credit
+        self._queue.want_selected(self._selection)
+        self._world.run()
+
+    def leave(self) -> None:
+        self._queue.stop_selecting(self._selection)
+
 
 class SessionReceiver(Consumer):
     """Holds a session: a given one, or the next that is free."""

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from proton import Message, symbol
 from proton.reactor import AtLeastOnce, AtMostOnce, Copy, Selector
-from proton.utils import BlockingConnection
+from proton.utils import BlockingConnection, LinkDetached
 from test_proton import connect, receiver_of, send
 
 from peeklock.broker.definitions import QueueDefinition
+from raw_client import eventually
 from serving import BrokerThread, StartBroker
 
 
@@ -70,3 +71,40 @@ def test_a_browser_is_shown_what_it_selects(connection: BlockingConnection, brok
     shown = browse(connection, 2, Selector("color = 'red'"))
     assert [message.body for message in shown] == ["red", "red"]
     assert counts(broker) == (3, 0)
+
+
+def test_a_receiver_with_a_selector_takes_what_it_selects_and_leaves_the_rest(
+    connection: BlockingConnection, broker: BrokerThread
+) -> None:
+    for number, color in enumerate(("red", "blue", "red", "green")):
+        send(connection, color, properties={"color": color}, priority=number, subject="paint")
+    selecting = receiver_of(connection, options=Selector("color = 'red' AND JMSPriority > 1 AND JMSType = 'paint'"))
+    assert selecting.link.remote_source.filter
+    message = selecting.receive()
+    assert (message.body, message.priority) == ("red", 2)
+    selecting.accept()
+    selecting.link.drain(0)
+    connection.wait(lambda: selecting.link.credit == 0, msg="waiting for the answer to a drain")
+    assert not selecting.fetcher.has_message
+    eventually(lambda: counts(broker) == (3, 0))
+    selecting.close()
+    plain = receiver_of(connection)
+    for body in ("red", "blue", "green"):
+        assert plain.receive().body == body
+        plain.accept()
+
+
+def test_a_message_that_comes_later_is_selected_too(connection: BlockingConnection) -> None:
+    selecting = receiver_of(connection, options=Selector("n BETWEEN 2 AND 3"))
+    for number in range(5):
+        send(connection, str(number), properties={"n": number})
+    for body in ("2", "3"):
+        assert selecting.receive().body == body
+        selecting.accept()
+
+
+def test_a_selector_that_is_none_is_refused_with_its_mistake(connection: BlockingConnection) -> None:
+    with pytest.raises(LinkDetached) as error:
+        receiver_of(connection, options=Selector("color = 'red"))
+    assert error.value.condition == "amqp:invalid-field"
+    assert "no closing quote (line 1, column 9)" in str(error.value)

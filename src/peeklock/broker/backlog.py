@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Final
 
+from peeklock.broker.returns import Returns
 from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -112,6 +113,9 @@ class Backlog:
         """Messages of the next page."""
         self._low = LOW_MESSAGES
         self._loading = False
+        self._is_load_watched = False
+        self._returns: Returns | None = None
+        """While some look through it for messages that they select."""
         self._forgotten = False
         self._late: list[StoredMessage] = []
         """Arrived, with a number in the range that is being read: the read may have been too early for them."""
@@ -146,7 +150,10 @@ class Backlog:
                 self._through = number
                 self._ready.append(message)
                 self._took_memory(message)
-        elif number <= self._through:
+            return
+        if self._returns is not None:
+            self._returns.note(number)
+        if number <= self._through:
             self._put_back(message)
         elif self._loading:
             if self._has_room(message):
@@ -196,6 +203,67 @@ class Backlog:
             if number < each < lowest:
                 lowest = each
         return lowest
+
+    # --- for those who take some messages only ---
+
+    def select(self, returns: Returns | None) -> None:
+        """From now on, as long as that is not None, note which messages come back."""
+        self._returns = returns
+
+    @property
+    def through(self) -> int:
+        """The end of the window: waiting messages up to this number are in memory."""
+        return self._through
+
+    @property
+    def tail(self) -> int:
+        """The highest number that there is."""
+        return self._tail
+
+    @property
+    def may_take_beyond(self) -> bool:
+        """Whether a message beyond the window can be taken: no page is on its way that would not notice."""
+        return not self._loading or self._is_load_watched
+
+    def merge_returned(self) -> None:
+        """Put the messages that came back among the others."""
+        returned = [message for _, message in self._returned]
+        self._returned.clear()
+        self._returned_numbers.clear()
+        if len(returned) > 16:
+            self._ready = deque(sorted([*self._ready, *returned], key=_number_of))
+            return
+        for message in returned:
+            self._ready.insert(bisect_left(self._ready, message.sequence_number, key=_number_of), message)
+
+    def next_waiting(self, after: int) -> StoredMessage | None:
+        """The first message in memory above that number; of those that came back only the ones that were merged."""
+        ready = self._ready
+        at = bisect_right(ready, after, key=_number_of)
+        while at < len(ready):
+            message = ready[at]
+            if message.sequence_number not in self._gone:
+                return message
+            at += 1
+        return None
+
+    def waiting(self, number: int) -> StoredMessage | None:
+        """That message, if it waits in memory; of those that came back only the ones that were merged."""
+        message = self.next_waiting(number - 1)
+        return message if message is not None and message.sequence_number == number else None
+
+    def take_out(self, number: int) -> None:
+        """That message, which is in memory, is taken."""
+        ready = self._ready
+        at = bisect_left(ready, number, key=_number_of)
+        message = ready[at]
+        assert message.sequence_number == number
+        del ready[at]
+        self._let_go(message)
+
+    def take_beyond(self, number: int) -> None:
+        """That message, which is beyond the window, is taken."""
+        self._read_again = max(self._read_again, number)
 
     def forget(self) -> None:
         """The entity is gone: give the memory back."""
@@ -287,7 +355,8 @@ class Backlog:
             session_id=self._session_id,
         )
         read = partial(self._store.read, wanted)
-        if self._through < self._read_again:
+        self._is_load_watched = self._through < self._read_again or self._returns is not None
+        if self._is_load_watched:
             self._watch(read, lambda page, changed: self._loaded(page, wanted, changed))
         else:
             read(lambda page: self._loaded(page, wanted, None))

@@ -36,6 +36,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
+from peeklock.broker.pace import Pace
 from peeklock.broker.settings import DEFAULT_PROFILE, Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 
@@ -62,6 +63,7 @@ class Machinery:
     find: Callable[[str], Entity]
     """The entity that messages for a name go to; EntityNotFound."""
     tags: LockTags
+    pace: Pace
     max_message_ids: int = MAX_IDS
     """Of one entity, for duplicate detection."""
     max_message_bytes: int = DEFAULT_PROFILE.max_message_bytes

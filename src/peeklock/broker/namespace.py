@@ -31,6 +31,7 @@ from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.names import DefinitionError, fold
+from peeklock.broker.pace import Pace
 from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
@@ -74,6 +75,8 @@ class Namespace:
         self.keys = Keys()
         self.transaction_memory = transaction_accounts()
         self.held_memory = held_accounts()
+        self.pace = Pace(self.agenda)
+        """Of the work that message selectors are."""
         self._store = store
         self._machinery = Machinery(
             store,
@@ -84,6 +87,7 @@ class Namespace:
             call_soon,
             lambda name: self._catalogue.destination(name),
             LockTags(),
+            self.pace,
             max_message_ids,
             profile.max_message_bytes,
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
@@ -15,6 +15,7 @@ from peeklock.broker.entity import Lock, Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
 from peeklock.broker.numbers import Numbered
+from peeklock.broker.selecting import Selecting, Selection, Selects
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import Counters, StoredMessage
 
@@ -69,7 +70,7 @@ class Queue(Numbered):
             machinery.store,
             machinery.budget,
             self.wake,
-            self._wake_later,
+            self.wake_later,
             is_out=self._is_out,
             watch=self._watch,
         )
@@ -84,6 +85,8 @@ class Queue(Numbered):
         """The same consumers."""
         self._awake = False
         self._forwarder: Forwarder | None = None
+        self._selecting: Selecting | None = None
+        """While there are consumers with selectors."""
 
     # --- forwarding ---
 
@@ -125,7 +128,7 @@ class Queue(Numbered):
 
     def wake(self) -> None:
         """Hand out messages at the end of this turn."""
-        if not self._awake and self._consumers:
+        if not self._awake and (self._consumers or self._selecting is not None):
             self._awake = True
             self._machinery.call_soon(self.pump)
 
@@ -134,6 +137,8 @@ class Queue(Numbered):
         self._awake = False
         if self.doomed:
             return
+        if self._selecting is not None:
+            self._selecting.serve()
         consumers = self._consumers
         take = self._backlog.take
         now = self._agenda.now()
@@ -175,12 +180,57 @@ class Queue(Numbered):
             for consumer in list(consumers):
                 consumer.starved()
 
+    # --- consumers with selectors ---
+
+    def select(self, consumer: Consumer, selector: Selects) -> Selection:
+        """The consumer gets only what the selector matches; it says by `want_selected` when it can take messages."""
+        if self._selecting is None:
+            self._selecting = Selecting(self, self._machinery, self._backlog)
+        return self._selecting.add(consumer, selector)
+
+    def want_selected(self, selection: Selection) -> None:
+        if self._selecting is not None:
+            self._selecting.want(selection)
+            self.wake()
+
+    def stop_selecting(self, selection: Selection) -> None:
+        """The consumer is gone; as in `leave`."""
+        if self._selecting is not None:
+            self._selecting.remove(selection)
+            if self._selecting.is_over:
+                self._selecting = None
+
+    def dispense(self, consumer: Consumer, message: StoredMessage) -> None:
+        """Give the consumer a message that it selected; or let it expire, if its time is over."""
+        if message.expires_at is not None and message.expires_at <= self._agenda.now():
+            self._expire(message)
+        elif consumer.deletes:
+            self._hand_out_for_good(consumer, message)
+        else:
+            expires_at, locked_until = self._end_of_locks()
+            lock = self._make_lock(message, expires_at, locked_until)
+            self._look_at(expires_at)
+            try:
+                consumer.deliver(message, lock)
+            except Exception:
+                log.exception("a message of '%s' could not be delivered", self.path)
+
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        self._watch(read, found)
+
+    def is_out(self, number: int) -> bool:
+        return self._is_out(number)
+
+    # --- handing out ---
+
     def _share(self) -> int:
         """How many messages each consumer is given in the next round, so that there are as many for the others.
         Neighbours that go the same way come back together, and leave the store as one piece."""
         return min(TURN_MESSAGES, self._backlog.at_hand // max(1, len(self._consumers)))
 
-    def _wake_later(self) -> None:
+    def wake_later(self) -> None:
         """The store could not be read: receivers that wait would not ask again by themselves."""
         self._agenda.after(READ_AGAIN_MS, self.wake)
 
@@ -209,6 +259,9 @@ class Queue(Numbered):
             self._forwarder.stop()
         self._consumers.clear()
         self._queued.clear()
+        if self._selecting is not None:
+            self._selecting.close()
+            self._selecting = None
         self._backlog.forget()
         if self._lock_timer is not None:
             self._lock_timer.cancel()
@@ -234,7 +287,7 @@ class Queue(Numbered):
         self._backlog.add(message)
         if message.expires_at is not None:
             self._expiries.expect(max(message.expires_at, self._agenda.now() + AGAIN_MS))
-        self._wake_later()
+        self.wake_later()
 
     def _may_sweep(self) -> bool:
         # A page on its way may hold what the sweep removes: one after the other.

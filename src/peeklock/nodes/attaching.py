@@ -20,7 +20,7 @@ from peeklock.nodes.dynamic import DynamicNode
 from peeklock.nodes.filters import COPY, read_filters
 from peeklock.nodes.management import ManagementNode
 from peeklock.nodes.node import Node, check_any_right
-from peeklock.nodes.receiving import ReceivingNode
+from peeklock.nodes.receiving import ReceivingNode, SelectingNode
 from peeklock.nodes.relay import RelayNode
 from peeklock.nodes.requests import ReplyNode
 from peeklock.nodes.sending import TRANSFER_DESTINATION, SendingNode
@@ -143,4 +143,6 @@ def _receiving_node(peer: Peer, address: Address, link: Sender, source: object) 
         return SessionReceivingNode(peer, address, link, queue, filters)
     if filters.asks_session:
         raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; receive without a session filter.")
+    if filters.selector is not None:
+        return SelectingNode(peer, address, link, queue, filters)
     return ReceivingNode(peer, address, link, queue)

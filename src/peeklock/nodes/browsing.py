@@ -57,6 +57,7 @@ class BrowsingNode(Node):
         self._link = link
         self._container = container
         self._held = peer.held
+        self._pace = peer.namespace.pace
         self._session_id = session_id_of(filters)
         self._selector = filters.selector
         self._position = 0
@@ -171,16 +172,18 @@ class BrowsingNode(Node):
         if self._is_closed:
             leave()
             return
+        if self._selector is not None and self._pace.is_resting:
+            self._pace.when_rested(partial(self._ask, leave))
+            return
         # Asked before the store is: what comes meanwhile may not be in the answer.
         self._arrived = False
         self._container.await_arrival(self)
-        selector = self._selector
-        most = PAGE_MESSAGES if selector is None else max(1, PAGE_WORK // selector.cost)
-        wanted = most if selector is not None else min(most, self._link.credit)
+        cost = 0 if self._selector is None else self._selector.cost
+        wanted = max(1, PAGE_WORK // cost if cost else min(PAGE_MESSAGES, self._link.credit))
         if self._held.is_full:
             wanted = 1
         found = partial(self._found, leave)
-        self._container.peek(self._position + 1, max(1, wanted), self._session_id, found, PAGE_BYTES)
+        self._container.peek(self._position + 1, wanted, self._session_id, found, PAGE_BYTES // max(1, cost))
 
     def _found(self, leave: Leave, messages: list[StoredMessage] | BrokerError) -> None:
         self._is_reading = False
@@ -200,7 +203,9 @@ class BrowsingNode(Node):
         selector = self._selector
         self._page_end = messages[-1].sequence_number
         if selector is not None:
+            started = self.peer.namespace.agenda.monotonic()
             messages = [message for message in messages if selector.matches(message)]
+            self._pace.worked(started)
         if not messages:
             self._position = self._page_end
         self._is_counted = False

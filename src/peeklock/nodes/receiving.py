@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.errors import Condition
+from peeklock.amqp.errors import AmqpError, Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.termini import Source
 from peeklock.amqp.transactions import TransactionalState
@@ -22,7 +22,7 @@ from peeklock.broker.queue import Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
-from peeklock.nodes.filters import in_force
+from peeklock.nodes.filters import Filters, in_force
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.sending import ACCEPTED
 from peeklock.store.base import StoredMessage
@@ -202,6 +202,33 @@ class ReceivingNode(Receiving):
 
     def closed(self) -> None:
         self._queue.leave(self)
+
+
+class SelectingNode(Receiving):
+    """A receiver of a queue without sessions that takes only what its message selector matches."""
+
+    def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue, filters: Filters) -> None:
+        super().__init__(peer, address, link, queue)
+        attach = link.remote
+        assert attach is not None
+        assert isinstance(attach.source, Source)
+        assert filters.selector is not None
+        self._queue = queue
+        self._selection = queue.select(self, filters.selector)
+        try:
+            link.accept(source=in_force(attach.source, filters.selector_key))
+        except AmqpError:
+            self.closed()
+            raise
+
+    def on_credit(self) -> None:
+        if self._link.credit > 0:
+            self._queue.want_selected(self._selection)
+        else:
+            self.starved()
+
+    def closed(self) -> None:
+        self._queue.stop_selecting(self._selection)
 
 
 def _parts(message: StoredMessage, locked_until: int | None, tag: bytes | None) -> tuple[bytes, ...]:

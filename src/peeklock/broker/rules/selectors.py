@@ -62,7 +62,11 @@ class Selector:
         self.text = text
         self._passes = compile_selector(text)
         self.cost = 1 + len(text) // 64
-        """How much work it is to look at a message, compared to a short selector."""
+        """How much work it is to look at a small message, compared to a short selector."""
+
+    def work(self, message: StoredMessage) -> int:
+        """As `cost`, of that message: the values in it may be long."""
+        return self.cost * (1 + len(message.payload) // 1024)
 
     def matches(self, message: StoredMessage) -> bool:
         """Unknown is no match, nor is what cannot be evaluated."""

@@ -1,0 +1,53 @@
+"""Keeps work that clients can make expensive, such as message selectors, to a share of the time.
+
+Such work is done in short turns. What a turn took is measured; after a long one nobody does such work for some
+time, so that the loop is free for everything else. One for a namespace, however many clients there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from peeklock.broker.agenda import Agenda
+
+LONG_MS: Final = 5
+"""A turn of this length is followed by a rest."""
+REST: Final = 3
+"""How much longer the rest is than the turn."""
+
+
+class Pace:
+    """When to work and when to rest."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._owed_ms = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self.is_resting = False
+
+    def worked(self, since: int) -> None:
+        """A turn is over that began at that reading of the monotonic clock."""
+        spent = self._agenda.monotonic() - since
+        if spent >= LONG_MS:
+            self._owed_ms += REST * spent
+            if not self.is_resting:
+                self.is_resting = True
+                self._rest()
+
+    def when_rested(self, action: Callable[[], None]) -> None:
+        """Do that after the rest, behind those who asked before."""
+        self._waiting.append(action)
+
+    def _rest(self) -> None:
+        owed, self._owed_ms = self._owed_ms, 0
+        self._agenda.after(owed, self._rested)
+
+    def _rested(self) -> None:
+        if self._owed_ms:
+            self._rest()
+            return
+        self.is_resting = False
+        while self._waiting and not self.is_resting:
+            self._waiting.popleft()()

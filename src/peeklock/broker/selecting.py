@@ -1,0 +1,279 @@
+"""Consumers of a queue that take only the messages which their selectors match.
+
+Each keeps a position: every waiting message up to it was looked at, and did not match. So a message is looked at once
+by each of them, however long the queue is and however often it is waked; of a message that comes back the queue tells
+all of them (`returns`). The window is looked through in memory. What is beyond it is read from the store by pages, one
+at a time for a queue, and only while somebody wants messages.
+
+The work of one turn is bounded, so that others are served between, and a long one is followed by a rest. Consumers
+without a selector pay nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from peeklock.broker.backlog import Backlog
+from peeklock.broker.errors import QuotaExceeded
+from peeklock.broker.returns import Returns
+from peeklock.store.base import ACTIVE, Range, StoredMessage, StoreError
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Machinery
+
+log = logging.getLogger(__name__)
+
+MAX_SELECTIONS: Final = 1000
+"""Consumers with selectors of one queue."""
+TURN_WORK: Final = 256
+"""What is looked at in one turn of the loop: messages times the cost of their selector."""
+PAGE_BYTES: Final = 256 * 1024
+
+
+class Selects(Protocol):
+    """A selector (`rules.selectors`)."""
+
+    @property
+    def cost(self) -> int:
+        """Of looking at a small message."""
+        ...
+
+    def work(self, message: StoredMessage) -> int:
+        """What it costs to look at that one."""
+        ...
+
+    def matches(self, message: StoredMessage) -> bool: ...
+
+
+class Host(Protocol):
+    """The queue."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def entity(self) -> int: ...
+
+    def wake(self) -> None: ...
+
+    def wake_later(self) -> None: ...
+
+    def is_out(self, number: int) -> bool:
+        """Whether a message does not wait."""
+        ...
+
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        """Read from the store; `found` is told which messages changed meanwhile, too."""
+        ...
+
+    def dispense(self, consumer: Any, message: StoredMessage) -> None:
+        """Give a message, which is taken, to the consumer; or let it expire, if its time is over."""
+        ...
+
+
+class Selection:
+    """One consumer, and how far it has looked."""
+
+    __slots__ = ("consumer", "is_reading", "position", "seen_returns", "selector")
+
+    def __init__(self, consumer: Any, selector: Selects, seen_returns: int) -> None:
+        self.consumer = consumer
+        self.selector = selector
+        self.position = 0
+        self.seen_returns = seen_returns
+        """How many of the messages that came back it has looked at."""
+        self.is_reading = False
+
+
+class Selecting:
+    """All such consumers of one queue."""
+
+    def __init__(self, host: Host, machinery: Machinery, backlog: Backlog) -> None:
+        self._host = host
+        self._store = machinery.store
+        self._agenda = machinery.agenda
+        self._pace = machinery.pace
+        self._backlog = backlog
+        self._returns = Returns()
+        self._selections: set[Selection] = set()
+        self._wanting: dict[Selection, None] = {}
+        """Those that could take a message when last asked, next in turn first."""
+        self._is_reading = False
+        self._is_resting = False
+        backlog.select(self._returns)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._selections
+
+    def add(self, consumer: Any, selector: Selects) -> Selection:
+        if len(self._selections) >= MAX_SELECTIONS:
+            raise QuotaExceeded(
+                f"'{self._host.path}' has {MAX_SELECTIONS} receivers with message selectors; no more are allowed."
+            )
+        selection = Selection(consumer, selector, self._returns.end)
+        self._selections.add(selection)
+        return selection
+
+    def remove(self, selection: Selection) -> None:
+        self._selections.discard(selection)
+        self._wanting.pop(selection, None)
+        if not self._selections:
+            self._backlog.select(None)
+
+    def want(self, selection: Selection) -> None:
+        """Its consumer can take messages."""
+        if selection in self._selections:
+            self._wanting.setdefault(selection)
+
+    def close(self) -> None:
+        """The queue is gone."""
+        self._selections.clear()
+        self._wanting.clear()
+
+    def serve(self) -> None:
+        """One turn: what can be done in memory, and the next read."""
+        if not self._wanting or self._is_resting:
+            return
+        if self._pace.is_resting:
+            self._is_resting = True
+            self._pace.when_rested(self._go_on)
+            return
+        started = self._agenda.monotonic()
+        self._backlog.merge_returned()
+        self._look_around()
+        self._pace.worked(started)
+
+    def _go_on(self) -> None:
+        self._is_resting = False
+        self._host.wake()
+
+    def _look_around(self) -> None:
+        work = TURN_WORK
+        for selection in list(self._wanting):
+            if not selection.is_reading:
+                work = self._look(selection, work)
+                if work <= 0:
+                    self._to_the_end(selection)
+                    self._host.wake()
+                    return
+
+    def _to_the_end(self, selection: Selection) -> None:
+        """The others have their turn first."""
+        if selection in self._wanting:
+            del self._wanting[selection]
+            self._wanting[selection] = None
+
+    # --- in memory ---
+
+    def _look(self, selection: Selection, work: int) -> int:
+        """Go on as far as the work allows; returns what is left of it."""
+        consumer, backlog, returns = selection.consumer, self._backlog, self._returns
+        while work > 0:
+            if not consumer.ready():
+                self._wanting.pop(selection, None)
+                break
+            if selection.seen_returns < returns.first:  # it does not know which came back
+                selection.position = min(selection.position, returns.lowest_forgotten - 1)
+                selection.seen_returns = returns.first
+            if selection.seen_returns < returns.end:
+                number = returns.at(selection.seen_returns)
+                if backlog.through < number <= selection.position:
+                    self._read_return(selection, number)
+                    break
+                selection.seen_returns += 1
+                # Those above the position are met in their turn.
+                message = backlog.waiting(number) if number <= selection.position else None
+            else:
+                message = backlog.next_waiting(selection.position)
+                if message is None:
+                    selection.position = max(selection.position, backlog.through)
+                    if selection.position < backlog.tail:
+                        self._read_on(selection)
+                    else:
+                        consumer.starved()
+                    break
+                selection.position = message.sequence_number
+            if message is not None:
+                work -= selection.selector.work(message)
+                if selection.selector.matches(message):
+                    backlog.take_out(message.sequence_number)
+                    self._host.dispense(consumer, message)
+        return work
+
+    # --- in the store ---
+
+    def _read_on(self, selection: Selection) -> None:
+        wanted = Range(
+            entity=self._host.entity,
+            after=selection.position,
+            through=self._backlog.tail,
+            limit=max(1, TURN_WORK // selection.selector.cost),
+            max_bytes=PAGE_BYTES // selection.selector.cost,
+        )
+        self._read(selection, partial(self._store.read, wanted), partial(self._look_at_page, selection, wanted))
+
+    def _read_return(self, selection: Selection, number: int) -> None:
+        read = partial(self._store.read_numbers, self._host.entity, [number], PAGE_BYTES)
+        self._read(selection, read, partial(self._look_at_return, selection, number))
+
+    def _read(
+        self,
+        selection: Selection,
+        read: Callable[[Callable[[Any], None]], None],
+        look: Callable[[list[StoredMessage], set[int]], None],
+    ) -> None:
+        if self._is_reading or not self._backlog.may_take_beyond:
+            return  # the queue is waked when the other read is answered
+        self._is_reading = selection.is_reading = True
+        self._to_the_end(selection)
+
+        def found(answer: list[StoredMessage] | StoreError, changed: set[int]) -> None:
+            self._is_reading = selection.is_reading = False
+            if isinstance(answer, StoreError):
+                log.error("messages of '%s' could not be read: %s", self._host.path, answer)
+                self._host.wake_later()
+                return
+            if selection in self._selections:
+                started = self._agenda.monotonic()
+                look(answer, changed)
+                self._pace.worked(started)
+            self._host.wake()
+
+        self._host.read_watched(read, found)
+
+    def _look_at_page(self, selection: Selection, wanted: Range, page: list[StoredMessage], changed: set[int]) -> None:
+        if self._backlog.through > wanted.after:
+            return  # the window has come so far: what is in it must not be taken from here
+        for message in page:
+            if not self._look_beyond(selection, message, changed):
+                return
+            selection.position = message.sequence_number
+        if len(page) < wanted.limit and sum(message.read_size for message in page) < wanted.max_bytes:
+            selection.position = wanted.through
+
+    def _look_at_return(self, selection: Selection, number: int, found: list[StoredMessage], changed: set[int]) -> None:
+        if number <= self._backlog.through:
+            return
+        for message in found:
+            if not self._look_beyond(selection, message, changed):
+                return
+        selection.seen_returns += 1
+
+    def _look_beyond(self, selection: Selection, message: StoredMessage, changed: set[int]) -> bool:
+        """Look at a message that is not in memory, and take it if it is selected; False if it cannot be taken now."""
+        number = message.sequence_number
+        # One that changed was taken meanwhile; if it came back, that is noted.
+        if message.state == ACTIVE and number not in changed and not self._host.is_out(number):
+            if not selection.selector.matches(message):
+                return True
+            if not selection.consumer.ready():
+                return False
+            self._backlog.take_beyond(number)
+            self._host.dispense(selection.consumer, message)
+        return True

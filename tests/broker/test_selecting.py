@@ -1,0 +1,313 @@
+"""Consumers with selectors: each gets what it selects, once and in order, and looks at every message once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.windows import check_windows
+from broker.world import SECOND, Only, Receiver, SelectingReceiver, World, body
+from peeklock.broker.definitions import QueueDefinition
+from peeklock.broker.errors import QuotaExceeded
+from peeklock.broker.selecting import MAX_SELECTIONS, TURN_WORK
+
+
+def even(text: str) -> bool:
+    return int(text) % 2 == 0
+
+
+def numbers(*which: int) -> list[str]:
+    return [str(number) for number in which]
+
+
+@pytest.fixture
+def world() -> World:
+    return World(QueueDefinition(name="q", max_delivery_count=3, lock_duration_ms=30 * SECOND))
+
+
+@pytest.fixture
+def stored() -> World:
+    """With messages that no window has: a start reads none of them."""
+    world = World(QueueDefinition(name="q", max_delivery_count=3, lock_duration_ms=30 * SECOND))
+    world.send(*numbers(*range(1000)))
+    return world.restarted()
+
+
+def check(world: World) -> None:
+    world.check()
+    check_windows(world)
+
+
+@pytest.fixture(params=["in memory", "in the store"])
+def either(request: pytest.FixtureRequest) -> World:
+    """A queue with a thousand messages."""
+    world = World(QueueDefinition(name="q", max_delivery_count=3, lock_duration_ms=30 * SECOND))
+    world.send(*numbers(*range(1000)))
+    return world if request.param == "in memory" else world.restarted()
+
+
+def test_a_consumer_gets_what_it_selects_and_others_get_the_rest(either: World) -> None:
+    selecting = SelectingReceiver(either, either.queue(), Only(even))
+    assert selecting.bodies == numbers(*range(0, 1000, 2))
+    plain = Receiver(either, either.queue())
+    assert plain.bodies == numbers(*range(1, 1000, 2))
+    check(either)
+    for receiver in (selecting, plain):
+        for lock in receiver.locks:
+            either.settle(either.queue().complete, lock)
+    assert either.bodies() == []
+    check(either)
+
+
+def test_it_takes_no_more_than_its_credit_and_goes_on_where_it_was(either: World) -> None:
+    selector = Only(even)
+    selecting = SelectingReceiver(either, either.queue(), selector, credit=3)
+    assert selecting.bodies == numbers(0, 2, 4)
+    assert not any(selector.looks[str(number)] for number in range(8, 1000))
+    selecting.more(2)
+    assert selecting.bodies == numbers(0, 2, 4, 6, 8)
+    assert max(selector.looks.values()) <= 2
+    check(either)
+
+
+def test_each_message_is_looked_at_once_however_often_something_happens(either: World) -> None:
+    selector = Only(lambda text: text in ("1500", "1501"))
+    selecting = SelectingReceiver(either, either.queue(), selector)
+    for number in range(1000, 1600):
+        either.send(str(number))
+        selecting.more(1)
+    assert selecting.bodies == ["1500", "1501"]
+    assert selector.looks == dict.fromkeys(numbers(*range(1600)), 1)
+    check(either)
+
+
+@pytest.mark.parametrize("how", ["abandon", "release", "expire"])
+def test_what_comes_back_is_looked_at_once_more_by_those_who_passed_it(either: World, how: str) -> None:
+    queue = either.queue()
+    other = Receiver(either, queue, credit=4)
+    assert other.bodies == numbers(0, 1, 2, 3)
+    selector = Only(even)
+    selecting = SelectingReceiver(either, queue, selector)
+    assert selecting.bodies == numbers(*range(4, 1000, 2))
+    assert selector.looks.keys().isdisjoint(other.bodies)
+    for lock in selecting.locks:
+        either.settle(queue.complete, lock)
+    for lock in other.locks:
+        if how == "abandon":
+            either.settle(queue.abandon, lock)
+        elif how == "release":
+            queue.release(lock)
+    either.advance(31 * SECOND if how == "expire" else 0)
+    assert selecting.bodies[-2:] == numbers(0, 2)
+    assert selector.looks == dict.fromkeys(numbers(*range(1000)), 1)
+    assert [message.delivery_count for message in selecting.got[-2:]] == [0 if how == "release" else 1] * 2
+    check(either)
+
+
+def test_what_it_gives_back_comes_to_it_again(either: World) -> None:
+    queue = either.queue()
+    selecting = SelectingReceiver(either, queue, Only(lambda text: text in ("7", "700")))
+    assert selecting.bodies == ["7", "700"]
+    for lock in selecting.locks[:]:
+        either.settle(queue.abandon, lock)
+    assert selecting.bodies == ["7", "700", "7", "700"]
+    assert [message.delivery_count for message in selecting.got] == [0, 0, 1, 1]
+    for lock in selecting.locks[2:]:
+        either.settle(queue.abandon, lock)
+    for lock in selecting.locks[4:]:
+        either.settle(queue.abandon, lock)
+    assert [body(letter) for letter in either.stored("q/$DeadLetterQueue")] == ["7", "700"]
+    check(either)
+
+
+def test_what_comes_back_while_nobody_can_take_it_is_found_later(either: World) -> None:
+    queue = either.queue()
+    other = Receiver(either, queue, credit=10)
+    selecting = SelectingReceiver(either, queue, Only(even), credit=495)
+    assert len(selecting.got) == 495
+    for lock in other.locks:
+        queue.release(lock)
+    other.leave()
+    either.run()
+    selecting.more(10)
+    assert sorted(map(int, selecting.bodies)) == list(range(0, 1000, 2))
+    check(either)
+
+
+def test_when_too_many_come_back_to_be_remembered_they_are_looked_for(
+    either: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peeklock.broker.returns.MAX_RETURNS", 3)
+    queue = either.queue()
+    other = Receiver(either, queue, credit=100)
+    selector = Only(lambda text: int(text) in (50, 51, 999))
+    selecting = SelectingReceiver(either, queue, selector, credit=1)
+    assert selecting.bodies == ["999"]
+    for lock in reversed(other.locks):
+        queue.release(lock)
+    selecting.more(5)
+    assert selecting.bodies == ["999", "50", "51"]
+    check(either)
+
+
+def test_consumers_with_different_selectors_share_a_queue(either: World) -> None:
+    queue = either.queue()
+    thirds = [
+        SelectingReceiver(either, queue, Only(lambda text, third=third: int(text) % 3 == third))  # type: ignore[misc]
+        for third in range(3)
+    ]
+    for third, receiver in enumerate(thirds):
+        assert receiver.bodies == numbers(*range(third, 1000, 3))
+    check(either)
+
+
+def test_two_with_the_same_selector_take_turns(world: World) -> None:
+    queue = world.queue()
+    first, second = (SelectingReceiver(world, queue, Only(even), credit=10) for _ in range(2))
+    world.send(*numbers(*range(30)))
+    assert sorted(map(int, first.bodies + second.bodies)) == list(range(0, 30, 2))
+    check(world)
+
+
+def test_receive_and_delete_with_a_selector_removes_what_is_selected(either: World) -> None:
+    selecting = SelectingReceiver(either, either.queue(), Only(even), deletes=True)
+    assert selecting.bodies == numbers(*range(0, 1000, 2))
+    assert either.bodies() == numbers(*range(1, 1000, 2))
+    check(either)
+
+
+def test_a_message_whose_time_is_over_is_not_delivered(world: World) -> None:
+    store: Any = world.store
+    world.send("2", ttl=10 * SECOND)
+    world.send("4")
+    store.held = []
+    world.advance(20 * SECOND)
+    selecting = SelectingReceiver(world, world.queue(), Only(even))
+    store.release_commits()
+    world.run()
+    assert selecting.bodies == ["4"]
+    assert world.bodies() == ["4"]
+    check(world)
+
+
+def test_a_window_that_grows_while_a_page_is_read_gives_no_message_twice(stored: World) -> None:
+    store: Any = stored.store
+    store.held_answers = []
+    queue = stored.queue()
+    plain = Receiver(stored, queue, credit=5)
+    selecting = SelectingReceiver(stored, queue, Only(even))
+    plain.more(5)
+    while store.held_answers:
+        store.held_answers.pop(0)()
+        stored.run()
+    store.release_answers()
+    stored.run()
+    assert len(plain.bodies) == 10
+    assert sorted(map(int, selecting.bodies)) == [n for n in range(0, 1000, 2) if str(n) not in plain.bodies]
+    check(stored)
+
+
+def test_messages_are_selected_while_others_are_deleted(stored: World) -> None:
+    store: Any = stored.store
+    queue = stored.queue()
+    deleted: list[Any] = []
+    store.held_answers = []
+    selecting = SelectingReceiver(stored, queue, Only(even), credit=50)
+    queue.delete_before(stored.clock() + 1, 500, None, deleted.append)
+    for _ in range(1000):
+        if store.held_answers:
+            store.held_answers.pop()()
+        stored.run()
+    store.release_answers()
+    stored.run()
+    assert deleted == [500]
+    assert len(selecting.got) == 50
+    assert len(stored.bodies()) == 500
+    check(stored)
+
+
+def test_a_drain_is_answered_when_all_was_looked_at(either: World) -> None:
+    selecting = SelectingReceiver(either, either.queue(), Only(lambda text: text == "999", cost=TURN_WORK))
+    assert selecting.bodies == ["999"]
+    assert selecting.starvations > 0
+
+
+def test_the_work_of_a_turn_is_bounded(world: World) -> None:
+    world.send(*numbers(*range(100)))
+    turns: list[int] = []
+    selector = Only(lambda text: False, cost=TURN_WORK // 8)
+    queue = world.queue()
+    receiver = Receiver(world, queue, credit=0)
+    selection = queue.select(receiver, selector)
+    receiver.credit = 1
+    queue.want_selected(selection)
+    while world._turn:
+        before = sum(selector.looks.values())
+        world._turn.popleft()()
+        turns.append(sum(selector.looks.values()) - before)
+    assert sum(turns) == 100
+    assert max(turns) == 8
+
+
+def test_an_innocent_consumer_is_served_between_the_turns_of_an_expensive_selector(world: World) -> None:
+    world.send(*numbers(*range(100)))
+    queue = world.queue()
+    selector = Only(lambda text: False, cost=TURN_WORK)
+    expensive, innocent = (Receiver(world, queue, credit=0) for _ in range(2))
+    selection = queue.select(expensive, selector)
+    expensive.credit, innocent.credit = 1, 50
+    queue.want_selected(selection)
+    queue.want(innocent)
+    for _ in range(3):
+        world._turn.popleft()()
+    assert len(innocent.got) == 50
+    assert sum(selector.looks.values()) <= 3
+
+
+def test_a_store_that_fails_is_asked_again(stored: World) -> None:
+    store: Any = stored.store
+    store.fails_to_read = True
+    selecting = SelectingReceiver(stored, stored.queue(), Only(even), credit=5)
+    assert selecting.bodies == []
+    store.fails_to_read = False
+    stored.advance(2 * SECOND)
+    assert selecting.bodies == numbers(0, 2, 4, 6, 8)
+    check(stored)
+
+
+def test_who_leaves_gets_nothing_and_costs_nothing(either: World) -> None:
+    queue = either.queue()
+    store: Any = either.store
+    store.held_answers = []
+    selector = Only(even)
+    selecting = SelectingReceiver(either, queue, selector)
+    looks = sum(selector.looks.values())
+    selecting.leave()
+    store.release_answers()
+    either.send("2000")
+    assert sum(selector.looks.values()) == looks
+    assert queue._selecting is None
+    assert queue._backlog._returns is None
+    check(either)
+
+
+def test_a_queue_that_goes_takes_its_consumers_along(either: World) -> None:
+    store: Any = either.store
+    store.held_answers = []
+    selecting = SelectingReceiver(either, either.queue(), Only(lambda text: False))
+    either.administer(either.administration.delete_queue, "q")
+    store.release_answers()
+    either.run()
+    selecting.leave()
+    assert selecting.got == []
+
+
+def test_there_are_not_too_many(world: World) -> None:
+    queue = world.queue()
+    consumer: Any = Receiver(world, queue, credit=0)
+    selections = [queue.select(consumer, Only()) for _ in range(MAX_SELECTIONS)]
+    with pytest.raises(QuotaExceeded, match="receivers with message selectors"):
+        queue.select(consumer, Only())
+    queue.stop_selecting(selections[0])
+    queue.select(consumer, Only())
