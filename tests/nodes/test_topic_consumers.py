@@ -210,6 +210,20 @@ def test_a_closed_link_does_not_end_a_durable_subscription(world: World, client:
     assert subscriptions(world) == ["all", "mine$me$D"]
 
 
+def test_a_client_may_want_its_durable_subscriptions_deleted_when_idle(world: World, client: Client) -> None:
+    opened = client.connection.remote_open
+    assert opened is not None
+    opened.properties = {"com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds": 600}
+    client.detach(client.durable())
+    assert world.subscription("mine$me$D").definition.auto_delete_on_idle_ms == 600_000
+    world.advance(600_000)
+    assert subscriptions(world) == ["all"]
+    client.take(Detach)
+    opened.properties = {"com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds": 1}
+    client.durable()
+    assert client.refusal() == Condition.ARGUMENT_ERROR
+
+
 def test_each_client_has_durable_subscriptions_of_its_own(world: World, client: Client) -> None:
     other = Client(world, "you")
     first, second = client.durable(), other.durable()

@@ -287,5 +287,6 @@ def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:
         raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that is there already")
     check_change(before, wanted)
     if isinstance(before, SubscriptionDefinition) and isinstance(wanted, SubscriptionDefinition):
-        return replace(wanted, name=before.name, rules=merged_rules(before.rules, wanted.rules))
+        rules = merged_rules(before.rules, wanted.rules)
+        return replace(wanted, name=before.name, rules=rules, shared=before.shared)
     return replace(wanted, name=before.name)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -53,6 +53,8 @@ GLOBAL: Final = "global"
 NEVER: Final = "never"
 DELIMITER: Final = "|"
 """Behind a subscription's name in the name of a link; what follows tells the links of one subscription apart."""
+AUTO_DELETE: Final = "com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds"
+"""A property of the open, by azure-servicebus-jms."""
 ATTEMPTS: Final = 20
 """How often a link waits for changes of the subscription that others make."""
 CREATE: Final = "create subscription"
@@ -211,6 +213,7 @@ class ConsumerNode(WaitingNode):
         )
         if wanted.durable:
             self._check_manage(topic)
+            definition = replace(definition, auto_delete_on_idle_ms=_idle_limit(self.peer))
             created = partial(self._changed, CREATE, wanted.path)
             namespace.administration.create_subscription(topic.path, definition, created)
         else:
@@ -262,6 +265,13 @@ class UnsubscribingNode(Node):
     def _deleted(self, error: BrokerError | None) -> None:
         reason = "" if error is None else str(error)
         self.peer.audit(DELETE, OK if error is None else FAILED, self.address.path, reason=reason)
+
+
+def _idle_limit(peer: Peer) -> int | None:
+    """After how long without a consumer the client wants its durable subscriptions deleted, in milliseconds."""
+    opened = peer.connection.remote_open
+    seconds = ((opened.properties if opened is not None else None) or {}).get(AUTO_DELETE)
+    return int(seconds) * 1000 if isinstance(seconds, int) and seconds > 0 else None
 
 
 def _receiving(peer: Peer, link: Sender, topic: str, subscription: Queue) -> Node:
