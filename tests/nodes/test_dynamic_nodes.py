@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.world import FlakyStore, World
+from broker.world import AwaitedStore, FlakyStore, World
 from nodes.wire import Wire, flow, frame
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message, Properties
@@ -44,6 +45,7 @@ def creator(wire: Wire, *capabilities: str, **fields: Any) -> tuple[int, str]:
         dynamic_node_properties=POLICY,
         **fields,
     )
+    wire.take(Attach)
     handle = wire.attach(role=False, source=Source(), target=target)
     (answer,) = wire.take(Attach)
     assert answer.target.dynamic
@@ -200,6 +202,21 @@ def test_nothing_temporary_survives_a_restart(world: World, wire: Wire) -> None:
     assert names(again) == before
     assert len(again.namespace.temporary) == 0
     assert names(again.restarted()) == before
+
+
+def test_nothing_temporary_survives_a_restart_on_disk(tmp_path: Path) -> None:
+    store = AwaitedStore(tmp_path / "data")
+    world = World(store=store)
+    before = names(world)
+    wire = Wire(world)
+    for capability in ("temporary-queue", "temporary-topic"):
+        wire.send(wire.sender(creator(wire, capability)[1]), TEXT)
+    again = world.restarted()
+    assert names(again) == before
+    last = again.restarted()
+    assert names(last) == before
+    assert isinstance(last.store, AwaitedStore)
+    last.store.close()
 
 
 def test_an_entity_below_the_name_of_a_temporary_one_survives(world: World, wire: Wire) -> None:
