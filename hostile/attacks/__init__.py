@@ -17,5 +17,6 @@ from hostile.attacks import tokens as tokens
 from hostile.attacks import filters as filters
 from hostile.attacks import looking as looking
 from hostile.attacks import rights as rights
+from hostile.attacks import jms as jms
 
 from hostile.attack import ATTACKS as ATTACKS

@@ -34,6 +34,7 @@ from peeklock.broker.names import (
     check_entity_name,
     check_rule_name,
     check_subscription_name,
+    client_scoped_name,
     fold,
 )
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
@@ -154,6 +155,30 @@ def test_a_name_that_could_not_be_addressed_is_refused(name: Any, rule: str) -> 
 def test_a_subscription_has_a_short_name_of_one_segment(name: str) -> None:
     with pytest.raises(DefinitionError, match=r"^Name "):
         check_subscription_name(name)
+    with pytest.raises(DefinitionError, match=r"^Name "):
+        SubscriptionDefinition(name=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "client", "durable", "made"),
+    [
+        ("orders", "billing", True, "orders$billing$D"),
+        ("orders", "", True, "orders$$D"),
+        ("orders", "billing", False, "orders$billing$ND"),
+        ("a/b c", "ID:é~$", True, "a~2fb~20c$ID~3a~c3~a9~7e~24$D"),
+    ],
+)
+def test_a_subscription_of_jms_is_called_by_its_name_and_its_client(
+    name: str, client: str, durable: bool, made: str
+) -> None:
+    assert client_scoped_name(name, client, durable=durable) == made
+    assert SubscriptionDefinition(name=made, temporary=not durable).name == made
+
+
+@pytest.mark.parametrize(
+    "name", ["a$b$ND", "a$b", "a$b$X", "$b$D", "a$b$c$D", "a/b$$D", f"{'s' * 129}$$D", f"s${'c' * 129}$D"]
+)
+def test_a_name_that_is_nearly_one_of_jms_is_refused(name: str) -> None:
     with pytest.raises(DefinitionError, match=r"^Name "):
         SubscriptionDefinition(name=name)
 

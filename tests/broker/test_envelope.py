@@ -235,6 +235,22 @@ def test_the_time_of_a_scheduled_message_is_read_and_kept() -> None:
         )
 
 
+def test_a_delivery_time_of_jms_schedules_a_message_and_is_kept() -> None:
+    annotations: dict[Any, Any] = {Symbol("x-opt-delivery-time"): 5000}
+    assert read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False).scheduled_at == 5000
+    assert kept_annotations(annotations) == annotations
+    both = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(7000)} | annotations
+    for order in (both, dict(reversed(both.items()))):
+        assert read_incoming(Message(message_annotations=order, data=[b"x"]).encode(), False).scheduled_at == 7000
+
+
+@pytest.mark.parametrize("moment", ["soon", 1.5, True])
+def test_a_delivery_time_that_is_no_moment_is_refused(moment: Any) -> None:
+    encoded = Message(message_annotations={Symbol("x-opt-delivery-time"): moment}, data=[b"x"]).encode()
+    with pytest.raises(InvalidProperty, match="x-opt-delivery-time must be a timestamp"):
+        read_incoming(encoded, False)
+
+
 @pytest.mark.parametrize(
     ("header", "ttl"),
     [

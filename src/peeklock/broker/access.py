@@ -216,6 +216,13 @@ class Claims:
             if claim.expires_at is not None and claim.expires_at <= by:
                 del self._claims[claim.path]
 
+    def has(self, right: Right, now: int) -> bool:
+        """Whether there is a claim that gives the right to anything."""
+        return any(
+            right in claim.rights and (claim.expires_at is None or claim.expires_at > now)
+            for claim in self._claims.values()
+        )
+
     def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
         """The claim that gives the right at that path, which belongs to that queue or topic; else Unauthorized."""
         expired = False

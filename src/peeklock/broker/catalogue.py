@@ -69,6 +69,21 @@ class Rows:
         yield from self.parts.values()
 
 
+def left_over(stored: list[StoredEntity]) -> list[StoredEntity]:
+    """What was made for as long as the broker would run, and is still in the store; with its sub-queues."""
+    ended = {fold(row.path) for row in stored if row.definition.get("temporary")}
+    ended |= {fold(row.path) for row in stored if row.kind == SUBSCRIPTION and topic_of(row.path) in ended}
+    return [row for row in stored if _main_path(row) in ended]
+
+
+def _main_path(row: StoredEntity) -> str:
+    """Of the entity that the row is, or is a sub-queue of; folded."""
+    for suffix, kind in SUB_QUEUES:
+        if row.kind == kind:
+            return fold(row.path.removesuffix(f"/{suffix}"))
+    return fold(row.path)
+
+
 class Catalogue:
     """Every entity of a namespace."""
 
@@ -112,7 +127,7 @@ class Catalogue:
 
     @property
     def count(self) -> int:
-        """How many queues and topics there are."""
+        """How many queues and topics there are, but for temporary ones."""
         return self._count
 
     def has(self, path: str) -> bool:
@@ -148,6 +163,13 @@ class Catalogue:
                 self._namespace_row = entity
         last = self._namespace_row.definition.get("last_entity", 0) if self._namespace_row is not None else 0
         self._ids.resume(self._stored, last)
+
+    def forget(self, rows: list[StoredEntity]) -> None:
+        """At start: these are no longer in the store."""
+        for row in rows:
+            del self._stored[row.id]
+        if rows:
+            self._ids.retire([row.id for row in rows])
 
     @property
     def created_at(self) -> int:
@@ -220,7 +242,7 @@ class Catalogue:
             assert not isinstance(made, Topic)
             topic.add(made)
         else:
-            self._count += 1
+            self._count += not definition.temporary
         return made
 
     def begin(self, container: AnyContainer) -> None:
@@ -260,7 +282,8 @@ class Catalogue:
             topic = self._containers.get(topic_of(container.path))
             if isinstance(topic, Topic):
                 topic.remove(container)
-        self._count -= not isinstance(container.definition, SubscriptionDefinition)
+        definition = container.definition
+        self._count -= not (isinstance(definition, SubscriptionDefinition) or definition.temporary)
         ids: list[int] = []
         for part in (container, container.dead_letters, container.transfer_dead_letters):
             if part is not None:
