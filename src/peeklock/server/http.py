@@ -44,6 +44,9 @@ TICKET: Final = web.RequestKey("ticket", Ticket)
 """Of the connection that a request came on."""
 METHODS: Final = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 AUDIT: Final = web.RequestKey("audit", Audit)
+HTTP_GRACE_MS: Final = 5 * 60_000
+"""How long HTTP requests may use a token after it has expired: the Python SDK's administration client renews its token
+a minute after the end. AMQP connections renew in time, and have no such grace for a token that they show."""
 TLS_REQUIRED: Final = "This broker requires TLS: use https or wss."
 
 Refusal = tuple[HTTPStatus, str]
@@ -56,7 +59,7 @@ def verified(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Cla
         raise InvalidToken("The token has characters that no token has.")
     ticket.check_login()
     try:
-        return namespace.keys.verify(token, path, namespace.now())
+        return namespace.keys.verify(token, path, namespace.now(), HTTP_GRACE_MS)
     except WrongKey:
         ticket.login_failed()
         raise
