@@ -75,9 +75,10 @@ def test_a_token_is_accepted_for_some_minutes_after_it_has_expired(start_broker:
 def test_a_connection_over_amqp_has_no_such_grace(start_broker: StartBroker) -> None:
     broker = start_broker(data=None)
     broker.advance(3600 + 1)
-    with pytest.raises(ClientError, match="The token has expired: it was valid until"), connect(
-        broker.connection_string
-    ) as connection:
+    with (
+        pytest.raises(ClientError, match="The token has expired: it was valid until"),
+        connect(broker.connection_string) as connection,
+    ):
         connection.sender("queue")
 
 

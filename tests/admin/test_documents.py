@@ -56,6 +56,21 @@ def test_a_name_that_no_address_can_have_is_written_as_one_that_can() -> None:
     )
 
 
+def test_a_client_that_names_no_version_gets_addresses_that_end_in_the_name() -> None:
+    old = Place("https://host", "2024-05", "sbemulatorns", names_version=False)
+    assert old.url("a/Rules") == "https://host/a/Rules"
+    assert (
+        old.url("t/Subscriptions/Subscriptions/Rules/Rules") == "https://host/t/subscriptions/Subscriptions/rules/Rules"
+    )
+    assert old.url("t/Subscriptions/Rules") == "https://host/t/subscriptions/Rules"
+    assert old.url("t/Subscriptions") == "https://host/t/subscriptions"
+
+
+def test_pages_of_a_client_that_names_no_version_have_their_place_in_the_list() -> None:
+    old = Place("https://host", "2024-05", "sbemulatorns", names_version=False)
+    assert old.url("$Resources/Queues", skip=2, top=2) == "https://host/$Resources/Queues?$skip=2&$top=2"
+
+
 def test_an_error_says_its_code_and_what_to_look_for() -> None:
     error = fromstring(write_error(409, 40900, "Conflict. It <exists>.", "/q"))
     assert error.findtext("Code") == "409"

@@ -42,10 +42,25 @@ class Place:
     origin: str
     api_version: str
     namespace: str
+    names_version: bool = True
+    """Whether the request names a version of the interface. Clients that do not are old: they take all that follows the
+    host, `/subscriptions` or `/rules` in an address as the name of the entity."""
 
     def url(self, path: str, **query: int) -> str:
-        further = "".join(f"&${name}={value}" for name, value in query.items())
-        return f"{self.origin}/{quote(path, safe=_IN_PATHS)}?api-version={quote(self.api_version)}{further}"
+        parts = [f"api-version={quote(self.api_version)}"] if self.names_version else []
+        parts += (f"${name}={value}" for name, value in query.items())
+        spelt = path if self.names_version else _as_old_clients_spell(path)
+        address = f"{self.origin}/{quote(spelt, safe=_IN_PATHS)}"
+        return f"{address}?{'&'.join(parts)}" if parts else address
+
+
+def _as_old_clients_spell(path: str) -> str:
+    """With `subscriptions` and `rules` in lower case; no name of a topic has a segment `Subscriptions`."""
+    segments = path.split("/")
+    if "Subscriptions" in segments:
+        at = segments.index("Subscriptions")
+        segments[at : at + 3 : 2] = [word.lower() for word in segments[at : at + 3 : 2]]
+    return "/".join(segments)
 
 
 @dataclass(frozen=True, slots=True)

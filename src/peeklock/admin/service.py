@@ -155,7 +155,8 @@ class AtomService:
             raise Refused(HTTPStatus.BAD_REQUEST, "The api-version must be one such as 2021-05.")
         host = request.headers.get("Host", "")
         host = host if _HOST.fullmatch(host) else "localhost"
-        return Place(f"{request.scheme}://{host}", version, self._namespace.definition.name)
+        names_version = "api-version" in request.query
+        return Place(f"{request.scheme}://{host}", version, self._namespace.definition.name, names_version)
 
     def _tell(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
         by = key_name_of(request.headers["Authorization"])
