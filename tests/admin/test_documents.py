@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import fromstring
 
-from peeklock.admin.documents import Entry, Page, Place, write_entry, write_error, write_feed
+from peeklock.admin.documents import Entry, Page, Place, write_entry, write_feed
+from peeklock.server.refusals import write_error
 
 PLACE = Place("https://host:5300", "2021-05", "sbemulatorns")
 NOW = 1_767_225_600_000

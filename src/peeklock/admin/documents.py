@@ -1,20 +1,18 @@
-"""Whole ATOM documents: the entry of one resource, the feed of several, and the body of an error."""
+"""Whole ATOM documents: the entry of one resource, and the feed of several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
-from uuid import uuid4
 
-from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS, branch, leaf, written
+from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS, branch, leaf
 from peeklock.admin.moments import format_moment
+from peeklock.server.refusals import written
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
-ERROR_TYPE: Final = "application/xml; charset=utf-8"
 
 _IN_PATHS: Final = "/$!'()*,;:@&=+~"
 _CONTENT: Final = f' xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"'
@@ -92,13 +90,6 @@ def write_feed(page: Page, place: Place, now: int) -> str:
         parts.append(_link("next", place.url(page.path, skip=page.skip + page.top, top=page.top)))
     parts += [_entry(entry, place) for entry in page.entries]
     return branch("feed", parts, f' xmlns="{ATOM}"')
-
-
-def write_error(status: int, sub_code: int, sentence: str, tracker: str) -> str:
-    """Clients read the sub-code out of the detail."""
-    moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "")
-    detail = f"SubCode={sub_code}. {sentence} TrackingId:{uuid4()}, SystemTracker:{tracker}, Timestamp:{moment}"
-    return branch("Error", (leaf("Code", str(status)), leaf("Detail", detail)))
 
 
 def _entry(entry: Entry, place: Place, attributes: str = "") -> str:

@@ -70,6 +70,10 @@ class Claim:
         """Of the rule; for people."""
         return self.rule.rpartition("/")[2]
 
+    def allows(self, right: Right, entity: str | None) -> bool:
+        """Whether it gives the right at that queue or topic, to whose path it was matched; None: the namespace."""
+        return right in self.rights and (not self.owner or (entity is not None and self.owner == entity.casefold()))
+
 
 class KeysWatcher(Protocol):
     """A connection, whose claims depend on rules."""
