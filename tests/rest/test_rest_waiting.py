@@ -16,7 +16,7 @@ from peeklock.broker.settings import PROFILES
 from peeklock.client import Message, connect
 from peeklock.rest import holders
 from peeklock.store.base import Changes, StoreError
-from raw_client import HOST, eventually
+from raw_client import HOST, PATIENCE, eventually
 from rest.asking import Answer, RestClient
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker
@@ -240,6 +240,41 @@ def test_locked_messages_are_bounded_in_bytes_and_a_receive_waits_for_room(
         assert (refused.status, "Complete or unlock some" in refused.detail) == (403, True)
         assert rest.ask("DELETE", first.location).status == 200
         assert rest.end(waiting_second).status == 201
+
+
+def test_a_wait_ends_when_so_many_requests_are_behind_it_that_no_more_are_read(
+    broker: BrokerThread, rest: RestClient
+) -> None:
+    """The end of the client would not be noticed, and it would be given messages that nobody takes."""
+    request = f"POST {HEAD} HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: {rest.token()}\r\n\r\n".encode()
+    for first in (request, request * 200):
+        with socket.create_connection((HOST, rest.port)) as line:
+            line.sendall(first)
+            if first == request:
+                eventually(lambda: waiting(broker) == 1)
+                line.sendall(request * 200)
+            line.settimeout(PATIENCE)
+            answer = b"".join(iter(lambda line=line: line.recv(65536), b""))  # type: ignore[misc]
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"Too many requests have come behind one that waits" in answer
+    eventually(lambda: waiting(broker) == 0)
+    rest.send("one")
+    assert rest.lock().broker_properties["DeliveryCount"] == 1
+
+
+def test_a_few_requests_behind_one_that_waits_are_answered_in_turn(broker: BrokerThread, rest: RestClient) -> None:
+    request = f"DELETE {HEAD} HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: {rest.token()}\r\n\r\n".encode()
+    with socket.create_connection((HOST, rest.port)) as line:
+        line.sendall(request * 5)
+        eventually(lambda: waiting(broker) == 1)
+        for number in range(5):
+            rest.send(f"message {number}")
+        line.settimeout(PATIENCE)
+        answer = b""
+        while b"message 4" not in answer:
+            answer += line.recv(65536)
+    assert answer.count(b"HTTP/1.1 200 OK") == 5
 
 
 def test_bodies_that_are_read_are_bounded_in_bytes(rest: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:

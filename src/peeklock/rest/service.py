@@ -39,7 +39,7 @@ from peeklock.rest.receiving import Receive, Received
 from peeklock.rest.writing import lock_token, write_message
 from peeklock.server.http import TICKET, Messaging, origin_of, verified
 from peeklock.server.refusals import Refused, refusal
-from peeklock.server.waits import WAITS, durable
+from peeklock.server.waits import WAITS, Crowded, durable
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 MAX_TIMEOUT_MS: Final = 600_000
@@ -96,7 +96,7 @@ class RestService:
         except ConnectionError:
             raise  # nobody is there to be told
         except Exception as failure:
-            return refusal(
+            refused = refusal(
                 failure,
                 request,
                 statuses=_STATUSES,
@@ -106,6 +106,9 @@ class RestService:
                 is_change=False,
                 path=asked.shown,
             )
+            if isinstance(failure, Crowded):
+                refused.force_close()
+            return refused
 
     async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         token = request.headers.get("Authorization", "")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
@@ -28,7 +29,7 @@ from peeklock.server.listener import patience_for, tell_refused
 from peeklock.server.logs import event
 from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.shell import Shell
-from peeklock.server.waits import WAITS, Waits
+from peeklock.server.waits import CONNECTION, WAITS, Waits
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,7 @@ class HttpService:
         self._silent: dict[asyncio.Protocol, FirstRequest] = {}
         """Connections whose first request has not come yet."""
         self._tickets: dict[asyncio.Protocol, Ticket] = {}
+        self._connections: dict[asyncio.Protocol, FirstRequest] = {}
         self._waits = Waits()
         app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request, self._check_request])
         for path, page in pages.items():
@@ -166,10 +168,13 @@ class HttpService:
         inner = server()
         self._tickets[inner] = ticket
         patience = patience_for(ticket, self._limits.first_bytes_seconds)
-        return FirstRequest(inner, self._silent, patience, ticket, partial(self._lost, inner))
+        first = FirstRequest(inner, self._silent, patience, ticket, partial(self._lost, inner))
+        self._connections[inner] = first
+        return first
 
     def _lost(self, inner: asyncio.Protocol) -> None:
         self._tickets.pop(inner).release()
+        del self._connections[inner]
         self._waits.lost(inner)
 
     @web.middleware
@@ -180,6 +185,7 @@ class HttpService:
         request[TICKET] = self._tickets[request.protocol]
         request[AUDIT] = self._audit
         request[WAITS] = self._waits
+        request[CONNECTION] = self._connections[request.protocol]
         return await handler(request)
 
     @web.middleware
@@ -310,20 +316,38 @@ class FirstRequest(asyncio.Protocol):
         self._on_lost()
 
     def count_unfinished(self, shell: Shell) -> None:
-        """Count what comes until the client of that shell has logged in: the server keeps a message until it is whole.
-
-        The loop knows a protocol's method, so it is told of another.
-        """
+        """Count what comes until the shell's client has logged in: the server keeps a message until it is whole."""
 
         def counted(data: bytes) -> None:
             self.unfinished += len(data)
             self._inner.data_received(data)
             if not shell.note_unfinished(self.unfinished):
-                self.data_received = self._inner.data_received  # type: ignore[method-assign]
-                self._transport.set_protocol(self)
+                self._receive_by(self._inner.data_received)
 
-        self.data_received = counted  # type: ignore[method-assign]
-        self._transport.set_protocol(self)
+        self._receive_by(counted)
+
+    @contextmanager
+    def watched(self, on_paused: Callable[[], None]) -> Iterator[None]:
+        """As long as this lasts, `on_paused` is told when no more is read, so that the client's end is not seen."""
+
+        def watching(data: bytes) -> None:
+            self._inner.data_received(data)
+            if not self._transport.is_reading():
+                on_paused()
+
+        self._receive_by(watching)
+        if not self._transport.is_reading():
+            on_paused()
+        try:
+            yield
+        finally:
+            self._receive_by(self._inner.data_received)
+
+    def _receive_by(self, receive: Callable[[bytes], None]) -> None:
+        """The loop knows a protocol's method, so it is told of another."""
+        self.data_received = receive  # type: ignore[method-assign,assignment]
+        if not self._transport.is_closing():
+            self._transport.set_protocol(self)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Protocol
 
 from aiohttp import web
 
 from peeklock.broker.entity import Done
-from peeklock.broker.errors import BrokerError, ServerBusy
+from peeklock.broker.errors import BrokerError, OperationNotAllowed, ServerBusy
+
+
+class Crowded(OperationNotAllowed):
+    """The connection ends with this answer."""
+
+    def __init__(self) -> None:
+        super().__init__("Too many requests have come behind one that waits for a message.")
+
 
 End = Callable[[BrokerError | None], None]
 """Told why the wait ends, or None when the client has gone."""
@@ -29,15 +37,21 @@ class Waits:
 
     @contextmanager
     def entered(self, request: web.Request, end: End) -> Iterator[None]:
-        """As long as this lasts, `end` is told when the client goes or the server stops. It may be told at once."""
+        """As long as this lasts, `end` is told when the client goes or the server stops. It may be told at once.
+
+        A client that sends many requests behind one that waits is not read from, and could go unnoticed: it is Crowded.
+        """
         protocol = request.protocol
         if protocol.transport is None:
             end(None)
-        elif self._is_stopping:
+            yield
+            return
+        if self._is_stopping:
             end(_stopping())
         self._ends[protocol] = end
         try:
-            yield
+            with request[CONNECTION].watched(lambda: end(Crowded())):
+                yield
         finally:
             self._ends.pop(protocol, None)
 
@@ -53,7 +67,16 @@ class Waits:
             end(_stopping())
 
 
+class Connection(Protocol):
+    """What the bytes of a connection go to first."""
+
+    def watched(self, on_paused: Callable[[], None]) -> AbstractContextManager[None]:
+        """As long as this lasts, `on_paused` is told when no more is read from the client."""
+        ...
+
+
 WAITS: Final = web.RequestKey("waits", Waits)
+CONNECTION: Final = web.RequestKey("connection", Connection)
 
 
 def _stopping() -> ServerBusy:
