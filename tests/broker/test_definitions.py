@@ -246,11 +246,6 @@ def test_sessions_cannot_be_switched_later_and_locks_can() -> None:
             "Status Deleting: must be one of Active, Disabled, SendDisabled, ReceiveDisabled",
         ),
         ({"user_metadata": 5}, "UserMetadata 5: must be text of at most 1024 characters"),
-        ({"forward_to": "Q"}, "ForwardTo Q: must name another entity"),
-        (
-            {"forward_to": "a", "requires_session": True},
-            "ForwardTo a: must be empty when RequiresSession is true",
-        ),
         ({"forward_to": "a//b"}, "ForwardTo a//b: must have something between two slashes"),
     ],
 )

@@ -7,6 +7,7 @@ counts, is for `administration` to say.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -27,6 +28,8 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.store.base import MAX_ENTITY, StoredEntity
+
+log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "namespace"
 """The kind of the one entity that stands for the namespace: it knows which id was given out last."""
@@ -308,6 +311,8 @@ class Catalogue:
         assert isinstance(container.dead_letters, Queue)
         if isinstance(container, Queue):
             container.forward(definition.forward_to, unforwardable)
+        elif definition.forward_to is not None:
+            log.warning("'%s' has sessions: its ForwardTo has no effect", container.path)
         container.dead_letters.forward(definition.forward_dead_lettered_messages_to, unforwardable)
 
 

@@ -73,7 +73,6 @@ class EntityDefinition:
         for name, setting in settings_of(type(self)).items():
             if setting.kind is Kind.STATUS:
                 object.__setattr__(self, name, Status(getattr(self, name)))
-        self._check_forwarding()
         for name, (part, key) in _PARTS.items():
             _check_parts(key, getattr(self, name, ()), part)
 
@@ -84,16 +83,6 @@ class EntityDefinition:
 
     def _check_name(self) -> None:
         check_entity_name(self.name)
-
-    def _check_forwarding(self) -> None:
-        """Who may forward. Whether the destination exists is for the namespace to say."""
-        destination = getattr(self, "forward_to", None)
-        if destination is None:
-            return
-        if getattr(self, "requires_session", False):
-            raise DefinitionError(FORWARD_TO.name, destination, "must be empty when RequiresSession is true")
-        if isinstance(self, QueueDefinition) and fold(destination) == fold(self.name):
-            raise DefinitionError(FORWARD_TO.name, destination, "must name another entity")
 
     def to_json(self) -> dict[str, Any]:
         """For the store: every setting, so that a later default changes nothing that exists."""

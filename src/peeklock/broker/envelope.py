@@ -332,6 +332,15 @@ def session_id_of(bare: bytes) -> str | None:
         return None
 
 
+def message_id_of(bare: bytes) -> str | None:
+    """As text, whatever its type; None when the properties cannot be read."""
+    try:
+        value = _property(scan(bare), _MESSAGE_ID)
+    except DecodeError:
+        return None
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
 def session_of(bare: bytes) -> bytes:
     """What stands for the session id in the message, whatever that is; nothing if nothing does."""
     try:
