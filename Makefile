@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-versions check conformance hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
+.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-versions check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -72,6 +72,10 @@ check: $(DEV_STAMP)
 # The same scenarios through every official SDK; writes docs/conformance.md.
 conformance: $(DEV_STAMP)
 	PYTHONPATH=src:tests:tests/sdk $(BIN)/python -m conformance $(ARGS)
+
+# The live tests of the SDKs themselves, fetched for it; writes docs/sdk-suites.md. Takes most of an hour.
+sdk-suites: $(DEV_STAMP)
+	$(BIN)/python -m suites $(ARGS)
 
 # Attacks on a broker that runs; what it must still do after each.
 hostile: $(DEV_STAMP)

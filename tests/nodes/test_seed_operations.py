@@ -256,11 +256,12 @@ def test_null_clears_the_session_state(connection: Connection) -> None:
     assert management.ok("get-session-state", {"session-id": "s"}) == {"session-state": None}
 
 
-def test_the_session_state_may_be_empty_bytes(connection: Connection) -> None:
+def test_empty_bytes_clear_the_session_state(connection: Connection) -> None:
     management = Management(connection, "sessions")
     accept_session(connection, "s")
-    management.ok("set-session-state", {"session-id": "s", "session-state": b""})
-    assert management.ok("get-session-state", {"session-id": "s"}) == {"session-state": b""}
+    management.ok("set-session-state", {"session-id": "s", "session-state": b"x"})
+    assert management.ok("set-session-state", {"session-id": "s", "session-state": b""}) == {}
+    assert management.ok("get-session-state", {"session-id": "s"}) == {"session-state": None}
 
 
 @pytest.mark.parametrize("operation", ["set-session-state", "get-session-state"])

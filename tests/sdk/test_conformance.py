@@ -10,16 +10,17 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conformance import ground, report, suite
+from conformance import report, suite
 from conformance.catalogue import SDKS, explanations, scenarios
 from conformance.clients import refused_in_words
-from conformance.ground import Ground, NoGround
 from conformance.lane import Lane
 from conformance.program import Program, ProgramFailed, SdkError
 from conformance.sdks import SDKS as PROGRAMS
 from conformance.sdks import Command
 from conformance.steps import load
 from conformance.world import World
+from suites import ground
+from suites.ground import Ground, NoGround
 
 from toolchains import missing
 

@@ -74,7 +74,8 @@ def renew_session_lock(call: Call) -> None:
 
 def set_session_state(call: Call) -> None:
     queue, session = held_session(call)
-    state = call.arguments["session-state"]
+    # The Go SDK sends empty bytes to clear it, and reads back null from the service.
+    state = call.arguments["session-state"] or None
     limit = call.peer.namespace.profile.max_message_bytes
     if state is not None and len(state) > limit:
         raise MessageSizeExceeded(f"The session state is larger than {limit} bytes.")
@@ -124,9 +125,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="com.microsoft:set-session-state",
-        summary="Keep something with the session; null forgets it.",
+        summary="Keep something with the session; null or empty bytes forget it.",
         right=Right.LISTEN,
-        request=(_SESSION_ID, Field("session-state", Kind.BINARY, required=False, note="null forgets it")),
+        request=(
+            _SESSION_ID,
+            Field("session-state", Kind.BINARY, required=False, note="null or empty bytes forget it"),
+        ),
         response=(),
         run=set_session_state,
     ),

@@ -15,7 +15,8 @@ import time
 import traceback
 from pathlib import Path
 
-from conformance.ground import raise_loopback
+from suites.ground import raise_loopback
+
 from conformance.program import Program, ProgramFailed, SdkError
 from conformance.sdks import Command
 from conformance.steps import Steps, load

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from suites.ground import Ground
+
 from conformance.catalogue import SDKS, Scenario, explanations, scenarios
-from conformance.ground import Ground
 from conformance.sdks import SDKS as PROGRAMS
 from conformance.suite import Outcome, Result
 

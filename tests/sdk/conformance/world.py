@@ -12,9 +12,9 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from happenings import cut_connections
+from suites.ground import FURTHER_PORTS, PORT
 
 from conformance.clients import Administrator, Bus
-from conformance.ground import FURTHER_PORTS, PORT
 from conformance.program import Program
 from peeklock.broker.agenda import system_clock
 from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule

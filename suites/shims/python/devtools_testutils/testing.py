@@ -1,0 +1,41 @@
+"""What the tests' classes inherit from and are decorated with."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from suite_credentials import AsyncSharedKey, SharedKey
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+class AzureRecordedTestCase:
+    """A test that could be recorded."""
+
+    is_live = True
+    in_recording = False
+
+    @staticmethod
+    def await_prepared_test(test: Callable[..., Any]) -> Callable[..., None]:
+        """Has a coroutine run as a plain test."""
+
+        @functools.wraps(test)
+        def run(*arguments: Any, **named: Any) -> None:
+            asyncio.run(test(*arguments, **named))
+
+        return run
+
+
+class AzureMgmtRecordedTestCase(AzureRecordedTestCase):
+    """A test with resources that are made for it."""
+
+
+def get_credential(*, is_async: bool = False, **_: Any) -> SharedKey | AsyncSharedKey:
+    return AsyncSharedKey() if is_async else SharedKey()
+
+
+def recorded_by_proxy(test: Test) -> Test:
+    return test

@@ -1,0 +1,51 @@
+"""Runs each sample in a folder as a program of its own; one that ends with 0 in time has passed.
+
+python suite_samples.py FOLDER SECONDS
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def _outcome(sample: Path, seconds: float) -> tuple[str, str | None]:
+    try:
+        ended = subprocess.run(
+            [sys.executable, str(sample)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "failed", f"did not end within {seconds:.0f} seconds"
+    if ended.returncode:
+        return "failed", f"ended with {ended.returncode}: {ended.stdout[-3000:]}"
+    return "passed", None
+
+
+def main() -> None:
+    folder, seconds = Path(sys.argv[1]), float(sys.argv[2])
+    for sample in sorted(folder.glob("*.py")):
+        began = time.monotonic()
+        outcome, reason = _outcome(sample, seconds)
+        line = {
+            "test": str(sample),
+            "outcome": outcome,
+            "reason": reason,
+            "seconds": round(time.monotonic() - began, 2),
+        }
+        with open(os.environ["SUITES_REPORT"], "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
