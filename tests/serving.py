@@ -16,6 +16,7 @@ import uvloop
 
 from peeklock.admin.service import administer
 from peeklock.broker.agenda import ManualClock
+from peeklock.rest.service import serve_messages
 from peeklock.server.broker import Broker, Options
 from peeklock.store.base import Counters
 
@@ -82,7 +83,8 @@ class BrokerThread:
 
     def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
-        self._options = Options(**{"port": 0, "clock": self.clock, "administration": administer, **options})
+        usual = {"port": 0, "clock": self.clock, "administration": administer, "messaging": serve_messages}
+        self._options = Options(**{**usual, **options})
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="broker")

@@ -13,7 +13,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 
 from pages import DOCS, README, block_with, commands
-from peeklock.client import Message, connect
+from peeklock.client import Message, connect, parse_endpoint
 from peeklock.server.broker import Options
 from rooms import Room
 from toolchains import toolchain
@@ -56,7 +56,15 @@ def test_the_readme_by_make_and_the_pages_for_a_terminal(tmp_path: Path) -> None
     with room.serving(serve, **FREE_PORT) as connection_string:
         there = {"PEEKLOCK_CONNECTION_STRING": connection_string}
         said = [room.run(command, **there) for command in commands(block_with(page, "sh", "queue create"))]
+        page = DOCS / "features" / "rest.md"
+        toolchain("curl")
+        address = f"http://localhost:{parse_endpoint(connection_string).port}"
+        typed = [line.replace("http://localhost:5672", address) for line in commands(block_with(page, "sh", "curl"))]
+        answers = [room.run(command, **there) for command in typed]
     assert "NoCustomer" in said[4], "the dead letters are listed"
+    assert "Hello" in answers[2]
+    assert 'Priority: "High"' in answers[2]
+    assert (answers[3], answers[4]) == ("two", "")
 
 
 @pytest.mark.spark

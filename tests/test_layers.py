@@ -79,6 +79,7 @@ LADDER: dict[str, set[str]] = {
         "store.disk.store",
     },
     "admin": {"broker", "server"},
+    "rest": {"amqp", "broker", "server", "store.base"},
     "client": {"amqp", "engine"},
     "spark": {"amqp", "client"},
     "cli": {
@@ -88,6 +89,7 @@ LADDER: dict[str, set[str]] = {
         "nodes",
         "server",
         "admin",
+        "rest",
         "client",
         "spark",
         "store.base",

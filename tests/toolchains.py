@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,6 +91,25 @@ def go_program(folder: Path) -> Path:
             assert outcome.returncode == 0, outcome.stderr
             done.write_text(wanted)
         return program
+
+
+def python_with(name: str, *requirements: str) -> Path:
+    """A Python that has these packages, in an environment of its own, unless that was made already.
+
+    Test processes take turns.
+    """
+    build = Path(__file__).parents[1] / "build"
+    build.mkdir(exist_ok=True)
+    folder = build / name
+    python, done, wanted = folder / "bin" / "python", folder / ".installed", "\n".join(requirements)
+    with _locked(build):
+        if not (done.exists() and done.read_text() == wanted):
+            _run([sys.executable, "-m", "venv", "--clear", str(folder)], build, "an environment could not be made")
+            _run(
+                [str(python), "-m", "pip", "install", "--quiet", *requirements], build, "pip could not install packages"
+            )
+            done.write_text(wanted)
+    return python
 
 
 def chromium() -> list[str]:

@@ -12,10 +12,12 @@ from hostile.attacks import memory as memory
 from hostile.attacks import floods as floods
 from hostile.attacks import slowness as slowness
 from hostile.attacks import requests as requests
+from hostile.attacks import messaging as messaging
 from hostile.attacks import documents as documents
 from hostile.attacks import tokens as tokens
 from hostile.attacks import filters as filters
 from hostile.attacks import looking as looking
 from hostile.attacks import rights as rights
+from hostile.attacks import jms as jms
 
 from hostile.attack import ATTACKS as ATTACKS

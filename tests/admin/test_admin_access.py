@@ -7,6 +7,8 @@ import pytest
 from admin.atom import AtomClient, queue, rule, subscription, topic
 from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right, default_authorization_rule
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.client import ClientError, connect
+from peeklock.server.http import HTTP_GRACE_MS
 from serving import StartBroker
 
 
@@ -55,7 +57,29 @@ def test_what_is_no_token_is_refused_with_why(port: int, token: str, said: str) 
 def test_a_token_that_was_forged_or_has_run_out_is_refused(port: int) -> None:
     assert "signature does not match" in AtomClient(port, key="wrong").get("/a").detail
     atom = AtomClient(port)
-    assert "has expired" in atom.get("/a", Authorization=atom.token(expires_in=-1)).detail
+    assert "has expired: it was valid until 2" in atom.get("/a", Authorization=atom.token(expires_in=-600)).detail
+
+
+def test_a_token_is_accepted_for_some_minutes_after_it_has_expired(start_broker: StartBroker) -> None:
+    """The Python SDK renews its token a minute after the end."""
+    broker = start_broker(data=None)
+    atom = AtomClient(broker.broker.port)
+    token = atom.token(expires_in=10)
+    broker.advance(10 + HTTP_GRACE_MS / 1000 - 5)
+    assert atom.get("/queue", Authorization=token).status == 200
+    broker.advance(10)
+    answer = atom.get("/queue", Authorization=token)
+    assert (answer.status, "The token has expired: it was valid until " in answer.detail) == (401, True)
+
+
+def test_a_connection_over_amqp_has_no_such_grace(start_broker: StartBroker) -> None:
+    broker = start_broker(data=None)
+    broker.advance(3600 + 1)
+    with (
+        pytest.raises(ClientError, match="The token has expired: it was valid until"),
+        connect(broker.connection_string) as connection,
+    ):
+        connection.sender("queue")
 
 
 def test_a_token_covers_what_it_was_made_for_and_what_is_below(port: int) -> None:

@@ -112,7 +112,9 @@ def test_a_destination_is_a_name_or_an_address(address: str) -> None:
 def test_the_size_of_messages_is_known_since_a_version_of_the_interface() -> None:
     data = queue("<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes>")
     assert read(data, version="2021-05")["max_message_size_in_kilobytes"] == 256
-    assert "max_message_size_in_kilobytes" not in read(data, version="2017-04")
+    with pytest.raises(DefinitionError, match="requires the api-version 2021-05"):
+        read(data, version="2017-04")
+    assert "max_message_size_in_kilobytes" not in read(queue(), version="2017-04")
     shown = Shown(QueueDefinition(name="q"), RUNTIME, PROFILES["premium"], "https://h", "2021-05")
     assert "<MaxMessageSizeInKilobytes>102400</MaxMessageSizeInKilobytes>" in write_description(shown)
     assert "MaxMessageSize" not in "".join(write_description(replace(shown, api_version="2017-04")))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from xml.etree.ElementTree import fromstring
 
-from peeklock.admin.documents import Entry, Page, Place, write_entry, write_error, write_feed
+from peeklock.admin.documents import Entry, Page, Place, write_entry, write_feed
+from peeklock.server.refusals import write_error
 
 PLACE = Place("https://host:5300", "2021-05", "sbemulatorns")
 NOW = 1_767_225_600_000
@@ -54,6 +55,21 @@ def test_a_name_that_no_address_can_have_is_written_as_one_that_can() -> None:
     assert PLACE.url("t/Subscriptions/s/Rules/50% off & more") == (
         "https://host:5300/t/Subscriptions/s/Rules/50%25%20off%20&%20more?api-version=2021-05"
     )
+
+
+def test_a_client_that_names_no_version_gets_addresses_that_end_in_the_name() -> None:
+    old = Place("https://host", "2024-05", "sbemulatorns", names_version=False)
+    assert old.url("a/Rules") == "https://host/a/Rules"
+    assert (
+        old.url("t/Subscriptions/Subscriptions/Rules/Rules") == "https://host/t/subscriptions/Subscriptions/rules/Rules"
+    )
+    assert old.url("t/Subscriptions/Rules") == "https://host/t/subscriptions/Rules"
+    assert old.url("t/Subscriptions") == "https://host/t/subscriptions"
+
+
+def test_pages_of_a_client_that_names_no_version_have_their_place_in_the_list() -> None:
+    old = Place("https://host", "2024-05", "sbemulatorns", names_version=False)
+    assert old.url("$Resources/Queues", skip=2, top=2) == "https://host/$Resources/Queues?$skip=2&$top=2"
 
 
 def test_an_error_says_its_code_and_what_to_look_for() -> None:

@@ -27,7 +27,7 @@ def test_what_python_sends_is_read_with_the_types_of_its_values() -> None:
                 "l": 1 << 40,
                 "d": 1.5,
                 "b": True,
-                "t": datetime(2020, 1, 1, tzinfo=UTC),
+                "t": datetime(2020, 1, 1),
                 "u": timedelta(days=1, seconds=2),
             },
         ),
@@ -174,6 +174,7 @@ def test_a_rule_that_lets_everything_pass_is_written_with_its_expression() -> No
         (1e300, "double", "1e+300"),
         (float("inf"), "double", "INF"),
         (datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC), "dateTime", "2020-01-02T03:04:05Z"),
+        (datetime(2020, 1, 2, 3, 4, 5), "dateTime", "2020-01-02T03:04:05"),
         (
             datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=1))),
             "dateTime",

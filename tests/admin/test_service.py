@@ -19,7 +19,7 @@ from raw_client import dial, eventually
 from server.held_store import HeldStore
 from serving import BrokerThread, ServedBroker, StartBroker
 
-NEXT_PAGE = "http://127.0.0.1:{port}/$Resources/Queues?api-version=2024-05&$skip=2&$top=2"
+NEXT_PAGE = "http://127.0.0.1:{port}/$Resources/Queues?api-version=2021-05&$skip=2&$top=2"
 
 
 @pytest.fixture
@@ -84,10 +84,18 @@ def test_the_rule_that_a_subscription_begins_with_may_be_given(news: AtomClient)
 
 def test_addresses_have_the_spelling_that_clients_cut_names_out_of(news: AtomClient) -> None:
     base = f"http://127.0.0.1:{news.port}/news/Subscriptions/all"
-    assert news.get("/NEWS/subscriptions/ALL").xml.findtext(f"{A}id") == f"{base}?api-version=2024-05"
+    shown = news.get("/NEWS/subscriptions/ALL?api-version=2024-05")
+    assert shown.xml.findtext(f"{A}id") == f"{base}?api-version=2024-05"
     shown = news.get("/news/subscriptions/all/rules/%24default?api-version=2017-04")
     assert shown.xml.findtext(f"{A}id") == f"{base}/Rules/$Default?api-version=2017-04"
     assert shown.xml.findtext(f"{A}title") == "$Default"
+
+
+def test_a_client_that_names_no_version_gets_addresses_without_one(news: AtomClient) -> None:
+    base = f"http://127.0.0.1:{news.port}/news/subscriptions/all"
+    assert news.get("/news/subscriptions/all").xml.findtext(f"{A}id") == base
+    (entry,) = news.get("/news/subscriptions/all/rules").xml.findall(f"{A}entry")
+    assert entry.findtext(f"{A}id") == f"{base}/rules/$Default"
 
 
 @pytest.mark.parametrize("path", ["/shop/orders", "/shop%2Forders", "/SHOP%2forders/", "/shop/orders/"])
@@ -153,7 +161,7 @@ def test_entities_survive_a_restart(served: ServedBroker) -> None:
 def test_a_list_is_given_in_pages_until_there_is_no_next(atom: AtomClient) -> None:
     for name in ("a", "B", "c", "d"):
         atom.put(f"/{name}", queue())
-    first = atom.get("/$Resources/Queues?$top=2")
+    first = atom.get("/$Resources/Queues?api-version=2021-05&$top=2")
     assert first.headers["content-type"] == "application/atom+xml;type=feed;charset=utf-8"
     assert first.titles == ["a", "B"]
     assert first.links[1] == ("next", NEXT_PAGE.format(port=atom.port))
@@ -301,6 +309,17 @@ def test_what_cannot_be_is_refused_with_a_sentence(news: AtomClient, path: str, 
     assert "Traceback" not in answer.text
 
 
+def test_the_size_of_a_message_cannot_be_set_in_a_version_that_does_not_know_it(atom: AtomClient) -> None:
+    sized = queue("<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes>")
+    answer = atom.put("/orders?api-version=2017-04", sized)
+    assert answer.status == 400
+    assert (
+        "MaxMessageSizeInKilobytes 256: requires the api-version 2021-05 or a newer one, not 2017-04" in answer.detail
+    )
+    assert atom.put("/orders?api-version=2017-04", queue()).status == 201
+    assert atom.put("/sized?api-version=2021-05", sized).status == 201
+
+
 def test_what_is_fixed_when_an_entity_is_made_cannot_be_updated(atom: AtomClient) -> None:
     answer = atom.put("/queue", queue("<RequiresSession>true</RequiresSession>"), If_Match="*")
     assert answer.status == 400
@@ -351,7 +370,7 @@ def test_a_version_that_is_none_is_refused(atom: AtomClient) -> None:
 def test_a_host_that_is_none_does_not_reach_the_answer(start_broker: StartBroker) -> None:
     atom = AtomClient(start_broker(data=None, allowed_hosts=("*",)).broker.port)
     answer = atom.get("/queue", Host="<evil>")
-    assert (answer.xml.findtext(f"{A}id") or "").startswith("http://localhost/queue?")
+    assert answer.xml.findtext(f"{A}id") == "http://localhost/queue"
 
 
 def test_more_entities_than_the_profile_allows_are_a_quota(start_broker: StartBroker) -> None:

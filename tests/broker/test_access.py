@@ -188,6 +188,18 @@ def test_a_token_holds_until_its_second(keys: Keys) -> None:
     assert "expired" in refusal(keys, text, "orders", NOW + 1000)
 
 
+def test_a_refusal_says_when_the_token_expired(keys: Keys) -> None:
+    said = refusal(keys, token("orders", expiry=1_700_000_000), "orders")
+    assert said == "The token has expired: it was valid until 2023-11-14T22:13:20Z."
+
+
+def test_a_grace_lets_a_token_hold_for_longer(keys: Keys) -> None:
+    text = token("orders", expiry=NOW // 1000)
+    keys.verify(text, "orders", NOW + 59_999, 60_000)
+    with pytest.raises(InvalidToken, match="expired"):
+        keys.verify(text, "orders", NOW + 60_000, 60_000)
+
+
 def test_a_changed_expiry_breaks_the_signature(keys: Keys) -> None:
     assert "signature" in refusal(keys, token("orders").replace(f"se={LATER}", f"se={LATER + 1}"), "orders")
 

@@ -34,6 +34,7 @@ from peeklock.broker.names import (
     check_entity_name,
     check_rule_name,
     check_subscription_name,
+    client_scoped_name,
     fold,
 )
 from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
@@ -158,6 +159,30 @@ def test_a_subscription_has_a_short_name_of_one_segment(name: str) -> None:
         SubscriptionDefinition(name=name)
 
 
+@pytest.mark.parametrize(
+    ("name", "client", "durable", "made"),
+    [
+        ("orders", "billing", True, "orders$billing$D"),
+        ("orders", "", True, "orders$$D"),
+        ("orders", "billing", False, "orders$billing$ND"),
+        ("a/b c", "ID:é~$", True, "a~2fb~20c$ID~3a~c3~a9~7e~24$D"),
+    ],
+)
+def test_a_subscription_of_jms_is_called_by_its_name_and_its_client(
+    name: str, client: str, durable: bool, made: str
+) -> None:
+    assert client_scoped_name(name, client, durable=durable) == made
+    assert SubscriptionDefinition(name=made, temporary=not durable).name == made
+
+
+@pytest.mark.parametrize(
+    "name", ["a$b$ND", "a$b", "a$b$X", "$b$D", "a$b$c$D", "a/b$$D", f"{'s' * 129}$$D", f"s${'c' * 129}$D"]
+)
+def test_a_name_that_is_nearly_one_of_jms_is_refused(name: str) -> None:
+    with pytest.raises(DefinitionError, match=r"^Name "):
+        SubscriptionDefinition(name=name)
+
+
 def test_rules_have_wider_names_than_subscriptions() -> None:
     check_rule_name("$Default")
     check_rule_name("only the large ones")
@@ -221,11 +246,6 @@ def test_sessions_cannot_be_switched_later_and_locks_can() -> None:
             "Status Deleting: must be one of Active, Disabled, SendDisabled, ReceiveDisabled",
         ),
         ({"user_metadata": 5}, "UserMetadata 5: must be text of at most 1024 characters"),
-        ({"forward_to": "Q"}, "ForwardTo Q: must name another entity"),
-        (
-            {"forward_to": "a", "requires_session": True},
-            "ForwardTo a: must be empty when RequiresSession is true",
-        ),
         ({"forward_to": "a//b"}, "ForwardTo a//b: must have something between two slashes"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.world import SECOND, TAG, Receiver, World, delivered
+from broker.world import SECOND, TOKEN, Receiver, World, delivered
 from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
@@ -235,6 +235,22 @@ def test_the_time_of_a_scheduled_message_is_read_and_kept() -> None:
         )
 
 
+def test_a_delivery_time_of_jms_schedules_a_message_and_is_kept() -> None:
+    annotations: dict[Any, Any] = {Symbol("x-opt-delivery-time"): 5000}
+    assert read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False).scheduled_at == 5000
+    assert kept_annotations(annotations) == annotations
+    both = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(7000)} | annotations
+    for order in (both, dict(reversed(both.items()))):
+        assert read_incoming(Message(message_annotations=order, data=[b"x"]).encode(), False).scheduled_at == 7000
+
+
+@pytest.mark.parametrize("moment", ["soon", 1.5, True])
+def test_a_delivery_time_that_is_no_moment_is_refused(moment: Any) -> None:
+    encoded = Message(message_annotations={Symbol("x-opt-delivery-time"): moment}, data=[b"x"]).encode()
+    with pytest.raises(InvalidProperty, match="x-opt-delivery-time must be a timestamp"):
+        read_incoming(encoded, False)
+
+
 @pytest.mark.parametrize(
     ("header", "ttl"),
     [
@@ -344,8 +360,8 @@ def test_what_is_not_locked_says_nothing_of_a_lock() -> None:
 )
 def test_the_fast_head_is_the_full_head(number: int, count: int, enqueued_at: int, locked_until: int | None) -> None:
     message = stored(sequence_number=number, delivery_count=count, enqueued_at=enqueued_at)
-    tag = None if locked_until is None else TAG
-    fast, full = head(message, locked_until, tag), _full_head(message, locked_until, tag)
+    token = None if locked_until is None else TOKEN
+    fast, full = head(message, locked_until, token), _full_head(message, locked_until, token)
     assert Message.decode(fast + BODY) == Message.decode(full + BODY)
     # The same sections in the same order; only the width of the numbers inside may differ.
     assert fast[:3] == full[:3] == b"\x00\x53\x70"
@@ -370,7 +386,7 @@ def sent_with(annotations: dict[Any, Any]) -> StoredMessage:
 @pytest.mark.parametrize("fields", [{}, {"delivery_count": 300}, {"expires_at": 1_800_000_001_000}])
 def test_a_locked_message_has_its_lock_token_in_the_byte_order_of_a_uuid(fields: dict[str, int]) -> None:
     message = delivered(stored(**fields), 1_800_000_060_000)
-    assert message.delivery_annotations == {"x-opt-lock-token": UUID(bytes_le=TAG)}
+    assert message.delivery_annotations == {"x-opt-lock-token": UUID(bytes=TOKEN)}
 
 
 @pytest.mark.parametrize("fields", [{}, {"delivery_count": 300}])
@@ -387,7 +403,7 @@ def test_the_delivery_annotations_of_the_sender_are_passed_on() -> None:
     message = sent_with(annotations)
     assert delivered(message).delivery_annotations == annotations
     locked = delivered(message, 1_800_000_060_000)
-    assert locked.delivery_annotations == {**annotations, "x-opt-lock-token": UUID(bytes_le=TAG)}
+    assert locked.delivery_annotations == {**annotations, "x-opt-lock-token": UUID(bytes=TOKEN)}
     peeked = Message.decode(head(message, None, with_state=True) + message.payload)
     assert peeked.delivery_annotations == annotations
     assert locked.header == delivered(stored()).header
@@ -396,7 +412,7 @@ def test_the_delivery_annotations_of_the_sender_are_passed_on() -> None:
 def test_many_delivery_annotations_are_passed_on() -> None:
     annotations = {Symbol(f"name-{number}"): number for number in range(400)}
     locked = delivered(sent_with(annotations), 1_800_000_060_000)
-    assert locked.delivery_annotations == {**annotations, "x-opt-lock-token": UUID(bytes_le=TAG)}
+    assert locked.delivery_annotations == {**annotations, "x-opt-lock-token": UUID(bytes=TOKEN)}
 
 
 def test_delivery_annotations_behind_other_sections_are_found() -> None:

@@ -249,6 +249,37 @@ def test_a_loop_ends() -> None:
     world.check()
 
 
+@pytest.mark.parametrize("detects", [False, True])
+def test_a_queue_that_forwards_to_itself_is_a_loop(detects: bool) -> None:
+    world = World(queue("q", "Q", requires_duplicate_detection=detects))
+    assert world.send("one", to="q") == [None]
+    assert why(world.stored("q/$Transfer/$DeadLetterQueue")[0])[0] == "MaxTransferHopCountExceeded"
+    assert world.bodies("q") == []
+    world.check()
+
+
+@pytest.mark.parametrize("detects", [False, True])
+def test_dead_letters_that_are_forwarded_to_their_queue_come_back_a_few_times(detects: bool) -> None:
+    world = World(queue("q", forward_dead_lettered_messages_to="q", requires_duplicate_detection=detects))
+    receiver = Receiver(world, world.queue())
+    world.send("one")
+    for received in range(1, 6):
+        assert len(receiver.locks) == received
+        world.settle(world.queue().dead_letter, receiver.locks[-1], "because")
+    assert world.bodies("q") == world.bodies("q/$DeadLetterQueue") == []
+    assert world.bodies("q/$Transfer/$DeadLetterQueue") == ["one"]
+    world.check()
+
+
+def test_a_queue_with_sessions_keeps_its_messages_whatever_forward_to_says(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(session_queue("s", forward_to="to"), queue("to"))
+    assert "'s' has sessions: its ForwardTo has no effect" in caplog.text
+    world.send("one", to="s", session_id="x")
+    assert world.bodies("to") == []
+    assert SessionReceiver(world, "x").bodies == ["one"]
+    world.check()
+
+
 def test_a_loop_that_multiplies_ends_too() -> None:
     """Two subscriptions that forward to their own topic: each hop doubles the messages."""
     world = World(topic("t", subscription("a", forward_to="t"), subscription("b", forward_to="t")))

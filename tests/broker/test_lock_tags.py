@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from uuid import UUID
 
 import pytest
@@ -16,14 +16,14 @@ from peeklock.store.base import ACTIVE, StoredMessage
 
 def test_tags_have_sixteen_bytes_and_none_is_given_twice() -> None:
     tags = LockTags()
-    given = [tags.next() for _ in range(3 * DRAWN + 1)]
+    given = [tags.next()[0] for _ in range(3 * DRAWN + 1)]
     assert {len(tag) for tag in given} == {TAG_BYTES}
     assert len(set(given)) == len(given)
 
 
 def test_no_byte_of_a_tag_is_a_counter_or_stays_the_same() -> None:
     tags = LockTags()
-    given = [tags.next() for _ in range(4 * DRAWN)]
+    given = [tags.next()[0] for _ in range(4 * DRAWN)]
     for position in range(TAG_BYTES):
         found = [tag[position] for tag in given]
         assert len(set(found)) > 200
@@ -31,10 +31,17 @@ def test_no_byte_of_a_tag_is_a_counter_or_stays_the_same() -> None:
         assert len(steps) > 200
 
 
-def test_a_tag_is_its_lock_token_in_both_byte_orders() -> None:
+def test_no_byte_of_a_tag_follows_from_another() -> None:
     tags = LockTags()
-    for tag in (tags.next() for _ in range(DRAWN)):
-        assert UUID(bytes_le=tag) == UUID(bytes=tag)
+    given = [tags.next()[0] for _ in range(4 * DRAWN)]
+    for one, other in combinations(range(TAG_BYTES), 2):
+        assert len({tag[one] ^ tag[other] for tag in given}) > 200
+
+
+def test_a_tag_is_its_lock_token_with_the_first_groups_reversed() -> None:
+    tags = LockTags()
+    for tag, token in (tags.next() for _ in range(DRAWN)):
+        assert UUID(bytes_le=tag) == UUID(bytes=token)
 
 
 def test_two_processes_give_different_tags() -> None:
@@ -91,7 +98,7 @@ def test_the_index_by_tag_is_dropped_when_no_client_asks_any_more() -> None:
 
     def lend(number: int) -> Lock:
         message = StoredMessage(number, b"", 0, None, 0, ACTIVE, None, None, None)
-        lock = locks[number] = Lock(message, number.to_bytes(16), 0, 0)
+        lock = locks[number] = Lock(message, number.to_bytes(16), number.to_bytes(16), 0, 0)
         if index.is_kept:
             index.added(lock)
         return lock

@@ -580,12 +580,12 @@ def encoded(text: str, **fields: Any) -> bytes:
     return message.encode()
 
 
-TAG = LockTags().next()
+TOKEN = LockTags().next()[1]
 
 
 def delivered(message: StoredMessage, locked_until: int | None = None) -> Message:
     """As a receiver would read it."""
-    return Message.decode(head(message, locked_until, None if locked_until is None else TAG) + message.content)
+    return Message.decode(head(message, locked_until, None if locked_until is None else TOKEN) + message.content)
 
 
 def body(message: StoredMessage) -> str:

@@ -24,7 +24,7 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.engine.connection import Connection, Settings
 from peeklock.engine.errors import CloseConnection
-from peeklock.engine.events import ConnectionClosed, ConnectionOpened, SessionBegun, SessionEnded
+from peeklock.engine.events import ConnectionClosed, ConnectionOpened, ConnectionRefused, SessionBegun, SessionEnded
 from peeklock.engine.states import ConnectionState
 
 
@@ -48,6 +48,43 @@ def test_both_sides_see_what_the_other_offers() -> None:
     (to_client,) = only(ConnectionOpened, pair.client_events)
     assert (to_client.open.container_id, to_client.open.idle_time_out) == ("s", 5000)
     assert to_client.open.properties == {"product": "test"}
+
+
+def test_an_open_says_what_can_be_asked_for() -> None:
+    pair = Pair.opened(None, Settings(container_id="s", offered_capabilities=("A", "B")))
+    (opened,) = only(ConnectionOpened, pair.client_events)
+    assert opened.open.offered_capabilities == ["A", "B"]
+
+
+def test_a_server_may_look_at_an_open_before_it_answers() -> None:
+    pair = Pair(Settings(container_id="c"))
+    asked: list[str] = []
+
+    def check(opened: Open) -> None:
+        asked.append(opened.container_id)
+        pair.server.offered_capabilities.append("ON-DEMAND")
+
+    pair.server.check_open = check
+    pair.client.connect()
+    pair.pump()
+    assert asked == ["c"]
+    (opened,) = only(ConnectionOpened, pair.client_events)
+    assert opened.open.offered_capabilities == ["ON-DEMAND"]
+
+
+def test_an_open_that_is_refused_is_answered_with_a_mark_and_left_to_the_owner_to_close() -> None:
+    pair = Pair()
+    refusal = Error(condition=Condition.INVALID_FIELD, description="another one has the id")
+    pair.server.check_open = lambda opened: refusal
+    pair.client.connect()
+    pair.pump()
+    (opened,) = only(ConnectionOpened, pair.client_events)
+    assert opened.open.properties == {"amqp:connection-establishment-failed": True}
+    assert only(ConnectionRefused, pair.server_events) == [ConnectionRefused(refusal)]
+    assert not only(ConnectionOpened, pair.server_events)
+    pair.server.close(refusal)
+    pair.pump()
+    assert condition_of(pair.client_events) == Condition.INVALID_FIELD
 
 
 def test_a_client_writes_header_and_open_without_waiting() -> None:

@@ -207,6 +207,7 @@ PROPERTIES = (
 )
 ANNOTATIONS = (
     "x-opt-scheduled-enqueue-time",
+    "x-opt-delivery-time",
     "x-opt-partition-key",
     "x-opt-via-partition-key",
     "x-opt-sequence-number",
@@ -272,6 +273,22 @@ def test_a_value_in_a_message_is_accepted_or_rejected_and_stays_one_messages_tro
             )
     assert not wire.take(Detach, End, Close)
     use_all(world)
+    world.check()
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_value_in_a_message_without_a_target_is_that_messages_trouble(name: str, world: World) -> None:
+    build = MESSAGES[name]
+    wire = Wire(world)
+    handle = wire.attach(role=False, source=Source(address="here"), target=Target())
+    format = 0x80013700 if name == "a message of a batch" else None
+    sent = {which: wire.transfer(handle, build(value), message_format=format) for which, value in VALUES.items()}
+    wire.say(b"".join(data for _, data in sent.values()))
+    outcomes = wire.outcomes()
+    for which, (id, _) in sent.items():
+        outcome = outcomes[id]
+        assert isinstance(outcome, Accepted) or (isinstance(outcome, Rejected) and is_told_well(outcome.error)), which
+    assert not wire.take(Detach, End, Close)
     world.check()
 
 
@@ -752,13 +769,34 @@ def receiving(address: str = "plain", **fields: Any) -> Attach:
     )
 
 
+def consuming() -> Attach:
+    return receiving("t", capabilities=["topic", "shared"], durable=2, expiry_policy="never")
+
+
+def unsubscribing() -> Attach:
+    return Attach(name="link", handle=0, role=True, target=Target(), desired_capabilities=["shared", "global"])
+
+
+def making() -> Attach:
+    target = Target(dynamic=True, dynamic_node_properties={Symbol("lifetime-policy"): None}, capabilities=["queue"])
+    return Attach(name="link", handle=0, role=False, target=target, initial_delivery_count=0)
+
+
+TERMINI: dict[str, tuple[Callable[[], Attach], int]] = {
+    "source": (receiving, 5),
+    "target": (sending, 6),
+    "source of a consumer": (consuming, 5),
+    "dynamic target": (making, 6),
+}
+"""The attach that has it, and where."""
 PERFORMATIVES: dict[str, tuple[bool, Any]] = {
     "open": (False, Open(container_id="client", max_frame_size=1 << 20)),
     "begin": (False, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)),
     "attach to send": (True, sending()),
     "attach to receive": (True, receiving()),
-    "source": (True, receiving().source),
-    "target": (True, sending().target),
+    "attach to consume": (True, consuming()),
+    "attach to unsubscribe": (True, unsubscribing()),
+    **{name: (True, (attach().source, attach().target)[at - 5]) for name, (attach, at) in TERMINI.items()},
     "flow": (
         True,
         Flow(
@@ -789,11 +827,11 @@ def say_performative(wire: Wire, name: str, index: int, value: bytes) -> None:
     fields = encoded_fields(performative)
     fields[index] = value
     body = described(performative.CODE, *fields)
-    if name in ("source", "target"):
-        attach = receiving() if name == "source" else sending()
-        outer = encoded_fields(attach)
-        outer[5 if name == "source" else 6] = body
-        body = described(attach.CODE, *outer)
+    if name in TERMINI:
+        make, at = TERMINI[name]
+        outer = encoded_fields(make())
+        outer[at] = body
+        body = described(Attach.CODE, *outer)
     elif name in ("open", "begin"):
         wire.say(AMQP_HEADER)
         if name == "begin":

@@ -148,6 +148,23 @@ def test_a_queue_that_was_read_can_be_updated_and_read_again(client: ServiceBusA
     assert client.get_queue("orders").forward_to is None
 
 
+def test_a_queue_may_forward_to_itself(client: ServiceBusAdministrationClient) -> None:
+    found = client.create_queue("orders")
+    found.forward_to = found.forward_dead_lettered_messages_to = "orders"
+    client.update_queue(found)
+    updated = client.get_queue("orders")
+    assert str(updated.forward_to).endswith("/orders")
+    assert updated.forward_to == updated.forward_dead_lettered_messages_to
+
+
+def test_a_queue_with_sessions_may_say_where_it_forwards_to(client: ServiceBusAdministrationClient) -> None:
+    client.create_queue("other")
+    client.create_queue("orders", requires_session=True, forward_to="other")
+    found = client.get_queue("orders")
+    assert found.requires_session
+    assert str(found.forward_to).endswith("/other")
+
+
 def test_a_queue_is_deleted_and_starts_clean_when_it_is_made_again(
     broker: ServedBroker, client: ServiceBusAdministrationClient
 ) -> None:
@@ -304,6 +321,7 @@ def test_a_rule_by_correlation_has_every_value_with_its_type(news: ServiceBusAdm
         "double": 1.25,
         "flag": False,
         "moment": datetime.datetime(2026, 1, 2, tzinfo=UTC),
+        "moment without a zone": datetime.datetime(2026, 1, 2),
         "time": datetime.timedelta(days=2, microseconds=3),
     }
     news.create_rule("news", "all", "some", filter=CorrelationRuleFilter(**texts, properties=properties))  # type: ignore[arg-type]
@@ -526,6 +544,14 @@ def test_older_versions_of_the_interface_are_spoken(broker: ServedBroker, versio
         size = client.get_queue(name).max_message_size_in_kilobytes
         assert size == (None if version is ApiVersion.V2017_04 else 256)
         client.delete_queue(name)
+
+
+def test_the_oldest_version_of_the_interface_does_not_know_the_size_of_a_message(broker: ServedBroker) -> None:
+    with client_for(broker, api_version=ApiVersion.V2017_04) as client:
+        with pytest.raises(HttpResponseError, match="requires the api-version 2021-05"):
+            client.create_topic("sized", max_message_size_in_kilobytes=256)
+        with pytest.raises(ResourceNotFoundError):
+            client.get_topic("sized")
 
 
 def test_the_further_port_administers_too(broker: ServedBroker, client: ServiceBusAdministrationClient) -> None:

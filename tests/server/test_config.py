@@ -398,12 +398,6 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
             "nowhere must be a queue or topic of the namespace",
         ),
         (
-            '"ForwardTo": "",\n                  "RequiresSession": false',
-            '"ForwardTo": "queue.1",\n                  "RequiresSession": true',
-            "config.json:39: Namespaces[0].Topics[0].Subscriptions[0].Properties.ForwardTo: "
-            "queue.1 must be empty when RequiresSession is true",
-        ),
-        (
             '"Logging"',
             '"Loging"',
             "config.json:58: Loging: is not a key that is known here; did you mean Logging?",

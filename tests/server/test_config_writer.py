@@ -23,6 +23,7 @@ from peeklock.broker.definitions import (
 from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.settings import PROFILES, Kind, Setting, Status, settings_of
 from peeklock.server.config import load_config
+from peeklock.server.config_values import format_value
 from peeklock.server.config_writer import format_config
 
 UNLIMITED, STANDARD, EMULATOR = (PROFILES[name] for name in ("unlimited", "standard", "emulator"))
@@ -121,6 +122,11 @@ def test_any_namespace_is_read_back_as_it_was(queues: list[Any], topics: list[An
         return
     namespace = NamespaceDefinition(name="mine", queues=tuple(queues), topics=tuple(topics), authorization_rules=(KEY,))
     assert read_back(format_config(namespace, with_keys=True)) == namespace
+
+
+def test_a_moment_without_a_time_zone_is_written_in_utc() -> None:
+    """The file requires a time zone; to the rule there is no difference."""
+    assert format_value(datetime(2020, 1, 2, 3, 4, 5)) == {"DateTime": "2020-01-02T03:04:05Z"}
 
 
 # --- what is in the file ---

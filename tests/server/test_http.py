@@ -38,7 +38,7 @@ QUICK = Limits(closing_seconds=0.2)
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(data=None, limits=QUICK, administration=None)
+    return start_broker(data=None, limits=QUICK, administration=None, messaging=None)
 
 
 @pytest.fixture

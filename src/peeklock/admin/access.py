@@ -8,8 +8,7 @@ from typing import Final
 from peeklock.broker.access import Claim
 from peeklock.broker.authorization import Right
 from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, destinations
-from peeklock.broker.errors import InvalidToken, Unauthorized
-from peeklock.broker.names import fold
+from peeklock.broker.errors import Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
@@ -29,8 +28,8 @@ def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ti
     `owner` is the queue or topic that the path belongs to. A rule of the namespace administers everything, a rule of an
     entity that entity and what is below it.
     """
-    claim = _verify(namespace, token, path, ticket)
-    if not _covers(claim, owner, Right.MANAGE):
+    claim = verified(namespace, token, path, ticket)
+    if not claim.allows(Right.MANAGE, owner):
         raise Unauthorized(f"Unauthorized access to '{path}': '{Right.MANAGE}' claim is required.")
     return claim
 
@@ -45,21 +44,9 @@ def authorize_destinations(
     for setting, destination in _destinations(wanted).items():
         if known.get(setting) == destination:
             continue
-        shown = _verify(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}", ticket)
-        if not _covers(shown, destination, Right.SEND):
+        shown = verified(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}", ticket)
+        if not shown.allows(Right.SEND, destination):
             raise Unauthorized(f"Unauthorized access to '{destination}': '{Right.SEND}' claim is required.")
-
-
-def _verify(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
-    if not token:
-        raise Unauthorized("The request has no token: a shared access signature is needed in its header.")
-    if token[:7].lower() == "bearer ":
-        raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
-    return verified(namespace, token, path, ticket)
-
-
-def _covers(claim: Claim, owner: str | None, right: Right) -> bool:
-    return right in claim.rights and (not claim.owner or (owner is not None and claim.owner == fold(owner)))
 
 
 def _destinations(definition: object) -> dict[str, str]:

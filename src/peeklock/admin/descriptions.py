@@ -26,7 +26,7 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.durations import format_duration
-from peeklock.broker.names import fold
+from peeklock.broker.names import DefinitionError, fold
 from peeklock.broker.settings import MAX_MESSAGE_SIZE, Kind, Profile, Setting, settings_of
 
 MESSAGE_SIZE_SINCE: Final = "2021-05"
@@ -246,9 +246,12 @@ def read_settings(kind: type, description: Element, api_version: str, former: An
     """
     found: dict[str, Any] = {}
     for field, setting in settings_of(kind).items():
-        if setting is MAX_MESSAGE_SIZE and api_version < MESSAGE_SIZE_SINCE:
-            continue
         text = text_of(description, setting.name)
+        if setting is MAX_MESSAGE_SIZE and api_version < MESSAGE_SIZE_SINCE:
+            if text is not None and text.strip():
+                rule = f"requires the api-version {MESSAGE_SIZE_SINCE} or a newer one, not {api_version}"
+                raise DefinitionError(setting.name, text.strip(), rule)
+            continue
         if setting.kind in (Kind.TEXT, Kind.ENTITY):
             found[field] = _read_setting(setting, text) if text else None
         elif text is not None and text.strip():

@@ -1,20 +1,18 @@
-"""Whole ATOM documents: the entry of one resource, the feed of several, and the body of an error."""
+"""Whole ATOM documents: the entry of one resource, and the feed of several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
-from uuid import uuid4
 
-from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS, branch, leaf, written
+from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS, branch, leaf
 from peeklock.admin.moments import format_moment
+from peeklock.server.refusals import written
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
-ERROR_TYPE: Final = "application/xml; charset=utf-8"
 
 _IN_PATHS: Final = "/$!'()*,;:@&=+~"
 _CONTENT: Final = f' xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"'
@@ -42,10 +40,25 @@ class Place:
     origin: str
     api_version: str
     namespace: str
+    names_version: bool = True
+    """Whether the request names a version of the interface. Clients that do not are old: they take all that follows the
+    host, `/subscriptions` or `/rules` in an address as the name of the entity."""
 
     def url(self, path: str, **query: int) -> str:
-        further = "".join(f"&${name}={value}" for name, value in query.items())
-        return f"{self.origin}/{quote(path, safe=_IN_PATHS)}?api-version={quote(self.api_version)}{further}"
+        parts = [f"api-version={quote(self.api_version)}"] if self.names_version else []
+        parts += (f"${name}={value}" for name, value in query.items())
+        spelt = path if self.names_version else _as_old_clients_spell(path)
+        address = f"{self.origin}/{quote(spelt, safe=_IN_PATHS)}"
+        return f"{address}?{'&'.join(parts)}" if parts else address
+
+
+def _as_old_clients_spell(path: str) -> str:
+    """With `subscriptions` and `rules` in lower case; no name of a topic has a segment `Subscriptions`."""
+    segments = path.split("/")
+    if "Subscriptions" in segments:
+        at = segments.index("Subscriptions")
+        segments[at : at + 3 : 2] = [word.lower() for word in segments[at : at + 3 : 2]]
+    return "/".join(segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +90,6 @@ def write_feed(page: Page, place: Place, now: int) -> str:
         parts.append(_link("next", place.url(page.path, skip=page.skip + page.top, top=page.top)))
     parts += [_entry(entry, place) for entry in page.entries]
     return branch("feed", parts, f' xmlns="{ATOM}"')
-
-
-def write_error(status: int, sub_code: int, sentence: str, tracker: str) -> str:
-    """Clients read the sub-code out of the detail."""
-    moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "")
-    detail = f"SubCode={sub_code}. {sentence} TrackingId:{uuid4()}, SystemTracker:{tracker}, Timestamp:{moment}"
-    return branch("Error", (leaf("Code", str(status)), leaf("Detail", detail)))
 
 
 def _entry(entry: Entry, place: Place, attributes: str = "") -> str:

@@ -6,14 +6,14 @@ the elements mean is for `descriptions` and `rule_descriptions`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 from xml.etree.ElementTree import Element, ParseError, TreeBuilder
-from xml.sax.saxutils import escape
 
 from defusedxml import DefusedXmlException  # type: ignore[import-untyped]
 from defusedxml.ElementTree import DefusedXMLParser  # type: ignore[import-untyped]
+
+from peeklock.server.refusals import written
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -23,8 +23,6 @@ SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 
 MAX_DEPTH: Final = 32
 MAX_ELEMENTS: Final = 20_000
-
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class MarkupError(Exception):
@@ -106,11 +104,6 @@ def type_of(element: Element) -> str | None:
 
 
 # --- writing ---
-
-
-def written(text: str) -> str:
-    """As character data. What XML cannot carry is replaced, so that the rest arrives."""
-    return escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;", '"': "&quot;"})
 
 
 def leaf(name: str, text: str, attributes: str = "") -> str:

@@ -5,7 +5,6 @@ Knows which operation of the broker belongs to which resource; HTTP is for the s
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -42,10 +41,10 @@ from peeklock.broker.definitions import (
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.rules.definitions import RuleDefinition
+from peeklock.server.waits import durable
 
 RULE_DESCRIPTION: Final = "RuleDescription"
 
@@ -175,21 +174,21 @@ class EntityResource:
 
     async def create(self, wanted: QueueDefinition | TopicDefinition) -> None:
         if isinstance(wanted, TopicDefinition):
-            await _durable(lambda done: self._administration.create_topic(wanted, done))
+            await durable(lambda done: self._administration.create_topic(wanted, done))
         else:
-            await _durable(lambda done: self._administration.create_queue(wanted, done))
+            await durable(lambda done: self._administration.create_queue(wanted, done))
 
     async def update(self, wanted: QueueDefinition | TopicDefinition) -> None:
         if isinstance(wanted, TopicDefinition):
-            await _durable(lambda done: self._administration.update_topic(wanted, done))
+            await durable(lambda done: self._administration.update_topic(wanted, done))
         else:
-            await _durable(lambda done: self._administration.update_queue(wanted, done))
+            await durable(lambda done: self._administration.update_queue(wanted, done))
 
     async def delete(self) -> None:
         if isinstance(self.look(), TopicDefinition):
-            await _durable(lambda done: self._administration.delete_topic(self.path, done))
+            await durable(lambda done: self._administration.delete_topic(self.path, done))
         else:
-            await _durable(lambda done: self._administration.delete_queue(self.path, done))
+            await durable(lambda done: self._administration.delete_queue(self.path, done))
 
 
 class SubscriptionResource:
@@ -215,13 +214,13 @@ class SubscriptionResource:
         return wanted
 
     async def create(self, wanted: SubscriptionDefinition) -> None:
-        await _durable(lambda done: self._administration.create_subscription(self._topic, wanted, done))
+        await durable(lambda done: self._administration.create_subscription(self._topic, wanted, done))
 
     async def update(self, wanted: SubscriptionDefinition) -> None:
-        await _durable(lambda done: self._administration.update_subscription(self._topic, wanted, done))
+        await durable(lambda done: self._administration.update_subscription(self._topic, wanted, done))
 
     async def delete(self) -> None:
-        await _durable(lambda done: self._administration.delete_subscription(self._topic, self._name, done))
+        await durable(lambda done: self._administration.delete_subscription(self._topic, self._name, done))
 
 
 class RuleResource:
@@ -251,13 +250,13 @@ class RuleResource:
         return explain_refused_rule(subscription, reason)
 
     async def create(self, wanted: RuleDefinition) -> None:
-        await _durable(lambda done: self._administration.create_rule(self._topic, self._subscription, wanted, done))
+        await durable(lambda done: self._administration.create_rule(self._topic, self._subscription, wanted, done))
 
     async def update(self, wanted: RuleDefinition) -> None:
-        await _durable(lambda done: self._administration.update_rule(self._topic, self._subscription, wanted, done))
+        await durable(lambda done: self._administration.update_rule(self._topic, self._subscription, wanted, done))
 
     async def delete(self) -> None:
-        await _durable(lambda done: self._administration.delete_rule(self._topic, self._subscription, self._name, done))
+        await durable(lambda done: self._administration.delete_rule(self._topic, self._subscription, self._name, done))
 
 
 def rule_entry(rules: str, rule: RuleDefinition) -> Entry:
@@ -293,13 +292,3 @@ def _read(kind: type[D], name: str, description: Element, former: Any, resources
     if before is not None:
         return replace(before, **found)
     return kind(name=name, **resources.namespace.profile.defaults_for(kind) | found)
-
-
-async def _durable(start: Callable[[Done], None]) -> None:
-    """Start a change and wait until the store has it; raises why it has not."""
-    outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-    # The request may have been given up meanwhile; the change goes on.
-    start(lambda error: None if outcome.done() else outcome.set_result(error))
-    error = await outcome
-    if error is not None:
-        raise error

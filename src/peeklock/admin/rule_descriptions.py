@@ -154,6 +154,8 @@ def _typed(value: PropertyValue) -> tuple[str, str]:
             return "int" if value in _INT32 else "long", str(value)
         case float():
             return "double", {"inf": "INF", "-inf": "-INF", "nan": "NaN"}.get(repr(value), repr(value))
+        case datetime() if value.tzinfo is None:
+            return "dateTime", value.isoformat()  # as it came: the Python SDK takes a zone for another value
         case datetime():
             return "dateTime", value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case timedelta():
@@ -175,11 +177,6 @@ def _parse_integer(text: str) -> int:
     return number
 
 
-def _parse_moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text.strip())
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-
-
 _READERS: Final[dict[str, Callable[[str], PropertyValue]]] = {
     "string": str,
     "guid": UUID,
@@ -190,6 +187,6 @@ _READERS: Final[dict[str, Callable[[str], PropertyValue]]] = {
         ("byte", "unsignedByte", "short", "unsignedShort", "int", "unsignedInt", "long", "unsignedLong"), _parse_integer
     ),
     **dict.fromkeys(("float", "double", "decimal"), float),
-    "dateTime": _parse_moment,
+    "dateTime": lambda text: datetime.fromisoformat(text.strip()),
     "duration": lambda text: parse_time(text.strip()),
 }

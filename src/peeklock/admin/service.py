@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final
 
 from aiohttp import web
 
@@ -15,21 +14,18 @@ from peeklock.admin.access import authorize, authorize_destinations
 from peeklock.admin.addresses import Address, NamespaceAddress, owner_of, parse_address
 from peeklock.admin.documents import (
     ENTRY_TYPE,
-    ERROR_TYPE,
     FEED_TYPE,
     Entry,
     Page,
     Place,
     write_entry,
-    write_error,
     write_feed,
 )
 from peeklock.admin.markup import MarkupError, description_of, parse
 from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, RuleResource, etag_of
 from peeklock.broker.access import Claim, key_name_of
-from peeklock.broker.audit import FAILED, OK
+from peeklock.broker.audit import OK
 from peeklock.broker.errors import (
-    BrokerError,
     EntityChanging,
     EntityExists,
     EntityNotFound,
@@ -37,13 +33,12 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import Namespace
-from peeklock.server.http import AUDIT, TICKET, Handler, audit_denied
+from peeklock.server.http import AUDIT, TICKET, Handler, origin_of
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
+from peeklock.server.refusals import Refused, refusal
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LATEST_VERSION: Final = "2024-05"
 MAX_PAGE: Final = 100
@@ -53,18 +48,7 @@ RULE: Final = web.RequestKey("rule", RuleResource)
 """Of a request that puts a rule: its refusal tells what it means for the subscription."""
 _VERBS: Final = {"created": "create", "updated": "update", "deleted": "delete"}
 _CHANGING: Final = frozenset({"PUT", "DELETE"})
-_MAX_SHOWN: Final = 200
-"""Characters of a path or a reason in the log."""
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
-_HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
-
-
-class Refused(Exception):
-    """What HTTP itself has a word for."""
-
-    def __init__(self, status: HTTPStatus, sentence: str) -> None:
-        super().__init__(sentence)
-        self.status = status
 
 
 def administer(namespace: Namespace) -> Handler:
@@ -157,9 +141,8 @@ class AtomService:
         version = request.query.get("api-version", LATEST_VERSION)
         if not _VERSION.fullmatch(version):
             raise Refused(HTTPStatus.BAD_REQUEST, "The api-version must be one such as 2021-05.")
-        host = request.headers.get("Host", "")
-        host = host if _HOST.fullmatch(host) else "localhost"
-        return Place(f"{request.scheme}://{host}", version, self._namespace.definition.name)
+        names_version = "api-version" in request.query
+        return Place(origin_of(request), version, self._namespace.definition.name, names_version)
 
     def _tell(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
         by = key_name_of(request.headers["Authorization"])
@@ -200,7 +183,6 @@ def _check_match(expected: str | None, etag: str) -> None:
 # --- refusing ---
 
 SUB_CODES: Final[dict[type[Exception], int]] = {EntityExists: 40900, EntityChanging: 40901}
-"""By which clients tell apart what has one status. Others have the status and two zeros."""
 STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
     MarkupError: HTTPStatus.BAD_REQUEST,
     DefinitionError: HTTPStatus.BAD_REQUEST,
@@ -210,58 +192,14 @@ STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
 
 
 def _refusal(failure: Exception, request: web.Request) -> web.Response:
-    sentence = str(failure)
-    if isinstance(failure, web.HTTPRequestEntityTooLarge):
-        status, sentence = HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body of the request is too large."
-    elif isinstance(failure, web.RequestPayloadError | ConnectionError):
-        status, sentence = HTTPStatus.BAD_REQUEST, "The body of the request could not be read."
-    elif isinstance(failure, Refused):
-        status = failure.status
-    elif (known := _first(STATUSES, failure)) is not None:
-        status = known
-    elif isinstance(failure, BrokerError):
-        status = failure.status
-    else:
-        log.error("a request failed", exc_info=failure)
-        status, sentence = HTTPStatus.INTERNAL_SERVER_ERROR, "The request could not be processed."
-    sub_code = _first(SUB_CODES, failure) or status * 100
-    if sentence[-1:].isalnum():
-        sentence += "."
-    if RULE in request:
-        sentence = request[RULE].explain(sentence)
-    _tell_refused(request, status, sentence)
-    _audit_refused(request, status, sentence)
-    body = write_error(status, sub_code, f"{status.phrase}. {sentence}", request.path)
-    return web.Response(body=body.encode(), status=status, headers={"Content-Type": ERROR_TYPE})
-
-
-def _tell_refused(request: web.Request, status: HTTPStatus, sentence: str) -> None:
-    """To look for what is not there is usual; everything else says that somebody does something wrong."""
-    event(
-        log,
-        logging.INFO if status == HTTPStatus.NOT_FOUND else logging.WARNING,
-        "request refused",
-        peer=peer_name(request.transport),
-        request=f"{request.method} {request.rel_url.raw_path}"[:_MAX_SHOWN],
-        status=int(status),
-        reason=sentence.partition("\n")[0][:_MAX_SHOWN],
+    return refusal(
+        failure,
+        request,
+        statuses=STATUSES,
+        sub_codes=SUB_CODES,
+        action="",
+        entity="",
+        is_change=request.method in _CHANGING,
+        path=request.rel_url.raw_path,
+        explain=request[RULE].explain if RULE in request else None,
     )
-
-
-def _audit_refused(request: web.Request, status: HTTPStatus, sentence: str) -> None:
-    """Of what only looks, only what was denied is of interest."""
-    if status == HTTPStatus.UNAUTHORIZED:
-        audit_denied(request, sentence)
-    elif request.method in _CHANGING:
-        request[AUDIT].record(
-            request.method,
-            FAILED,
-            connection=peer_name(request.transport),
-            client=key_name_of(request.headers.get("Authorization", "")),
-            entity=request.rel_url.path.strip("/"),
-            reason=sentence,
-        )
-
-
-def _first(table: Mapping[type[Exception], T], failure: Exception) -> T | None:
-    return next((value for kind, value in table.items() if isinstance(failure, kind)), None)

@@ -12,6 +12,7 @@ import hmac
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, Protocol
 from urllib.parse import unquote, unquote_plus
@@ -74,6 +75,10 @@ class Claim:
         """Of the rule; for people."""
         return self.rule.rpartition("/")[2]
 
+    def allows(self, right: Right, entity: str | None) -> bool:
+        """Whether it gives the right at that queue or topic, to whose path it was matched; None: the namespace."""
+        return right in self.rights and (not self.owner or (entity is not None and self.owner == entity.casefold()))
+
 
 class KeysWatcher(Protocol):
     """A connection, whose claims depend on rules."""
@@ -115,8 +120,11 @@ class Keys:
                 return claim if rule.rights == claim.rights else replace(claim, rights=rule.rights)
         return None
 
-    def verify(self, token: str, audience: str, now: int) -> Claim:
-        """What a token that was put for `audience` allows; InvalidToken says why it allows nothing."""
+    def verify(self, token: str, audience: str, now: int, grace_ms: int = 0) -> Claim:
+        """What a token that was put for `audience` allows; InvalidToken says why it allows nothing.
+
+        `grace_ms`: how long a token is accepted after it has expired.
+        """
         if len(token) > MAX_TOKEN_LENGTH:
             raise InvalidToken("The token is too long.")
         if len(audience) > MAX_AUDIENCE_LENGTH:
@@ -136,8 +144,10 @@ class Keys:
         if scope not in ancestors(path):
             raise InvalidToken("The token was made for another resource than the one it was sent for.")
         expires_at = int(fields["se"]) * 1000
-        if expires_at <= now:
-            raise InvalidToken("The token has expired.")
+        if expires_at + grace_ms <= now:
+            # Not later than now, so a datetime can hold it.
+            expired = datetime.fromtimestamp(expires_at / 1000, UTC).isoformat().replace("+00:00", "Z")
+            raise InvalidToken(f"The token has expired: it was valid until {expired}.")
         owner, rule, key = self._signed_by(fields, path)
         return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}", key)
 
@@ -215,6 +225,13 @@ class Claims:
         for claim in list(self._claims.values()):
             if claim.expires_at is not None and claim.expires_at <= by:
                 del self._claims[claim.path]
+
+    def has(self, right: Right, now: int) -> bool:
+        """Whether there is a claim that gives the right to anything."""
+        return any(
+            right in claim.rights and (claim.expires_at is None or claim.expires_at > now)
+            for claim in self._claims.values()
+        )
 
     def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
         """The claim that gives the right at that path, which belongs to that queue or topic; else Unauthorized."""

@@ -38,6 +38,7 @@ from peeklock.broker.topic import Topic
 log = logging.getLogger(__name__)
 
 D = TypeVar("D", bound=AnyDefinition)
+C = TypeVar("C", bound=Entity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,10 @@ class Runtime:
 
 
 class Administration:
-    """Looks and changes by name. What can be said at once is raised; `done` hears of the rest."""
+    """Looks and changes by name. What can be said at once is raised; `done` hears of the rest.
+
+    Temporary entities are not for administrators to see: they end with the connection that made them.
+    """
 
     def __init__(self, catalogue: Catalogue, journal: Journal, profile: Profile) -> None:
         self._catalogue = catalogue
@@ -84,16 +88,17 @@ class Administration:
 
     @property
     def queues(self) -> list[AnyQueue]:
-        return sorted(self._catalogue.queues, key=lambda queue: fold(queue.path))
+        return _lasting(sorted(self._catalogue.queues, key=lambda queue: fold(queue.path)))
 
     @property
     def topics(self) -> list[Topic]:
-        return sorted(self._catalogue.topics, key=lambda topic: fold(topic.path))
+        return _lasting(sorted(self._catalogue.topics, key=lambda topic: fold(topic.path)))
 
     def entity(self, name: str) -> AnyContainer:
         """A queue or a topic."""
         found = self._catalogue.find(name)
-        if found.is_dead_letter_queue or isinstance(found.definition, SubscriptionDefinition):
+        definition = found.definition
+        if found.is_dead_letter_queue or isinstance(definition, SubscriptionDefinition) or definition.temporary:
             raise EntityNotFound(name)
         return found
 
@@ -109,12 +114,19 @@ class Administration:
             raise EntityNotFound(name)
         return found
 
+    def _any_topic(self, name: str) -> Topic:
+        """Also one that is not shown."""
+        found = self._catalogue.find(name)
+        if not isinstance(found, Topic):
+            raise EntityNotFound(name)
+        return found
+
     def subscriptions(self, topic: str) -> list[AnyQueue]:
-        return [each for _, each in sorted(self.topic(topic).subscriptions.items())]
+        return _lasting([each for _, each in sorted(self.topic(topic).subscriptions.items())])
 
     def subscription(self, topic: str, name: str) -> AnyQueue:
         found = self.topic(topic).subscriptions.get(fold(name))
-        if found is None:
+        if found is None or found.definition.temporary:
             raise EntityNotFound(subscription_path(topic, name))
         return found
 
@@ -131,7 +143,7 @@ class Administration:
         counters = entity.counters
         letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
         forwards = isinstance(entity, Queue) and entity.forwards
-        subscriptions = entity.subscriptions.values() if isinstance(entity, Topic) else ()
+        subscriptions = _lasting([*entity.subscriptions.values()]) if isinstance(entity, Topic) else []
         kinds = Counter(rule.filter_kind is FilterKind.CORRELATION for each in subscriptions for rule in rules_of(each))
         return Runtime(
             active=0 if forwards else counters.active,
@@ -177,7 +189,7 @@ class Administration:
     # --- subscriptions and rules ---
 
     def create_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
-        parent = self.topic(topic)
+        parent = self.topic(topic) if not definition.temporary else self._any_topic(topic)
         subscriptions = len(parent.subscriptions) + self._coming(fold(parent.path))
         if subscriptions >= self._profile.max_subscriptions:
             raise QuotaExceeded(f"The topic '{parent.path}' has {subscriptions} subscriptions; no more are allowed.")
@@ -190,7 +202,9 @@ class Administration:
     def update_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
         """The rules stay as they are."""
         subscription = self.subscription(topic, definition.name)
-        self._update(subscription, replace(definition, rules=rules_of(subscription)), done)
+        before = subscription.definition
+        assert isinstance(before, SubscriptionDefinition)
+        self._update(subscription, replace(definition, rules=before.rules, shared=before.shared), done)
 
     def delete_subscription(self, topic: str, name: str, done: Done) -> None:
         self._delete(self.subscription(topic, name), done)
@@ -233,7 +247,7 @@ class Administration:
     def _create(self, path: str, definition: AnyDefinition, done: Done, parent: Topic | None = None) -> None:
         if self._catalogue.has(path):
             raise EntityExists(f"The messaging entity '{path}' already exists.")
-        if parent is None:
+        if parent is None and not definition.temporary:
             entities = self._catalogue.count + self._coming("")
             if entities >= self._profile.max_entities:
                 raise QuotaExceeded(f"The namespace has {entities} queues and topics; no more are allowed.")
@@ -305,6 +319,10 @@ class Administration:
 
         self._commit(lane, container.path, deleted)
 
+    def delete(self, container: AnyContainer, done: Done) -> None:
+        """Delete this one, which need not be one that is shown."""
+        self._delete(container, done)
+
     def delete_idle(self, entity: Entity) -> None:
         """Nobody has used it for as long as it wanted."""
         try:
@@ -339,6 +357,10 @@ class Administration:
 
         lane.wait(done, None)
         self._journal.wake()
+
+
+def _lasting(containers: list[C]) -> list[C]:
+    return [each for each in containers if not each.definition.temporary]
 
 
 def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:

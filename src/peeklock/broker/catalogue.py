@@ -7,6 +7,7 @@ counts, is for `administration` to say.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -27,6 +28,8 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.store.base import MAX_ENTITY, StoredEntity
+
+log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "namespace"
 """The kind of the one entity that stands for the namespace: it knows which id was given out last."""
@@ -67,6 +70,21 @@ class Rows:
     def all(self) -> Iterator[StoredEntity]:
         yield self.main
         yield from self.parts.values()
+
+
+def left_over(stored: list[StoredEntity]) -> list[StoredEntity]:
+    """What was made for as long as the broker would run, and is still in the store; with its sub-queues."""
+    ended = {fold(row.path) for row in stored if row.definition.get("temporary")}
+    ended |= {fold(row.path) for row in stored if row.kind == SUBSCRIPTION and topic_of(row.path) in ended}
+    return [row for row in stored if _main_path(row) in ended]
+
+
+def _main_path(row: StoredEntity) -> str:
+    """Of the entity that the row is, or is a sub-queue of; folded."""
+    for suffix, kind in SUB_QUEUES:
+        if row.kind == kind:
+            return fold(row.path.removesuffix(f"/{suffix}"))
+    return fold(row.path)
 
 
 class Catalogue:
@@ -112,7 +130,7 @@ class Catalogue:
 
     @property
     def count(self) -> int:
-        """How many queues and topics there are."""
+        """How many queues and topics there are, but for temporary ones."""
         return self._count
 
     def has(self, path: str) -> bool:
@@ -148,6 +166,13 @@ class Catalogue:
                 self._namespace_row = entity
         last = self._namespace_row.definition.get("last_entity", 0) if self._namespace_row is not None else 0
         self._ids.resume(self._stored, last)
+
+    def forget(self, rows: list[StoredEntity]) -> None:
+        """At start: these are no longer in the store."""
+        for row in rows:
+            del self._stored[row.id]
+        if rows:
+            self._ids.retire([row.id for row in rows])
 
     @property
     def created_at(self) -> int:
@@ -220,7 +245,7 @@ class Catalogue:
             assert not isinstance(made, Topic)
             topic.add(made)
         else:
-            self._count += 1
+            self._count += not definition.temporary
         return made
 
     def begin(self, container: AnyContainer) -> None:
@@ -260,7 +285,8 @@ class Catalogue:
             topic = self._containers.get(topic_of(container.path))
             if isinstance(topic, Topic):
                 topic.remove(container)
-        self._count -= not isinstance(container.definition, SubscriptionDefinition)
+        definition = container.definition
+        self._count -= not (isinstance(definition, SubscriptionDefinition) or definition.temporary)
         ids: list[int] = []
         for part in (container, container.dead_letters, container.transfer_dead_letters):
             if part is not None:
@@ -285,6 +311,8 @@ class Catalogue:
         assert isinstance(container.dead_letters, Queue)
         if isinstance(container, Queue):
             container.forward(definition.forward_to, unforwardable)
+        elif definition.forward_to is not None:
+            log.warning("'%s' has sessions: its ForwardTo has no effect", container.path)
         container.dead_letters.forward(definition.forward_dead_lettered_messages_to, unforwardable)
 
 

@@ -59,12 +59,12 @@ def check_keys(definition: AnyDefinition) -> None:
 
 
 def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue) -> None:
-    """Who forwards must have somewhere to forward to, other than itself."""
+    """The destination must be there. It may be the entity itself, where the number of hops ends the loop."""
     if not isinstance(definition, QueueDefinition | SubscriptionDefinition):
         return
     for setting, destination in destinations(definition):
         if fold(destination) == fold(path):
-            raise DefinitionError(setting.name, destination, "must name another entity")
+            continue  # it may be about to be created
         try:
             catalogue.destination(destination)
         except BrokerError:

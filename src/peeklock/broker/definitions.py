@@ -16,10 +16,12 @@ from typing import Annotated, Any, ClassVar, Self
 from peeklock.broker.authorization import AuthorizationRule, default_authorization_rule
 from peeklock.broker.names import (
     DefinitionError,
+    check_client_scoped_name,
     check_entity_name,
     check_subscription_name,
     duplicate,
     fold,
+    is_client_scoped,
 )
 from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.settings import (
@@ -71,7 +73,6 @@ class EntityDefinition:
         for name, setting in settings_of(type(self)).items():
             if setting.kind is Kind.STATUS:
                 object.__setattr__(self, name, Status(getattr(self, name)))
-        self._check_forwarding()
         for name, (part, key) in _PARTS.items():
             _check_parts(key, getattr(self, name, ()), part)
 
@@ -83,21 +84,13 @@ class EntityDefinition:
     def _check_name(self) -> None:
         check_entity_name(self.name)
 
-    def _check_forwarding(self) -> None:
-        """Who may forward. Whether the destination exists is for the namespace to say."""
-        destination = getattr(self, "forward_to", None)
-        if destination is None:
-            return
-        if getattr(self, "requires_session", False):
-            raise DefinitionError(FORWARD_TO.name, destination, "must be empty when RequiresSession is true")
-        if isinstance(self, QueueDefinition) and fold(destination) == fold(self.name):
-            raise DefinitionError(FORWARD_TO.name, destination, "must name another entity")
-
     def to_json(self) -> dict[str, Any]:
         """For the store: every setting, so that a later default changes nothing that exists."""
         data: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
+            if f.name in _MARKS and value == f.default:
+                continue
             if f.name in _PARTS:
                 value = [part.to_json() for part in value]
             data[f.name] = value.value if isinstance(value, Status) else value
@@ -134,6 +127,8 @@ class QueueDefinition(EntityDefinition):
     enable_express: Annotated[bool, ENABLE_EXPRESS] = ENABLE_EXPRESS.default
     support_ordering: Annotated[bool, SUPPORT_ORDERING] = SUPPORT_ORDERING.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
+    temporary: bool = False
+    """It ends with the connection that made it, or with the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +149,10 @@ class SubscriptionDefinition(EntityDefinition):
     user_metadata: Annotated[str | None, USER_METADATA] = USER_METADATA.default
     rules: tuple[RuleDefinition, ...] = (RuleDefinition(),)
     """A subscription begins with `$Default`, which lets everything pass; one without rules gets nothing."""
+    temporary: bool = False
+    """As of a queue."""
+    shared: bool | None = None
+    """Of one that a consumer of JMS made: whether others may share it."""
 
     # What a queue has of its own, a subscription has of its topic, which has looked before anything gets here.
     max_size_in_megabytes: ClassVar[int] = 1 << 31
@@ -164,7 +163,10 @@ class SubscriptionDefinition(EntityDefinition):
     authorization_rules: ClassVar[tuple[AuthorizationRule, ...]] = ()
 
     def _check_name(self) -> None:
-        check_subscription_name(self.name)
+        if is_client_scoped(self.name, self.temporary):
+            check_client_scoped_name(self.name)
+        else:
+            check_subscription_name(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,8 @@ class TopicDefinition(EntityDefinition):
     )
     enable_subscription_partitioning: Annotated[bool, SUBSCRIPTION_PARTITIONING] = SUBSCRIPTION_PARTITIONING.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
+    temporary: bool = False
+    """As of a queue."""
     subscriptions: tuple[SubscriptionDefinition, ...] = ()
 
     # A topic keeps only messages for later; what concerns receivers is for its subscriptions.
@@ -234,6 +238,8 @@ def destinations(
     return [(setting, name) for setting, name in pairs if name is not None]
 
 
+_MARKS = ("temporary", "shared")
+"""What no administrator sets; the store has it of the few that have it."""
 _PARTS: dict[str, tuple[type[Any], str]] = {
     "authorization_rules": (AuthorizationRule, "AuthorizationRules"),
     "subscriptions": (SubscriptionDefinition, "Subscriptions"),

@@ -350,11 +350,14 @@ class Entity:
         if self.size_in_bytes + self._staged_bytes >= self._max_bytes:
             raise QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
 
-    def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
-        """Number the admitted messages and send them on their way."""
+    def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done, come_back: bool = False) -> None:
+        """Number the admitted messages and send them on their way.
+
+        `come_back`: they leave this entity or its sub-queue in the same commit, and are no duplicates of themselves.
+        """
         if self.doomed:
             raise EntityNotFound(self.path)
-        if self.history is not None:
+        if self.history is not None and not come_back:
             messages, done = self.history.sift(lane, messages, done)
         self._stage(lane, messages, done)
 
@@ -451,8 +454,8 @@ class Entity:
             )
 
     def _make_lock(self, message: StoredMessage, expires_at: int, locked_until: int, session: Any = None) -> Lock:
-        tag = self._tags.next()
-        lock = Lock(message, tag, expires_at, locked_until, session)
+        tag, token = self._tags.next()
+        lock = Lock(message, tag, token, expires_at, locked_until, session)
         self._locks[message.sequence_number] = lock
         if self._tag_index.is_kept:
             self._tag_index.added(lock)

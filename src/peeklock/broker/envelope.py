@@ -48,9 +48,11 @@ _DEFAULT_PRIORITY: Final = 4
 _MAX_PRIORITY: Final = 0xFF
 
 # Fields of the properties section (3.2.4).
-_MESSAGE_ID, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP_ID = 0, 8, 9, 10
+_MESSAGE_ID, _TO, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP_ID = 0, 2, 8, 9, 10
 
 SCHEDULED_ENQUEUE_TIME = "x-opt-scheduled-enqueue-time"
+DELIVERY_TIME = "x-opt-delivery-time"
+"""As the former, in the words of JMS; the former counts when there are both."""
 PARTITION_KEY = "x-opt-partition-key"
 VIA_PARTITION_KEY = "x-opt-via-partition-key"
 SEQUENCE_NUMBER = "x-opt-sequence-number"
@@ -330,6 +332,15 @@ def session_id_of(bare: bytes) -> str | None:
         return None
 
 
+def message_id_of(bare: bytes) -> str | None:
+    """As text, whatever its type; None when the properties cannot be read."""
+    try:
+        value = _property(scan(bare), _MESSAGE_ID)
+    except DecodeError:
+        return None
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
 def session_of(bare: bytes) -> bytes:
     """What stands for the session id in the message, whatever that is; nothing if nothing does."""
     try:
@@ -337,6 +348,11 @@ def session_of(bare: bytes) -> bytes:
     except DecodeError:
         return b""
     return b"" if value is None else _as_bytes(value)
+
+
+def destination_of(encoded: bytes) -> Any:
+    """The `to` of a message as a sender gave it; None if it has none. DecodeError when it cannot be read."""
+    return _property(scan(encoded), _TO)
 
 
 def identity_of(bare: bytes) -> bytes:
@@ -454,26 +470,30 @@ def _read_annex(priority: int | None, annotations: bytes) -> tuple[bytes | None,
 def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
     kept: list[bytes] = []
     scheduled_at: int | None = None
+    delivery_time: int | None = None
     for key, value in raw_entries(encoded, slice(0, len(encoded))):
         name = decode_value(key)[0]
         if not isinstance(name, str):
             _check_key(name)
         elif name in _OURS:
             continue
-        if name == SCHEDULED_ENQUEUE_TIME:
+        if name in (SCHEDULED_ENQUEUE_TIME, DELIVERY_TIME):
             moment = decode_value(value)[0]
             if moment is None:
                 continue
             if not isinstance(moment, int) or isinstance(moment, bool):
-                raise InvalidProperty(f"The annotation {SCHEDULED_ENQUEUE_TIME} must be a timestamp.")
-            scheduled_at = min(int(moment), END_OF_TIME)
+                raise InvalidProperty(f"The annotation {name} must be a timestamp.")
+            if name == DELIVERY_TIME:
+                delivery_time = min(int(moment), END_OF_TIME)
+            else:
+                scheduled_at = min(int(moment), END_OF_TIME)
         elif name in (PARTITION_KEY, VIA_PARTITION_KEY):
             given = decode_value(value)[0]
             text = _text(given, "partition key")
             if type(given) is bytes:
                 value = encode_value(text)  # receivers expect a string
         kept += (key, value)
-    return kept, scheduled_at
+    return kept, delivery_time if scheduled_at is None else scheduled_at
 
 
 def _with_delivery_annotations(annex: bytes | None, encoded: bytes) -> bytes | None:

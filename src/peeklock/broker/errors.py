@@ -37,6 +37,13 @@ class EntityChanging(BrokerError):
     status = HTTPStatus.CONFLICT
 
 
+class SubscriptionInUse(BrokerError):
+    """Another consumer has it, and what is asked for would take it away from that one."""
+
+    condition = Condition.RESOURCE_LOCKED
+    status = HTTPStatus.CONFLICT
+
+
 class Unauthorized(BrokerError):
     condition = Condition.UNAUTHORIZED_ACCESS
     status = HTTPStatus.UNAUTHORIZED

@@ -125,7 +125,8 @@ class Forwarder:
         done = partial(self._done, lock)
         try:
             target, admitted = self._admitted(lock.message)
-            target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None)
+            come_back = target is self._source or target.dead_letters is self._source
+            target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None, come_back)
         except ServerBusy:
             raise
         except BrokerError as failure:

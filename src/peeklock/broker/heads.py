@@ -70,19 +70,21 @@ _pack_peeked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_PEEKED_START)}s{_
 _pack_unlocked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
 
 
-def head(message: StoredMessage, locked_until: int | None, tag: bytes | None = None, with_state: bool = False) -> bytes:
+def head(
+    message: StoredMessage, locked_until: int | None, token: bytes | None = None, with_state: bool = False
+) -> bytes:
     """Header and annotations for one delivery of the message: what goes in front of its payload.
 
-    One that is locked has its lock token among the delivery annotations, of the same bytes as the delivery tag (see
+    One that is locked has its lock token among the delivery annotations, which names the same as the delivery tag (see
     `lock_tags`); one that is received for good has an empty section of them, because some clients look for one.
     """
     count = message.delivery_count
     if message.annex is not None or message.expires_at is not None or count > 255:
-        return _full_head(message, locked_until, tag, message.state if with_state else None)
+        return _full_head(message, locked_until, token, message.state if with_state else None)
     number = message.sequence_number
     if with_state:
         if locked_until is not None:
-            return _full_head(message, locked_until, tag, message.state)
+            return _full_head(message, locked_until, token, message.state)
         return _pack_peeked(
             _TO_COUNT,
             count,
@@ -95,7 +97,7 @@ def head(message: StoredMessage, locked_until: int | None, tag: bytes | None = N
             _TO_SMALL_STATE,
             message.state,
         )
-    if tag is None or locked_until is None:
+    if token is None or locked_until is None:
         return _pack_unlocked(
             _TO_COUNT, count, _UNLOCKED_START, number, _TO_ENQUEUED, message.enqueued_at, _TO_ENQUEUED_SEQUENCE, number
         )
@@ -103,7 +105,7 @@ def head(message: StoredMessage, locked_until: int | None, tag: bytes | None = N
         _TO_COUNT,
         count,
         _TO_LOCK_TOKEN,
-        tag,
+        token,
         _LOCKED_START,
         number,
         _TO_ENQUEUED,
@@ -115,28 +117,30 @@ def head(message: StoredMessage, locked_until: int | None, tag: bytes | None = N
     )
 
 
-def _delivery_annotations(annex: Annex, tag: bytes | None, is_peeked: bool) -> bytes:
+def _delivery_annotations(annex: Annex, token: bytes | None, is_peeked: bool) -> bytes:
     """The section: the sender's own, and the token of a lock."""
     sent = annex.delivery_annotations
-    if tag is None:
+    if token is None:
         return (
             bytes((0x00, 0x53, DELIVERY_ANNOTATIONS)) + sent if sent else b"" if is_peeked else _NO_DELIVERY_ANNOTATIONS
         )
     if not sent:
-        return _TO_LOCK_TOKEN + tag
+        return _TO_LOCK_TOKEN + token
     at, count = compound_body(sent, 0)
-    body = b"".join((_LOCK_TOKEN_KEY, _UUID, tag, sent[at:]))
+    body = b"".join((_LOCK_TOKEN_KEY, _UUID, token, sent[at:]))
     return struct.pack(">4BII", 0x00, 0x53, DELIVERY_ANNOTATIONS, 0xD1, len(body) + 4, count + 2) + body
 
 
-def _full_head(message: StoredMessage, locked_until: int | None, tag: bytes | None, state: int | None = None) -> bytes:
+def _full_head(
+    message: StoredMessage, locked_until: int | None, token: bytes | None, state: int | None = None
+) -> bytes:
     annex = Annex.decode(message.annex)
     ttl = NULL
     if message.expires_at is not None and 0 < message.expires_at - message.enqueued_at <= UINT_MAX:
         ttl = encode_value(UInt(message.expires_at - message.enqueued_at))
     priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
     header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
-    header += _delivery_annotations(annex, tag, state is not None)
+    header += _delivery_annotations(annex, token, state is not None)
     number = _pack_long(message.sequence_number)
     first = number if annex.enqueued_number is None else _pack_long(annex.enqueued_number)
     fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, first]

@@ -23,13 +23,21 @@ class Lock:
     that has it may settle the message (see `lock_tags`).
     """
 
-    __slots__ = ("account", "charged", "expires_at", "locked_until", "message", "session", "settling", "tag")
+    __slots__ = ("account", "charged", "expires_at", "locked_until", "message", "session", "settling", "tag", "token")
 
     def __init__(
-        self, message: StoredMessage, tag: bytes, expires_at: int, locked_until: int, session: Any = None
+        self,
+        message: StoredMessage,
+        tag: bytes,
+        token: bytes,
+        expires_at: int,
+        locked_until: int,
+        session: Any = None,
     ) -> None:
         self.message = message
         self.tag = tag
+        self.token = token
+        """The tag in the order of bytes that a UUID has on the wire."""
         self.expires_at = expires_at
         """By the monotonic clock, which counts."""
         self.locked_until = locked_until

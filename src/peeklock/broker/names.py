@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 MAX_ENTITY_NAME = 260
 MAX_SHORT_NAME = 50
+MAX_CLIENT_SCOPED_PART = 128
+"""Characters of the name and of the client id in the name of a subscription of JMS, as JMS demands at least."""
 
 
 class DefinitionError(ValueError):
@@ -26,6 +28,8 @@ def _shown(value: object) -> str:
 
 _ENTITY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9/_.~-]*[A-Za-z0-9])?")
 _SHORT_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.~-]*[A-Za-z0-9])?")
+_CLIENT_SCOPED = re.compile(r"(?P<name>[A-Za-z0-9_.~-]+)\$(?P<client>[A-Za-z0-9_.~-]*)\$(?P<suffix>N?D)")
+_TO_ESCAPE = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_IN_RULE_NAMES = frozenset("/\\@?#*")
 
 
@@ -73,6 +77,29 @@ def check_subscription_name(name: object, setting: str = "Name") -> None:
         raise DefinitionError(setting, name, rule)
 
 
+def client_scoped_name(name: str, client: str, *, durable: bool) -> str:
+    """What a subscription of JMS is called among the others of its topic: the service's form.
+
+    JMS allows characters that names of subscriptions do not have: they are written as `~` and two hexadecimal digits
+    for each octet.
+    """
+    return f"{_escaped(name)}${_escaped(client)}${'D' if durable else 'ND'}"
+
+
+def is_client_scoped(name: object, temporary: bool) -> bool:
+    """Whether it is the name of a durable subscription of JMS; of any, for a temporary one."""
+    found = _CLIENT_SCOPED.fullmatch(name) if isinstance(name, str) else None
+    return found is not None and (temporary or found["suffix"] == "D")
+
+
+def check_client_scoped_name(name: str, setting: str = "Name") -> None:
+    found = _CLIENT_SCOPED.fullmatch(name)
+    for part in () if found is None else (found["name"], found["client"]):
+        if len(part) > MAX_CLIENT_SCOPED_PART:
+            rule = f"must have at most {MAX_CLIENT_SCOPED_PART} characters, not {len(part)}"
+            raise DefinitionError(setting, part, rule)
+
+
 def check_rule_name(name: object, setting: str = "Name") -> None:
     """Rules have wider names: `$Default` is one."""
     _check_length(name, setting, MAX_SHORT_NAME)
@@ -87,3 +114,7 @@ def _check_length(name: object, setting: str, longest: int) -> None:
         raise DefinitionError(setting, name, "must be text")
     if not 1 <= len(name) <= longest:
         raise DefinitionError(setting, name, f"must be 1 to {longest} characters long, not {len(name)}")
+
+
+def _escaped(text: str) -> str:
+    return _TO_ESCAPE.sub(lambda found: "".join(f"~{octet:02x}" for octet in found[0].encode()), text)

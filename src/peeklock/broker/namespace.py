@@ -20,6 +20,7 @@ from peeklock.broker.catalogue import (
     AnyQueue,
     Catalogue,
     Rows,
+    left_over,
     subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
@@ -36,6 +37,8 @@ from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.broker.temporary import TemporaryEntities
+from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import transaction_accounts
 from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
 
@@ -92,7 +95,10 @@ class Namespace:
         idleness = Idleness(self.agenda, lambda entity: self.administration.delete_idle(entity))
         self._catalogue = Catalogue(self._machinery, self.keys, idleness, highest_entity_id)
         self.administration = Administration(self._catalogue, self.journal, profile)
+        self.temporary = TemporaryEntities(self.administration, self._catalogue, self.agenda, profile)
         self._recovery_expected = False
+        self.sole_containers: set[tuple[str, str]] = set()
+        """Containers that must have one connection only, and have it: by the rules of its login, and the id."""
 
     @property
     def now(self) -> Callable[[], int]:
@@ -107,6 +113,10 @@ class Namespace:
     def queues(self) -> list[AnyQueue]:
         """All queues, without their sub-queues."""
         return self._catalogue.queues
+
+    @property
+    def topics(self) -> list[Topic]:
+        return self._catalogue.topics
 
     @property
     def containers(self) -> list[AnyContainer]:
@@ -144,8 +154,11 @@ class Namespace:
         stored = self._store.open(self._on_damage)
         self._machinery.body_keys.resume(self._store.highest_body_key())
         self._catalogue.remember(stored)
+        ended = left_over(stored)
+        ended_ids = {row.id for row in ended}
+        stored = [row for row in stored if row.id not in ended_ids]
         known = {fold(entity.path): entity for entity in stored}
-        changes = Changes()
+        changes = Changes(dropped_entities=sorted(ended_ids))
         made: list[tuple[Rows, AnyDefinition]] = []
         for path, definition in self._wanted(stored).items():
             row = known.get(fold(path))
@@ -163,6 +176,7 @@ class Namespace:
 
         def begin(error: StoreError | None) -> None:
             if error is None:
+                self._catalogue.forget(ended)
                 for rows, definition in made:
                     self._catalogue.add(rows, definition)
                 self._load(ready)
@@ -282,5 +296,6 @@ def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:
         raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that is there already")
     check_change(before, wanted)
     if isinstance(before, SubscriptionDefinition) and isinstance(wanted, SubscriptionDefinition):
-        return replace(wanted, name=before.name, rules=merged_rules(before.rules, wanted.rules))
+        rules = merged_rules(before.rules, wanted.rules)
+        return replace(wanted, name=before.name, rules=rules, shared=before.shared)
     return replace(wanted, name=before.name)

@@ -148,7 +148,7 @@ BATCHED_OPERATIONS = Setting(
 )
 STATUS = Setting("Status", Kind.STATUS, Status.ACTIVE, note="whether it takes and gives messages")
 FORWARD_TO: Setting[str | None] = Setting(
-    "ForwardTo", Kind.ENTITY, None, optional=True, note="where its messages go; not with `RequiresSession`"
+    "ForwardTo", Kind.ENTITY, None, optional=True, note="where its messages go; no effect with `RequiresSession`"
 )
 FORWARD_DEAD_LETTERS: Setting[str | None] = Setting(
     "ForwardDeadLetteredMessagesTo", Kind.ENTITY, None, optional=True, note="where its dead letters go"

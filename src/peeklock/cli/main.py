@@ -24,6 +24,7 @@ COMMANDS = {
     "peek": "receiving",
     "purge": "purging",
     "watch": "watching",
+    "token": "token",
     "dead-letter": "dead_letters",
     "queue": "entities",
     "topic": "entities",

@@ -24,6 +24,7 @@ from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
 from peeklock.cli.signals import stopping_signals
 from peeklock.engine import session
+from peeklock.rest.service import serve_messages
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
 from peeklock.server.config import ConfigError, Configuration, default_namespace, load_configuration
@@ -160,6 +161,7 @@ def serve(
         disk_free_low=server.disk_free_low if disk_free_low is None else disk_free_low << 20,
         insecure_default_key=insecure_default_key,
         administration=administer,
+        messaging=serve_messages,
     )
     try:
         uvloop.run(_serve(options, config, prune))

@@ -7,6 +7,7 @@ client calls `connect` first, a server waits for the peer's header. Time comes i
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import Any, Final
@@ -35,7 +36,7 @@ from peeklock.amqp.performatives import (
     Transfer,
 )
 from peeklock.engine.errors import CloseConnection, EndSession
-from peeklock.engine.events import ConnectionClosed, ConnectionOpened, SessionEnded
+from peeklock.engine.events import ConnectionClosed, ConnectionOpened, ConnectionRefused, SessionEnded
 from peeklock.engine.handshake import Handshake, find_frame
 from peeklock.engine.idleness import MIN_IDLE_TIME_OUT_MS, Idleness
 from peeklock.engine.sasl import SaslRole
@@ -47,6 +48,8 @@ _FRAME_START: Final = struct.Struct(">IHHI")
 _HOT_SIZE: Final = _FRAME_START.size
 _PLAIN: Final = 0x0200
 """Data offset and type of an AMQP frame without an extended header."""
+ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
+"""A property of an open: a close with the reason follows."""
 _AFTER_OPEN: Final = {Begin, Attach, Flow, Transfer, Disposition, Detach, End}
 _ENDED: Final = ConnectionState.ENDED
 _MAX_DESCRIPTION: Final = 100
@@ -62,6 +65,7 @@ class Settings:
     max_frame_size: int = 262144
     channel_max: int = 4999
     idle_time_out_ms: int | None = 120_000
+    offered_capabilities: tuple[str, ...] = ()
     properties: dict[Any, Any] | None = None
 
 
@@ -82,6 +86,10 @@ class Connection:
         """Set by the owner while its transport is full: nothing new is sent into it."""
         self.partial_bytes = 0
         """Held of messages that are not whole yet, on all links."""
+        self.check_open: Callable[[Open], Error | None] | None = None
+        """Asked once, before a server answers the peer's open: why the connection is refused, or None."""
+        self.offered_capabilities: list[str] = list(settings.offered_capabilities)
+        """What our open says; `check_open` may add to it."""
         self.remote_open: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self._handshake = Handshake(sasl, self.out, is_server=is_server)
@@ -153,6 +161,7 @@ class Connection:
     def lost(self) -> None:
         """The transport is gone: nothing is said any more, and nothing is kept."""
         self.state = ConnectionState.ENDED
+        self.check_open = None
         self._buffer = b""
         self.out.clear()
         self._forget_sessions()
@@ -327,9 +336,12 @@ class Connection:
         if not self.is_server:
             self._send_open()
 
-    def _send_open(self) -> None:
+    def _send_open(self, *, refused: bool = False) -> None:
         self.state = step(CONNECTION, self.state, ConnectionInput.SEND_OPEN)
         settings = self.settings
+        properties = dict(settings.properties or {})
+        if refused:
+            properties[ESTABLISHMENT_FAILED] = True
         self.send(
             0,
             Open(
@@ -338,7 +350,8 @@ class Connection:
                 max_frame_size=settings.max_frame_size,
                 channel_max=settings.channel_max,
                 idle_time_out=settings.idle_time_out_ms,
-                properties=settings.properties or {},
+                offered_capabilities=list(self.offered_capabilities) or None,
+                properties=properties,
             ),
         )
 
@@ -359,10 +372,12 @@ class Connection:
         self.remote_open = performative
         self.remote_max_frame_size = performative.max_frame_size
         self._idleness.peer_wants(performative.idle_time_out)
+        check, self.check_open = self.check_open, None
+        refusal = None if check is None else check(performative)
         if self.state is ConnectionState.OPEN_RECEIVED:
-            self._send_open()
+            self._send_open(refused=refusal is not None)
         if self.state is ConnectionState.OPENED:
-            self.emit(ConnectionOpened(performative))
+            self.emit(ConnectionOpened(performative) if refusal is None else ConnectionRefused(refusal))
 
     def _on_begin(self, channel: int, performative: Begin) -> None:
         if channel in self._by_remote_channel:

@@ -24,6 +24,13 @@ class ConnectionOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class ConnectionRefused:
+    """The peer's open arrived and `check_open` refused it: our open says so, and the owner must close."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionClosed:
     """The connection is over: closed by the peer, or for what the peer did (`error` is then ours)."""
 
@@ -54,6 +61,8 @@ class LinkAttached:
 class LinkDetached:
     link: Link
     error: Error | None
+    closed: bool = False
+    """The peer closed it (2.6.6), and did not only suspend it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ class Session:
         was_open = link.state is not LinkState.DETACH_SENT
         link.on_detach(detach)
         if was_open:
-            self.connection.emit(LinkDetached(link, detach.error))
+            self.connection.emit(LinkDetached(link, detach.error, bool(detach.closed)))
             if link.local is None:
                 link.accept(source=None, target=None)  # a detach is not answered before the attach is
             link.detach()

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
 from peeklock.broker.authorization import Right
-from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported, OperationNotAllowed
+from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
 from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.topic import Topic
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.nodes.addresses import Address, parse_address
 from peeklock.nodes.browsing import BrowsingNode
 from peeklock.nodes.cbs import CbsNode
 from peeklock.nodes.coordinator import CoordinatorNode
+from peeklock.nodes.dynamic import DynamicNode
 from peeklock.nodes.filters import COPY, read_filters
 from peeklock.nodes.management import ManagementNode
 from peeklock.nodes.node import Node, check_any_right
 from peeklock.nodes.receiving import ReceivingNode, SelectingNode
+from peeklock.nodes.relay import RelayNode
 from peeklock.nodes.requests import ReplyNode
 from peeklock.nodes.sending import TRANSFER_DESTINATION, SendingNode
 from peeklock.nodes.session_receiving import SessionReceivingNode
+from peeklock.nodes.subscribing import consumer_node, is_consumer, unsubscribing_node
 
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
@@ -34,6 +39,16 @@ def make_node(peer: Peer, link: Link) -> Node:
         # Open to all: one SDK declares before it shows its first token. Work needs links, and they need claims.
         return CoordinatorNode(peer, Address("$coordinator", "", ""), link)
     terminus = attach.source if isinstance(link, Sender) else attach.target
+    if isinstance(link, Receiver) and _is_nowhere(terminus):
+        return RelayNode(peer, link)
+    if isinstance(link, Sender) and terminus is None:
+        return unsubscribing_node(peer, link)
+    if isinstance(terminus, Source | Target) and terminus.dynamic:
+        return DynamicNode(peer, link, terminus, partial(_node_at_own, peer, link))
+    return _node_at(peer, link, terminus)
+
+
+def _node_at(peer: Peer, link: Link, terminus: object) -> Node:
     address = _address(link, terminus)
     if address.is_cbs:
         return ReplyNode(peer, address, link) if isinstance(link, Sender) else CbsNode(peer, address, _receiver(link))
@@ -44,6 +59,17 @@ def make_node(peer: Peer, link: Link) -> Node:
     if isinstance(link, Sender):
         return _receiving_node(peer, address, link, terminus)
     return _sending_node(peer, address, _receiver(link))
+
+
+def _node_at_own(peer: Peer, link: Link) -> Node:
+    """The node of a link that a temporary entity was made for. It may send there, but the entity is for receiving."""
+    attach = link.remote
+    assert attach is not None
+    if isinstance(link, Sender):
+        return _node_at(peer, link, attach.source)
+    node = _sending_node(peer, _address(link, attach.target), _receiver(link))
+    node.needs = Right.LISTEN
+    return node
 
 
 def requested_address(link: Link) -> str:
@@ -62,17 +88,21 @@ def _receiver(link: Link) -> Receiver:
     return link
 
 
+def _is_nowhere(target: object) -> bool:
+    """Whether a link has no target: what is sent on it says itself where it goes."""
+    return target is None or (isinstance(target, Target) and target.address is None and not target.dynamic)
+
+
 def _address(link: Link, terminus: object) -> Address:
     side = "source" if isinstance(link, Sender) else "target"
     if not isinstance(terminus, Source | Target) or not isinstance(terminus.address, str) or not terminus.address:
-        if isinstance(terminus, Source | Target) and terminus.dynamic:
-            raise NotSupported("Dynamic nodes are not supported.")
         raise InvalidProperty(f"The attach of link '{link.name}' has no {side} address.")
     return parse_address(terminus.address)
 
 
 def _management_node(peer: Peer, address: Address, link: Link) -> Node:
     check_any_right(peer.claims, address, peer.namespace.now())
+    peer.namespace.temporary.check_receiving(address.entity, peer)
     container = peer.namespace.container(address.container)
     if isinstance(link, Sender):
         node: Node = ReplyNode(peer, address, link)
@@ -99,6 +129,10 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, source: object) -> Node:
     assert isinstance(source, Source)
+    peer.namespace.temporary.check_receiving(address.entity, peer)
+    container = peer.namespace.container(address.container)
+    if isinstance(container, Topic) and is_consumer(source):
+        return consumer_node(peer, link, container, source)
     queue = peer.namespace.queue(address.container)
     filters = read_filters(source)
     if source.distribution_mode == COPY:

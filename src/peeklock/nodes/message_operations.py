@@ -129,8 +129,8 @@ def receive_by_sequence_number(call: Call) -> None:
 
 
 def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
-    encoded = head(message, lock.locked_until, lock.tag, with_state=True) + message.content
-    return {"lock-token": UUID(bytes_le=lock.tag), "message": encoded}
+    encoded = head(message, lock.locked_until, lock.token, with_state=True) + message.content
+    return {"lock-token": UUID(bytes=lock.token), "message": encoded}
 
 
 _LIST, _MAP = 0xD0, 0xD1

@@ -50,6 +50,9 @@ class Node:
     def on_credit(self) -> None:
         """The peer changed the credit or wants the link drained, or there is room to send again."""
 
+    def link_closed(self) -> None:
+        """The client closed the link, and did not only suspend it; `closed` follows."""
+
     def closed(self) -> None:
         """The link is gone, for whatever reason."""
 

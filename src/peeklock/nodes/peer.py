@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from peeklock.amqp.errors import AmqpError, Condition, EncodeError
 from peeklock.amqp.outcomes import Error
+from peeklock.amqp.performatives import Open
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.accounts import MAX_HELD_BYTES, Account
 from peeklock.broker.agenda import Appointment
@@ -24,6 +25,7 @@ from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.events import (
     ConnectionClosed,
     ConnectionOpened,
+    ConnectionRefused,
     CreditChanged,
     LinkAttached,
     LinkDetached,
@@ -34,6 +36,7 @@ from peeklock.engine.events import (
 from peeklock.engine.links import Link, Sender
 from peeklock.engine.session import Session
 from peeklock.nodes.attaching import make_node, requested_address
+from peeklock.nodes.containers import ContainerKey, claim_container, give_up_container
 from peeklock.nodes.node import Node, error_of, rejected
 from peeklock.nodes.turnstile import Turnstile
 
@@ -76,7 +79,8 @@ class Peer:
         """There is something to write."""
         self.logins = logins
         self._audit = audit
-        self._container_id = ""
+        self.container_id = ""
+        """As the client's open has it: the client id of JMS."""
         self.claims = Claims()
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._can_hold)
@@ -93,6 +97,11 @@ class Peer:
         """The former, in Unix time, while it is waited for."""
         self.hang_up: Callable[[Error], None] = connection.close
         """End the connection and say why."""
+        self.container_key: ContainerKey | None = None
+        """Under which no other connection may log in as long as this one lasts."""
+        self._on_gone: dict[Link, list[Callable[[], None]]] = {}
+        """What to do when a link is gone: an entity goes with it."""
+        connection.check_open = self._check_open
         namespace.keys.watchers.add(self)
 
     @property
@@ -159,7 +168,7 @@ class Peer:
         self, action: str, outcome: str, entity: str, *, client: str = "", count: int | None = None, reason: str = ""
     ) -> None:
         """Tell the audit log what this client did or was denied."""
-        client = client or self.claims.key_names or self._container_id
+        client = client or self.claims.key_names or self.container_id
         self._audit.record(
             action, outcome, connection=self.name, client=client, entity=entity, count=count, reason=reason
         )
@@ -225,8 +234,24 @@ class Peer:
             self._expiry.cancel()
         for link in list(self._nodes):
             self._drop(link)
+        give_up_container(self)
+
+    def become(self, link: Link, make: Callable[[], Node]) -> None:
+        """What a link waited for is there: give it the node that it asked for."""
+        waiting = self._nodes.pop(link, None)
+        if waiting is not None:
+            link.node = None
+            waiting.left()
+            self._stand(link, make)
+
+    def when_gone(self, link: Link, action: Callable[[], None]) -> None:
+        """Do that when the link is gone, for whatever reason, or refused."""
+        self._on_gone.setdefault(link, []).append(action)
 
     # --- inside ---
+
+    def _check_open(self, opened: Open) -> Error | None:
+        return claim_container(self, opened)
 
     def _note_claim(self, claim: Claim) -> None:
         self.claims.add(claim)
@@ -243,6 +268,9 @@ class Peer:
             self._attach(event.link)
         elif isinstance(event, LinkDetached):
             self._log("link detached", event.error, link=event.link.name)
+            node = self._nodes.get(event.link)
+            if node is not None and event.closed:
+                node.link_closed()
             self._drop(event.link)
         elif isinstance(event, SessionEnded):
             self._drop_session(event.session)
@@ -254,9 +282,12 @@ class Peer:
                     node.on_credit()
         elif isinstance(event, ConnectionOpened):
             self._log_in(self.connection.identity or [])
-            self._container_id = str(event.open.container_id)
+            self.container_id = str(event.open.container_id)
             product = (event.open.properties or {}).get("product")
             self._log("connection opened", None, container=event.open.container_id, product=product)
+        elif isinstance(event, ConnectionRefused):
+            self._log("connection refused", event.error)
+            self.hang_up(event.error)
         elif isinstance(event, ConnectionClosed):
             self._log("connection closed", event.error)
             self.closed()
@@ -271,10 +302,16 @@ class Peer:
             self._lose_rights("The authorization rule was changed or removed.", identity[0].key_name)
 
     def _attach(self, link: Link) -> None:
-        try:
+        def make() -> Node:
             if len(self._nodes) >= (MAX_LINKS if self.claims else MAX_LINKS_OF_A_STRANGER):
                 raise QuotaExceeded(f"The connection has {len(self._nodes)} links; no more are allowed.")
-            node = make_node(self, link)
+            return make_node(self, link)
+
+        self._stand(link, make)
+
+    def _stand(self, link: Link, make: Callable[[], Node]) -> None:
+        try:
+            node = make()
         except BrokerError as failure:
             link.refuse(error_of(failure))
             self._log("link refused", error_of(failure), link=link.name)
@@ -294,6 +331,8 @@ class Peer:
             node.attached()
             self._log("link attached", None, link=link.name, address=node.address.path, node=type(node).__name__)
             node.on_credit()
+        if link.node is None:
+            self._end_with(link)
         self.wake()
 
     def _expect_expiry(self) -> None:
@@ -332,6 +371,11 @@ class Peer:
         if node is not None:
             node.left()
             node.closed()
+            self._end_with(link)
+
+    def _end_with(self, link: Link) -> None:
+        for action in self._on_gone.pop(link, ()):
+            action()
 
     def _drop_session(self, session: Session) -> None:
         for link in [link for link in self._nodes if link.session is session]:

@@ -77,7 +77,7 @@ class Receiving(Node):
         link = self._link
         if lock is not None:
             lock.charge(self._held)
-            link.send(lock.tag, _parts(message, lock.locked_until, lock.tag), context=lock)
+            link.send(lock.tag, _parts(message, lock.locked_until, lock.token), context=lock)
         else:
             self._reserved -= 1
             if link.attached:
@@ -258,11 +258,11 @@ class SelectingNode(Receiving):
         self._queue.stop_selecting(self._selection)
 
 
-def _parts(message: StoredMessage, locked_until: int | None, tag: bytes | None) -> tuple[bytes, ...]:
+def _parts(message: StoredMessage, locked_until: int | None, token: bytes | None) -> tuple[bytes, ...]:
     """A message for the wire; where its bytes are cut means nothing."""
     if message.body is None:
-        return head(message, locked_until, tag), message.payload
-    return head(message, locked_until, tag), message.payload, message.body.data
+        return head(message, locked_until, token), message.payload
+    return head(message, locked_until, token), message.payload, message.body.data
 
 
 def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:

@@ -46,41 +46,27 @@ Long before, the server stops reading from those who send."""
 ACCEPTED: Final = Accepted().encode()
 
 
-class SendingNode(Node):
-    """Takes what a client sends to one entity, perhaps through another."""
+class Sending(Node):
+    """Takes what a client sends, for the entity in `_container`, and answers for each delivery."""
 
-    needs: Right | None = Right.SEND
-
-    def __init__(
-        self,
-        peer: Peer,
-        address: Address,
-        link: Receiver,
-        container: AnyContainer,
-        *,
-        through: AnyContainer | None = None,
-        destination: Address | None = None,
-    ) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyContainer | None) -> None:
         super().__init__(peer, address)
-        self.destination = destination
         self._link = link
-        self._container = container
-        container.check_sending()
-        self.stand_at(link, container, *(() if through is None else (through,)))
         self._in_flight = 0
         self._arrived: list[IncomingDelivery] = []
         """In this turn."""
         self._journal = peer.namespace.journal
-        self._limit = link.max_message_size = limit = container.max_message_bytes
-        properties: dict[Any, Any] = {Symbol(MAX_BATCH_SIZE): ULong(min(limit, MAX_BATCH_BYTES))}
-        asked = link.remote.properties if link.remote is not None else None
-        if asked and TRANSFER_DESTINATION in asked:
-            properties[Symbol(TRANSFER_DESTINATION)] = asked[TRANSFER_DESTINATION]
-        link.accept(max_message_size=limit, properties=properties)
-        link.grant(CREDIT)
+        if container is not None:
+            self._go_to(container)
 
-    def entity_changed(self) -> None:
-        self._limit = self._link.max_message_size = self._container.max_message_bytes
+    def _go_to(self, container: AnyContainer) -> None:
+        """What is sent from now on is for that entity."""
+        self._container = container
+        self._limit = container.max_message_bytes
+
+    def _destination(self, delivery: IncomingDelivery) -> str:
+        """The queue or topic that the delivery is for; it is in `_container`."""
+        return self.address.entity
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if delivery.state is not None:
@@ -94,8 +80,10 @@ class SendingNode(Node):
     def turn_ended(self) -> None:
         """What arrived in one turn is one piece of work, unless there is something wrong with it."""
         deliveries, self._arrived = self._arrived, []
-        if not deliveries:
-            return
+        if deliveries:
+            self._send_all(deliveries)
+
+    def _send_all(self, deliveries: list[IncomingDelivery]) -> None:
         try:
             self._send(deliveries)
         except Exception:
@@ -132,8 +120,8 @@ class SendingNode(Node):
             if not isinstance(state, TransactionalState):
                 raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
             transaction = self.peer.transactions.get(state.txn_id)
-            messages = self._read_unusual(delivery)
-            transaction.send(self._container, messages, self.peer.scope(self.address.entity, self._link))
+            scope = self.peer.scope(self._destination(delivery), self._link)
+            transaction.send(self._container, self._read_unusual(delivery), scope)
         except Exception as error:
             failure = self.peer.failed(error, self)
             if isinstance(state, TransactionalState):
@@ -178,3 +166,34 @@ class SendingNode(Node):
         if link.credit + self._in_flight < CREDIT // 2 and link.attached:
             link.grant(CREDIT - self._in_flight)
         self.peer.wake()
+
+
+class SendingNode(Sending):
+    """Takes what a client sends to one entity, perhaps through another."""
+
+    needs: Right | None = Right.SEND
+
+    def __init__(
+        self,
+        peer: Peer,
+        address: Address,
+        link: Receiver,
+        container: AnyContainer,
+        *,
+        through: AnyContainer | None = None,
+        destination: Address | None = None,
+    ) -> None:
+        super().__init__(peer, address, link, container)
+        self.destination = destination
+        container.check_sending()
+        self.stand_at(link, container, *(() if through is None else (through,)))
+        limit = link.max_message_size = container.max_message_bytes
+        properties: dict[Any, Any] = {Symbol(MAX_BATCH_SIZE): ULong(min(limit, MAX_BATCH_BYTES))}
+        asked = link.remote.properties if link.remote is not None else None
+        if asked and TRANSFER_DESTINATION in asked:
+            properties[Symbol(TRANSFER_DESTINATION)] = asked[TRANSFER_DESTINATION]
+        link.accept(max_message_size=limit, properties=properties)
+        link.grant(CREDIT)
+
+    def entity_changed(self) -> None:
+        self._limit = self._link.max_message_size = self._container.max_message_bytes

@@ -31,7 +31,7 @@ from peeklock.server.browsers import BrowserGuard
 from peeklock.server.certificates import CertificateError, Certificates, ensure_certificates
 from peeklock.server.config import default_namespace
 from peeklock.server.health import Health
-from peeklock.server.http import Handler, HttpService
+from peeklock.server.http import Handler, HttpService, Messaging
 from peeklock.server.limits import Limits
 from peeklock.server.listener import Listener
 from peeklock.server.loopback import is_loopback
@@ -98,6 +98,8 @@ class Options:
     """Another store than the one in the data folder or in memory."""
     administration: Callable[[Namespace], Handler] | None = None
     """What answers HTTP requests that are none of the server's own."""
+    messaging: Callable[[Namespace], Messaging] | None = None
+    """What answers those of them that send and receive."""
 
 
 class Broker:
@@ -202,7 +204,7 @@ class Broker:
             limits = self.options.limits
             health = Health(self.namespace, store)
             metrics_page = MetricsPage(metrics, self.namespace, lambda: self.connections, watermark)
-            administer = self.options.administration
+            administer, messaging = self.options.administration, self.options.messaging
             self._http = HttpService(
                 self.namespace,
                 self.shells.add,
@@ -218,6 +220,7 @@ class Broker:
                 self.audit,
                 {"/health": health.answer, "/metrics": metrics_page.answer},
                 None if administer is None else administer(self.namespace),
+                None if messaging is None else messaging(self.namespace),
             )
             await self._http.start()
         except BaseException:
@@ -247,6 +250,7 @@ class Broker:
         limits = self.options.limits
         for listener in self._listeners:
             listener.close()
+        self._http.end_waits()
         for shell in list(self.shells):
             shell.quiesce()
         if not await _within(limits.stop_seconds, lambda: self.namespace.journal.idle):

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from peeklock.broker.durations import format_time, parse_time
+from peeklock.broker.rules.conversion import in_utc
 from peeklock.broker.rules.definitions import PropertyValue
 from peeklock.server.jsonc import Node
 
@@ -39,7 +40,7 @@ def parse_value(node: Node) -> PropertyValue:
 def format_value(value: PropertyValue) -> Any:
     """What `json` writes so that `parse_value` reads the same."""
     if isinstance(value, datetime):
-        return {"DateTime": value.isoformat().replace("+00:00", "Z")}
+        return {"DateTime": in_utc(value).isoformat().replace("+00:00", "Z")}
     if isinstance(value, timedelta):
         return {"Duration": format_time(value)}
     if isinstance(value, UUID):

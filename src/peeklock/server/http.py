@@ -1,16 +1,18 @@
 """What is spoken over HTTP on the sniffed connection: AMQP over WebSocket, and what others answer.
 
-A page has a path of its own; who administers the namespace gets every other request.
+A page has a path of its own. Of the other requests those that send or receive are for messaging, the rest administer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
@@ -18,7 +20,7 @@ from aiohttp.http import HttpProcessingError
 from peeklock.broker.access import Claim, key_name_of
 from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.authorization import Right
-from peeklock.broker.errors import BrokerError, InvalidToken, WrongKey
+from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, WrongKey
 from peeklock.broker.namespace import Namespace
 from peeklock.server.admission import TOO_MANY, Ticket
 from peeklock.server.browsers import BrowserGuard
@@ -27,6 +29,7 @@ from peeklock.server.listener import patience_for, tell_refused
 from peeklock.server.logs import event
 from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.shell import Shell
+from peeklock.server.waits import CONNECTION, WAITS, Waits
 
 log = logging.getLogger(__name__)
 
@@ -44,34 +47,64 @@ TICKET: Final = web.RequestKey("ticket", Ticket)
 """Of the connection that a request came on."""
 METHODS: Final = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 AUDIT: Final = web.RequestKey("audit", Audit)
+HTTP_GRACE_MS: Final = 5 * 60_000
+"""How long HTTP requests may use a token after it has expired: the Python SDK's administration client renews its token
+a minute after the end. AMQP connections renew in time, and have no such grace for a token that they show."""
 TLS_REQUIRED: Final = "This broker requires TLS: use https or wss."
+
+_HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
 
 Refusal = tuple[HTTPStatus, str]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Messaging(Protocol):
+    """Messages over HTTP: sending and receiving."""
+
+    def answers(self, request: web.Request) -> bool:
+        """Whether the request sends, receives or settles; others administer."""
+        ...
+
+    async def handle(self, request: web.Request) -> web.StreamResponse: ...
+
+
 def verified(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
     """What a token allows at a path; BrokerError says why it allows nothing, or why it is not even looked at."""
+    if not token:
+        raise Unauthorized("The request has no token: a shared access signature is needed in its header.")
+    if token[:7].lower() == "bearer ":
+        raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
     if not token.isascii():
         raise InvalidToken("The token has characters that no token has.")
     ticket.check_login()
     try:
-        return namespace.keys.verify(token, path, namespace.now())
+        return namespace.keys.verify(token, path, namespace.now(), HTTP_GRACE_MS)
     except WrongKey:
         ticket.login_failed()
         raise
 
 
-def audit_denied(request: web.Request, reason: str) -> None:
+def audit_denied(request: web.Request, reason: str, action: str = "", entity: str = "") -> None:
     """Tell the audit log of a request that was refused for want of rights."""
+    audit_request(request, DENIED, reason, action, entity)
+
+
+def audit_request(request: web.Request, outcome: str, reason: str = "", action: str = "", entity: str = "") -> None:
+    """Tell the audit log what became of a request. Its method and path stand for an action and entity not given."""
     request[AUDIT].record(
-        request.method if request.method in METHODS else "request",
-        DENIED,
+        action or (request.method if request.method in METHODS else "request"),
+        outcome,
         connection=peer_name(request.transport),
         client=key_name_of(request.headers.get("Authorization", "")),
-        entity=request.rel_url.path.strip("/"),
+        entity=entity or request.rel_url.path.strip("/"),
         reason=reason,
     )
+
+
+def origin_of(request: web.Request) -> str:
+    """Where the client found us: what addresses in answers begin with."""
+    host = request.headers.get("Host", "")
+    return f"{request.scheme}://{host if _HOST.fullmatch(host) else 'localhost'}"
 
 
 class HttpService:
@@ -88,6 +121,7 @@ class HttpService:
         audit: Audit,
         pages: Mapping[str, Handler],
         administration: Handler | None,
+        messaging: Messaging | None,
     ) -> None:
         self._namespace = namespace
         self._guard = guard
@@ -99,13 +133,16 @@ class HttpService:
         self._silent: dict[asyncio.Protocol, FirstRequest] = {}
         """Connections whose first request has not come yet."""
         self._tickets: dict[asyncio.Protocol, Ticket] = {}
+        self._connections: dict[asyncio.Protocol, FirstRequest] = {}
+        self._waits = Waits()
         app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request, self._check_request])
         for path, page in pages.items():
             app.router.add_get(path, _unless_administered(page, administration))
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
             app.router.add_get(path, self._websocket)
-        if administration is not None:
-            app.router.add_route("*", "/{path:.*}", administration)
+        others = _others(administration, messaging)
+        if others is not None:
+            app.router.add_route("*", "/{path:.*}", others)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -118,6 +155,10 @@ class HttpService:
     async def start(self) -> None:
         await self._runner.setup()
 
+    def end_waits(self) -> None:
+        """Answer requests that wait for messages, and let none wait any more."""
+        self._waits.stop()
+
     async def stop(self) -> None:
         await self._runner.cleanup()
 
@@ -127,10 +168,14 @@ class HttpService:
         inner = server()
         self._tickets[inner] = ticket
         patience = patience_for(ticket, self._limits.first_bytes_seconds)
-        return FirstRequest(inner, self._silent, patience, ticket, partial(self._lost, inner))
+        first = FirstRequest(inner, self._silent, patience, ticket, partial(self._lost, inner))
+        self._connections[inner] = first
+        return first
 
     def _lost(self, inner: asyncio.Protocol) -> None:
         self._tickets.pop(inner).release()
+        del self._connections[inner]
+        self._waits.lost(inner)
 
     @web.middleware
     async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -139,6 +184,8 @@ class HttpService:
             first.came()
         request[TICKET] = self._tickets[request.protocol]
         request[AUDIT] = self._audit
+        request[WAITS] = self._waits
+        request[CONNECTION] = self._connections[request.protocol]
         return await handler(request)
 
     @web.middleware
@@ -269,20 +316,38 @@ class FirstRequest(asyncio.Protocol):
         self._on_lost()
 
     def count_unfinished(self, shell: Shell) -> None:
-        """Count what comes until the client of that shell has logged in: the server keeps a message until it is whole.
-
-        The loop knows a protocol's method, so it is told of another.
-        """
+        """Count what comes until the shell's client has logged in: the server keeps a message until it is whole."""
 
         def counted(data: bytes) -> None:
             self.unfinished += len(data)
             self._inner.data_received(data)
             if not shell.note_unfinished(self.unfinished):
-                self.data_received = self._inner.data_received  # type: ignore[method-assign]
-                self._transport.set_protocol(self)
+                self._receive_by(self._inner.data_received)
 
-        self.data_received = counted  # type: ignore[method-assign]
-        self._transport.set_protocol(self)
+        self._receive_by(counted)
+
+    @contextmanager
+    def watched(self, on_paused: Callable[[], None]) -> Iterator[None]:
+        """As long as this lasts, `on_paused` is told when no more is read, so that the client's end is not seen."""
+
+        def watching(data: bytes) -> None:
+            self._inner.data_received(data)
+            if not self._transport.is_reading():
+                on_paused()
+
+        self._receive_by(watching)
+        if not self._transport.is_reading():
+            on_paused()
+        try:
+            yield
+        finally:
+            self._receive_by(self._inner.data_received)
+
+    def _receive_by(self, receive: Callable[[bytes], None]) -> None:
+        """The loop knows a protocol's method, so it is told of another."""
+        self.data_received = receive  # type: ignore[method-assign,assignment]
+        if not self._transport.is_closing():
+            self._transport.set_protocol(self)
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()
@@ -338,6 +403,22 @@ def _unless_administered(page: Handler, administration: Handler | None) -> Handl
         if administration is not None and "api-version" in request.query:
             return await administration(request)
         return await page(request)
+
+    return handle
+
+
+def _others(administration: Handler | None, messaging: Messaging | None) -> Handler | None:
+    """What answers the requests that are for no page."""
+    if messaging is None:
+        return administration
+    messages = messaging
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if messages.answers(request):
+            return await messages.handle(request)
+        if administration is None:
+            raise web.HTTPNotFound
+        return await administration(request)
 
     return handle
 

@@ -15,6 +15,7 @@ from peeklock.broker.errors import TooManyFailedLogins
 from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection, Settings
 from peeklock.engine.sasl import SaslServer
+from peeklock.nodes.containers import CAPABILITIES
 from peeklock.nodes.peer import Peer
 from peeklock.server.admission import Ticket
 from peeklock.server.limits import Limits
@@ -70,6 +71,7 @@ class Shell:
         settings = Settings(
             container_id=namespace.definition.name,
             max_frame_size=MAX_FRAME_SIZE,
+            offered_capabilities=CAPABILITIES,
             properties={"product": "Peeklock"},
         )
         self.connection = Connection(

@@ -92,6 +92,7 @@ def test_filters_of_different_shapes_are_all_asked() -> None:
         ("", ""),
         (NEW_YEAR, Timestamp(NEW_YEAR_MS)),
         (NEW_YEAR.astimezone(timezone(timedelta(hours=5))), Timestamp(NEW_YEAR_MS)),
+        (NEW_YEAR.replace(tzinfo=None), Timestamp(NEW_YEAR_MS)),
         (NEW_YEAR + timedelta(microseconds=999), Timestamp(NEW_YEAR_MS)),
         (NEW_YEAR, Described(DATETIME_OFFSET, 638_396_640_000_000_000)),
         (timedelta(seconds=1), Described(TIMESPAN, 10_000_000)),

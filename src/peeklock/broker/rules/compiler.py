@@ -16,6 +16,7 @@ from lark import Token, Tree
 
 from peeklock.broker.names import fold
 from peeklock.broker.rules import functions
+from peeklock.broker.rules.conversion import in_utc
 from peeklock.broker.rules.errors import EvaluationError, SqlError, shown
 from peeklock.broker.rules.functions import Condition, Constant, Expression, Statement
 from peeklock.broker.rules.like import EscapeError, PatternError
@@ -158,8 +159,8 @@ class Compiler:
         if name not in self._parameters:
             self._refuse(token, f"No value is given for the parameter {shown(token)}")
         value = self._parameters[name]
-        if isinstance(value, datetime) and value.tzinfo is None:
-            self._refuse(token, f"The value of the parameter {shown(token)} has no time zone")
+        if isinstance(value, datetime):
+            value = in_utc(value)
         if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
             self._refuse(token, f"The value of the parameter {shown(token)} is outside the range of 64-bit integers")
         return Constant(value)

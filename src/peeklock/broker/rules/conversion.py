@@ -82,8 +82,13 @@ def moment(milliseconds: int) -> datetime:
     return _after(EPOCH, milliseconds * 1000)
 
 
+def in_utc(value: datetime) -> datetime:
+    """The moment with its time zone: UTC where it has none."""
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value
+
+
 def milliseconds_of(value: datetime) -> int:
-    return (value - EPOCH) // MILLISECOND
+    return (in_utc(value) - EPOCH) // MILLISECOND
 
 
 def span(milliseconds: int) -> timedelta:

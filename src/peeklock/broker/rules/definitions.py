@@ -18,7 +18,7 @@ from peeklock.broker.settings import MAX_TEXT, known_fields
 DEFAULT_RULE_NAME = "$Default"
 
 PropertyValue = str | int | float | bool | datetime | timedelta | UUID
-"""What a filter compares with and an action sets; moments are aware."""
+"""What a filter compares with and an action sets. A moment without a time zone is in UTC, and is shown without one."""
 
 
 class FilterKind(StrEnum):
@@ -61,8 +61,6 @@ def _check_values(setting: str, values: Mapping[str, PropertyValue]) -> None:
             raise DefinitionError(f"{setting}.{key}", value, rule)
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
             raise DefinitionError(f"{setting}.{key}", value, "must fit into 64 bits")
-        if isinstance(value, datetime) and value.tzinfo is None:
-            raise DefinitionError(f"{setting}.{key}", value, "must say its time zone")
 
 
 _VALUES = get_args(PropertyValue)

@@ -1,0 +1,180 @@
+"""Entities that do not stay: queues and topics made for one connection, and subscriptions made for its consumers.
+
+They end with what made them, and none survives a restart: the store has them like others, marked, and the namespace
+drops the marked ones when it starts. They are bounded for each connection, for the rule that it logged in with, and for
+the namespace.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from peeklock.broker.administration import Administration
+from peeklock.broker.agenda import Agenda
+from peeklock.broker.catalogue import AnyContainer, Catalogue, subscription_path
+from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.broker.entity import Done
+from peeklock.broker.errors import BrokerError, EntityChanging, EntityNotFound, OperationNotAllowed, QuotaExceeded
+from peeklock.broker.names import fold
+from peeklock.broker.settings import Profile
+
+log = logging.getLogger(__name__)
+
+MAX_OF_CONNECTION: Final = 200
+MAX_OF_RULE: Final = 1000
+MAX_OF_ALL: Final = 2000
+RETRY_MS: Final = 1000
+"""How long until an entity that could not be deleted is deleted again."""
+
+Made = Callable[[AnyContainer | BrokerError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom an entity is made for."""
+
+    connection: object
+    rule: str
+    """By which it may make the entity."""
+
+
+class TemporaryEntities:
+    """The temporary entities of a namespace. Whether somebody may have one is not asked here."""
+
+    def __init__(self, administration: Administration, catalogue: Catalogue, agenda: Agenda, profile: Profile) -> None:
+        self._administration = administration
+        self._catalogue = catalogue
+        self._agenda = agenda
+        self._profile = profile
+        self._owners: dict[str, Owner] = {}
+        """By folded path, from before an entity is made until it is deleted."""
+        self._of_rules: Counter[str] = Counter()
+        self._of_connections: Counter[int] = Counter()
+        """By the identity of the connection, which is there as long as it has some."""
+
+        self._links: Counter[str] = Counter()
+        """By folded path: how many use an entity that goes with the last of them."""
+
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        """By folded path: what to do when the entity is there or gone."""
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def make_queue(self, owner: Owner, made: Made) -> None:
+        """Make a queue under a name that nobody can guess."""
+        name = f"temporary-queue-{secrets.token_hex(16)}"
+        definition = QueueDefinition(name=name, temporary=True, **self._profile.defaults_for(QueueDefinition))
+        self._make(name, owner, partial(self._administration.create_queue, definition), made)
+
+    def make_topic(self, owner: Owner, made: Made) -> None:
+        name = f"temporary-topic-{secrets.token_hex(16)}"
+        definition = TopicDefinition(name=name, temporary=True, **self._profile.defaults_for(TopicDefinition))
+        self._make(name, owner, partial(self._administration.create_topic, definition), made)
+
+    def make_subscription(self, owner: Owner, topic: str, definition: SubscriptionDefinition, made: Made) -> None:
+        """Make this one, which says that it is temporary."""
+        path = subscription_path(topic, definition.name)
+        self._make(path, owner, partial(self._administration.create_subscription, topic, definition), made)
+
+    def check_receiving(self, entity: str, connection: object) -> None:
+        """OperationNotAllowed when that queue or topic was made for another connection, which alone may receive."""
+        owner = self._owners.get(fold(entity))
+        if owner is not None and owner.connection is not connection:
+            raise OperationNotAllowed(f"The temporary entity '{entity}' belongs to another connection.")
+
+    def when_changed(self, path: str, action: Callable[[], None]) -> bool:
+        """Do that when the entity that is being made or deleted is there or gone. False if there is none."""
+        key = fold(path)
+        if key in self._owners:
+            self._waiting.setdefault(key, []).append(action)
+        return key in self._owners
+
+    def join(self, path: str) -> None:
+        """A link uses the entity, which lasts until the last one leaves."""
+        self._links[fold(path)] += 1
+
+    def leave(self, path: str) -> None:
+        key = fold(path)
+        self._links[key] -= 1
+        if self._links[key] <= 0:
+            del self._links[key]
+            self.delete(path)
+
+    def delete(self, path: str) -> None:
+        """Nobody needs it any more. What keeps it from being deleted now is tried again."""
+        try:
+            container = self._catalogue.find(path)
+            self._administration.delete(container, partial(self._deleted, path))
+        except EntityNotFound:
+            self._forget(path)
+        except BrokerError as failure:
+            self._retry(path, failure)
+
+    def _make(self, path: str, owner: Owner, create: Callable[[Done], None], made: Made) -> None:
+        self._check_room(owner)
+        key = fold(path)
+        if key in self._owners:
+            raise EntityChanging(f"The temporary entity '{path}' is being made or deleted; try again.")
+        self._owners[key] = owner
+        self._of_rules[owner.rule] += 1
+        self._of_connections[id(owner.connection)] += 1
+
+        def created(error: BrokerError | None) -> None:
+            if error is None:
+                made(self._catalogue.find(path))
+                self._tell(key)
+            else:
+                self._forget(path)
+                made(error)
+
+        try:
+            create(created)
+        except BaseException:
+            self._forget(path)
+            raise
+
+    def _check_room(self, owner: Owner) -> None:
+        for count, limit, what in (
+            (self._of_connections[id(owner.connection)], MAX_OF_CONNECTION, "connection"),
+            (self._of_rules[owner.rule], MAX_OF_RULE, "authorization rule"),
+            (len(self._owners), MAX_OF_ALL, "namespace"),
+        ):
+            if count >= limit:
+                raise QuotaExceeded(f"The {what} has {count} temporary entities; no more are allowed.")
+
+    def _deleted(self, path: str, error: BrokerError | None) -> None:
+        if error is None:
+            self._forget(path)
+        else:
+            self._retry(path, error)
+            self._tell(fold(path))
+
+    def _retry(self, path: str, failure: BrokerError) -> None:
+        log.info("a temporary entity is not deleted yet: %s", failure, extra={"fields": {"entity": path}})
+        self._agenda.after(RETRY_MS, partial(self._delete_again, path))
+
+    def _delete_again(self, path: str) -> None:
+        if not self._links[fold(path)]:  # nobody has come back to it meanwhile
+            self.delete(path)
+
+    def _tell(self, key: str) -> None:
+        for action in self._waiting.pop(key, ()):
+            action()
+
+    def _forget(self, path: str) -> None:
+        key = fold(path)
+        owner = self._owners.pop(key, None)
+        if owner is None:
+            return
+        self._of_rules[owner.rule] -= 1
+        self._of_connections[id(owner.connection)] -= 1
+        self._of_rules += Counter()  # which drops what has come to nothing
+        self._of_connections += Counter()
+        self._tell(key)

@@ -1,0 +1,50 @@
+"""What the broker offers in its open, and containers that may have one connection only.
+
+A container's id is the client id of JMS, which nobody proves. So it is unique among the connections that logged in with
+the same key, and a connection that logs in only later, with a token, is not offered `sole-connection-for-container`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.outcomes import Error
+from peeklock.amqp.types import Symbol
+from peeklock.broker.access import Claim
+from peeklock.nodes.relay import ANONYMOUS_RELAY
+
+if TYPE_CHECKING:
+    from peeklock.amqp.performatives import Open
+    from peeklock.nodes.peer import Peer
+
+DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
+SHARED_SUBSCRIPTIONS: Final = "SHARED-SUBS"
+SOLE_CONNECTION: Final = "sole-connection-for-container"
+ContainerKey = tuple[str, str]
+"""The rules that a connection logged in with, and its container's id."""
+CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS)
+"""What every open of the broker offers."""
+
+
+def claim_container(peer: Peer, opened: Open) -> Error | None:
+    """The connection asks to be the only one of its container: why it is refused, if another one is."""
+    identity: list[Claim] = peer.connection.identity or []
+    if not identity or SOLE_CONNECTION not in (opened.desired_capabilities or ()):
+        return None
+    peer.connection.offered_capabilities.append(SOLE_CONNECTION)
+    key: ContainerKey = ",".join(sorted(claim.rule for claim in identity)), str(opened.container_id)
+    if key in peer.namespace.sole_containers:
+        info: dict[Any, Any] = {Symbol("invalid-field"): Symbol("container-id")}
+        description = f"The client id '{opened.container_id}' is in use by another connection."
+        return Error(condition=Condition.INVALID_FIELD, description=description, info=info)
+    peer.namespace.sole_containers.add(key)
+    peer.container_key = key
+    return None
+
+
+def give_up_container(peer: Peer) -> None:
+    """The connection is gone."""
+    if peer.container_key is not None:
+        peer.namespace.sole_containers.discard(peer.container_key)
+        peer.container_key = None

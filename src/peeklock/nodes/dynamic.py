@@ -1,0 +1,84 @@
+"""Links that ask for a node of their own (`dynamic`, 3.5.3): temporary queues and topics.
+
+Whoever may receive from the whole namespace may have one, since it is made to be received from. Its connection alone
+receives from it; sending to it needs the usual right, for the whole namespace. It is deleted when the link is gone that
+asked for it, whatever lifetime was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.termini import Source, Target
+from peeklock.amqp.types import Described, Symbol, ULong
+from peeklock.broker.audit import DENIED
+from peeklock.broker.authorization import Right
+from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.errors import BrokerError, Unauthorized
+from peeklock.broker.temporary import Owner
+from peeklock.engine.links import Link, Sender
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.node import Node
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+TEMPORARY_TOPIC: Final = "temporary-topic"
+LIFETIME_POLICY: Final = "lifetime-policy"
+_DELETE_ON_CLOSE: Final = 0x2B
+"""3.5.10: deleted when the link is gone that made it."""
+
+
+class WaitingNode(Node):
+    """Stands at a link until the entity that it needs is made; then the link gets the node that it asked for."""
+
+    def __init__(self, peer: Peer, address: Address, link: Link) -> None:
+        super().__init__(peer, address)
+        self._link = link
+        self._is_gone = False
+
+    def closed(self) -> None:
+        self._is_gone = True
+
+    def _go_on(self, make: Callable[[], Node]) -> None:
+        self.peer.become(self._link, make)
+
+    def _refuse(self, failure: BrokerError) -> None:
+        if isinstance(failure, Unauthorized):
+            self.peer.audit("receive", DENIED, self.address.path, reason=str(failure))
+        self.peer.expel(self._link, failure)
+
+
+class DynamicNode(WaitingNode):
+    """Makes a temporary entity for a link."""
+
+    def __init__(self, peer: Peer, link: Link, terminus: Source | Target, make: Callable[[], Node]) -> None:
+        super().__init__(peer, Address("", "", ""), link)
+        self._make = make
+        claim = peer.claims.check("", "", Right.LISTEN, peer.namespace.now())
+        temporary = peer.namespace.temporary
+        make_entity = temporary.make_topic if TEMPORARY_TOPIC in (terminus.capabilities or ()) else temporary.make_queue
+        make_entity(Owner(peer, claim.rule), self._made)
+
+    def _made(self, outcome: AnyContainer | BrokerError) -> None:
+        if isinstance(outcome, BrokerError):
+            if not self._is_gone:
+                self._refuse(outcome)
+            return
+        delete = partial(self.peer.namespace.temporary.delete, outcome.path)
+        if self._is_gone:
+            delete()
+            return
+        # The answer to the attach says these, and the node that the link gets is found by them.
+        properties: dict[Any, Any] = {Symbol(LIFETIME_POLICY): Described(ULong(_DELETE_ON_CLOSE), [])}
+        attach = self._link.remote
+        assert attach is not None
+        if isinstance(attach.source, Source) and isinstance(self._link, Sender):
+            attach.source = replace(attach.source, address=outcome.path, dynamic_node_properties=properties)
+        elif isinstance(attach.target, Target):
+            attach.target = replace(attach.target, address=outcome.path, dynamic_node_properties=properties)
+        self.peer.when_gone(self._link, delete)
+        self._go_on(self._make)

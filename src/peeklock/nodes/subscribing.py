@@ -1,0 +1,329 @@
+"""Consumers of a topic, as JMS has them: a link to the topic itself, for which a subscription is found or made.
+
+A subscription is durable, and stays until a client unsubscribes, or passing, and goes with its last link. It is shared
+by links, or belongs to one. Its name is made of the name that the client gave it, of the client's id, and of what it
+is, as the service does (`names.client_scoped_name`). What the link selects is the rule of the subscription.
+
+To receive needs Listen on the topic, and so does what goes with the link. What stays needs Manage: to make a durable
+subscription, to make it anew for another selector or topic, and to unsubscribe.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from peeklock.amqp.termini import Source
+from peeklock.broker.audit import FAILED, OK
+from peeklock.broker.authorization import Right
+from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
+from peeklock.broker.definitions import SubscriptionDefinition
+from peeklock.broker.errors import (
+    BrokerError,
+    EntityChanging,
+    EntityNotFound,
+    InvalidProperty,
+    OperationNotAllowed,
+    SubscriptionInUse,
+    Unauthorized,
+)
+from peeklock.broker.names import DefinitionError, client_scoped_name, fold
+from peeklock.broker.queue import Queue
+from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
+from peeklock.broker.rules.errors import SqlError
+from peeklock.broker.rules.selectors import Selector, rule_of
+from peeklock.broker.temporary import Owner
+from peeklock.broker.topic import Topic
+from peeklock.engine.links import Sender
+from peeklock.nodes.addresses import Address
+from peeklock.nodes.dynamic import TEMPORARY_TOPIC, WaitingNode
+from peeklock.nodes.filters import in_force, read_filters
+from peeklock.nodes.node import Node
+from peeklock.nodes.receiving import Receiving, ReceivingNode
+
+if TYPE_CHECKING:
+    from peeklock.nodes.peer import Peer
+
+TOPIC: Final = "topic"
+SHARED: Final = "shared"
+GLOBAL: Final = "global"
+NEVER: Final = "never"
+DELIMITER: Final = "|"
+"""Behind a subscription's name in the name of a link; what follows tells the links of one subscription apart."""
+AUTO_DELETE: Final = "com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds"
+"""A property of the open, by azure-servicebus-jms."""
+ATTEMPTS: Final = 20
+"""How often a link waits for changes of the subscription that others make."""
+CREATE: Final = "create subscription"
+DELETE: Final = "delete subscription"
+
+
+def is_consumer(source: object) -> bool:
+    """Whether a link to a topic asks for a subscription of its own."""
+    capabilities = (source.capabilities or ()) if isinstance(source, Source) else ()
+    return TOPIC in capabilities or TEMPORARY_TOPIC in capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The subscription that a link asks for."""
+
+    topic: str
+    name: str
+    durable: bool
+    shared: bool
+    rule: RuleDefinition
+
+    @property
+    def path(self) -> str:
+        return subscription_path(self.topic, self.name)
+
+
+def consumer_node(peer: Peer, link: Sender, topic: Topic, source: Source) -> Node:
+    """The node of a link to a topic. The right to receive from the topic has been checked."""
+    assert link.remote is not None
+    filters = read_filters(source)
+    if filters.asks_session:
+        raise OperationNotAllowed("A consumer of a topic has no session: receive from a subscription.")
+    # What is applied is confirmed, and nothing else.
+    keys = () if filters.selector is None else (filters.selector_key,)
+    link.remote.source = in_force(source, *keys, mode=source.distribution_mode)
+    return ConsumerNode(peer, link, _wanted(peer, link, topic, source, filters.selector))
+
+
+def unsubscribing_node(peer: Peer, link: Sender) -> Node:
+    """The node of a link without a source: it looks up a durable subscription by the name of the link."""
+    attach = link.remote
+    assert attach is not None
+    name, _, more = link.name.partition(DELIMITER)
+    is_global = GLOBAL in (attach.desired_capabilities or ()) or more.startswith(GLOBAL)
+    scoped = _scoped_name(name, "" if is_global else peer.container_id, durable=True)
+    now = peer.namespace.now()
+    for topic, subscription in _named(peer, scoped):
+        peer.claims.check(topic.path, topic.path, Right.MANAGE, now)
+        if _is_active(subscription):
+            raise SubscriptionInUse(f"The subscription '{subscription.path}' has a consumer.")
+        return UnsubscribingNode(peer, link, topic, subscription)
+    raise EntityNotFound(f"(durable subscription) {scoped}")
+
+
+class ConsumerNode(WaitingNode):
+    """Finds or makes the subscription, and leaves the link to a receiving node."""
+
+    def __init__(self, peer: Peer, link: Sender, wanted: Wanted) -> None:
+        path = wanted.path
+        super().__init__(peer, Address(path, wanted.topic, path), link)
+        self._sender = link
+        self._wanted = wanted
+        self._attempts = 0
+
+    def attached(self) -> None:
+        super().attached()
+        self._proceed()
+
+    def _proceed(self) -> None:
+        if self._is_gone:
+            return
+        try:
+            ready = self._find()
+        except EntityChanging as failure:
+            self._wait(failure)
+        except (BrokerError, DefinitionError, SqlError) as failure:
+            self._refuse(failure if isinstance(failure, BrokerError) else InvalidProperty(str(failure)))
+        else:
+            if ready is not None:
+                self._go_on(partial(_receiving, self.peer, self._sender, self._wanted.topic, ready))
+
+    def _wait(self, failure: BrokerError) -> None:
+        """Something on its way to the store has to be done first."""
+        namespace = self.peer.namespace
+        journal = namespace.journal
+        self._attempts += 1
+        if namespace.temporary.when_changed(self._wanted.path, self._proceed):
+            return
+        if journal.idle or self._attempts > ATTEMPTS:
+            self._refuse(failure)
+        else:
+            journal.when_settled(self._proceed)
+
+    def _find(self) -> Queue | None:
+        """The subscription, if it is as the link wants it. If not, what makes it so is on its way."""
+        wanted = self._wanted
+        topic = self.peer.namespace.container(wanted.topic)
+        if not isinstance(topic, Topic):
+            raise EntityNotFound(wanted.topic)
+        found = topic.subscriptions.get(fold(wanted.name))
+        if found is None:
+            if not self._delete_elsewhere(topic):
+                self._create(topic)
+            return None
+        if found.doomed:
+            raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
+        if not isinstance(found, Queue):
+            raise OperationNotAllowed(f"The subscription '{found.path}' requires sessions.")
+        definition = found.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        if definition.shared is not None and definition.shared is not wanted.shared:
+            kind = "shared" if definition.shared else "not shared"
+            raise OperationNotAllowed(f"The subscription '{found.path}' is {kind}.")
+        if not wanted.shared and _is_active(found):
+            raise SubscriptionInUse(f"The subscription '{found.path}' is not shared and has a consumer.")
+        if definition.rules == (wanted.rule,) or (definition.shared is None and wanted.rule == RuleDefinition()):
+            return found
+        if definition.shared is None:
+            raise OperationNotAllowed(f"The subscription '{found.path}' has rules of its own: use no selector.")
+        self._replace(topic, found)
+        return None
+
+    def _delete_elsewhere(self, here: Topic) -> bool:
+        """A client has one durable subscription of a name. On another topic it is deleted, as far as that is its own.
+
+        Returns whether one is being deleted.
+        """
+        if not self._wanted.durable:
+            return False
+        for topic, subscription in _named(self.peer, self._wanted.name):
+            definition = subscription.definition
+            assert isinstance(definition, SubscriptionDefinition)
+            if topic is not here and definition.shared is not None:
+                self._replace(topic, subscription)
+                return True
+        return False
+
+    def _replace(self, topic: Topic, found: AnyQueue) -> None:
+        """Delete a subscription that is to be made anew."""
+        if found.doomed:
+            raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
+        if _is_active(found):
+            raise SubscriptionInUse(f"The subscription '{found.path}' has a consumer, and another topic or selector.")
+        self._check_manage(topic)
+        self.peer.namespace.administration.delete(found, partial(self._changed, DELETE, found.path))
+
+    def _create(self, topic: Topic) -> None:
+        wanted, namespace = self._wanted, self.peer.namespace
+        definition = SubscriptionDefinition(
+            name=wanted.name,
+            rules=(wanted.rule,),
+            shared=wanted.shared,
+            temporary=not wanted.durable,
+            **namespace.profile.defaults_for(SubscriptionDefinition),
+        )
+        if wanted.durable:
+            self._check_manage(topic)
+            definition = replace(definition, auto_delete_on_idle_ms=_idle_limit(self.peer))
+            created = partial(self._changed, CREATE, wanted.path)
+            namespace.administration.create_subscription(topic.path, definition, created)
+        else:
+            claim = self.peer.claims.check(topic.path, topic.path, Right.LISTEN, namespace.now())
+            namespace.temporary.make_subscription(Owner(self.peer, claim.rule), topic.path, definition, self._made)
+
+    def _check_manage(self, topic: Topic) -> None:
+        self.peer.claims.check(topic.path, topic.path, Right.MANAGE, self.peer.namespace.now())
+
+    def _changed(self, action: str, path: str, error: BrokerError | None) -> None:
+        self.peer.audit(action, OK if error is None else FAILED, path, reason="" if error is None else str(error))
+        if error is None:
+            self._proceed()
+        elif not self._is_gone:
+            self._refuse(error)
+
+    def _made(self, outcome: AnyContainer | BrokerError) -> None:
+        if not isinstance(outcome, BrokerError):
+            if self._is_gone and not _is_active(outcome):
+                self.peer.namespace.temporary.delete(outcome.path)
+            self._proceed()
+        elif not self._is_gone:
+            self._refuse(outcome)
+
+
+class UnsubscribingNode(Node):
+    """Stands for a durable subscription that is deleted when the client closes the link."""
+
+    def __init__(self, peer: Peer, link: Sender, topic: Topic, subscription: AnyQueue) -> None:
+        path = subscription.path
+        super().__init__(peer, Address(path, topic.path, path))
+        self._subscription = subscription
+        self.stand_at(link, subscription)
+        definition = subscription.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        capabilities = [TOPIC, *([SHARED] if definition.shared else [])]
+        link.accept(source=Source(address=topic.path, durable=2, expiry_policy=NEVER, capabilities=capabilities))
+
+    def link_closed(self) -> None:
+        path = self._subscription.path
+        try:
+            self.peer.claims.check(self.address.entity, self.address.entity, Right.MANAGE, self.peer.namespace.now())
+            if _is_active(self._subscription):
+                raise SubscriptionInUse(f"The subscription '{path}' has a consumer.")
+            self.peer.namespace.administration.delete(self._subscription, self._deleted)
+        except BrokerError as failure:
+            self._deleted(failure)
+
+    def _deleted(self, error: BrokerError | None) -> None:
+        reason = "" if error is None else str(error)
+        self.peer.audit(DELETE, OK if error is None else FAILED, self.address.path, reason=reason)
+
+
+def _idle_limit(peer: Peer) -> int | None:
+    """After how long without a consumer the client wants its durable subscriptions deleted, in milliseconds."""
+    opened = peer.connection.remote_open
+    seconds = ((opened.properties if opened is not None else None) or {}).get(AUTO_DELETE)
+    return int(seconds) * 1000 if isinstance(seconds, int) and seconds > 0 else None
+
+
+def _receiving(peer: Peer, link: Sender, topic: str, subscription: Queue) -> Node:
+    path = subscription.path
+    if subscription.definition.temporary:
+        temporary = peer.namespace.temporary
+        temporary.join(path)
+        peer.when_gone(link, partial(temporary.leave, path))
+    subscription.check_receiving()
+    link.accept()  # here, because the selector is in force: as the rule
+    return ReceivingNode(peer, Address(path, topic, path), link, subscription)
+
+
+def _wanted(peer: Peer, link: Sender, topic: Topic, source: Source, selector: Selector | None) -> Wanted:
+    capabilities = source.capabilities or ()
+    shared = SHARED in capabilities
+    durable = source.expiry_policy == NEVER or source.durable > 0
+    client = "" if GLOBAL in capabilities else peer.container_id
+    name = link.name.partition(DELIMITER)[0] if shared or durable else secrets.token_hex(8)
+    return Wanted(topic.path, _scoped_name(name, client, durable=durable), durable, shared, _rule(selector))
+
+
+def _scoped_name(name: str, client: str, *, durable: bool) -> str:
+    scoped = client_scoped_name(name, client, durable=durable)
+    try:
+        SubscriptionDefinition(name=scoped, temporary=not durable)
+    except DefinitionError as error:
+        raise InvalidProperty(f"The client id or the name of the subscription cannot be used: {error}") from error
+    return scoped
+
+
+def _rule(selector: Selector | None) -> RuleDefinition:
+    """What lets pass what the link selects."""
+    if selector is None:
+        return RuleDefinition()
+    return RuleDefinition(filter_kind=FilterKind.SQL, sql_expression=rule_of(selector.text))
+
+
+def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:
+    """The subscriptions of that name, on whichever topics the client may receive from."""
+    now = peer.namespace.now()
+    for topic in peer.namespace.topics:
+        subscription = topic.subscriptions.get(fold(name))
+        if subscription is None:
+            continue
+        try:
+            peer.claims.check(topic.path, topic.path, Right.LISTEN, now)
+        except Unauthorized:
+            continue  # another's of the same name, of which this client need not know
+        yield topic, subscription
+
+
+def _is_active(subscription: AnyContainer) -> bool:
+    """Whether somebody receives from it."""
+    return any(isinstance(watcher, Receiving) for watcher in subscription.watchers)

@@ -1,0 +1,1 @@
+"""Messages over HTTP, as the REST interface of Service Bus has it."""

@@ -1,0 +1,166 @@
+"""A request that receives: it waits at a queue for one message, like any other receiver there.
+
+It ends with a message, or without one: when its time is over, the client goes, the entity or the right is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from peeklock.broker.access import Claim
+from peeklock.broker.agenda import Appointment
+from peeklock.broker.authorization import Right
+from peeklock.broker.backlog import memory_cost
+from peeklock.broker.errors import BrokerError, Unauthorized
+from peeklock.broker.locks import Lock
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.queue import Queue
+from peeklock.rest.holders import Holder
+from peeklock.server.logs import event
+from peeklock.store.base import StoredMessage
+
+log = logging.getLogger(__name__)
+
+AT_ONCE_MS: Final = 2000
+"""For the queue to say that it has nothing, where a client does not want to wait: its messages may be on disk."""
+
+Received = tuple[StoredMessage, Lock | None]
+
+
+class Receive:
+    """One waiting receive. As a consumer it takes one message; as a watcher it hears what becomes of the entity."""
+
+    def __init__(
+        self, namespace: Namespace, queue: Queue, claim: Claim, holder: Holder, *, deletes: bool, timeout_ms: int
+    ) -> None:
+        self.deletes = deletes
+        self._namespace = namespace
+        self._queue = queue
+        self._claim = claim
+        self._holder = holder
+        self._timeout_ms = timeout_ms
+        self._is_over = False
+        """Nothing more is taken; what is on its way still comes."""
+        self._reserved = False
+        self._timer: Appointment | None = None
+        self._failure: BrokerError | None = None
+        self._outcome: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
+
+    async def message(self) -> Received | None:
+        """Wait for it; None when none came in time. Raises why there will be none."""
+        try:
+            self._start()
+            return await self._outcome
+        except asyncio.CancelledError:
+            self.end(None)
+            if self._outcome.done() and not self._outcome.cancelled() and self._outcome.exception() is None:
+                received = self._outcome.result()
+                if received is not None:
+                    self.release(received)
+                    self.answered(received)
+            raise
+        finally:
+            self._leave()
+
+    def release(self, received: Received) -> None:
+        """The client did not get it: give it back, uncounted. What was deleted is lost."""
+        message, lock = received
+        if lock is not None:
+            self._queue.release(lock)
+        else:
+            fields = {"entity": self._queue.path, "number": message.sequence_number}
+            event(log, logging.WARNING, "a message was received and deleted by a client that has gone", **fields)
+
+    def answered(self, received: Received) -> None:
+        """The answer is written, or never will be."""
+        message, lock = received
+        if lock is None:
+            self._holder.account.give_back(memory_cost(message))
+
+    def end(self, failure: BrokerError | None) -> None:
+        """Wait no longer: the client has gone, or why it cannot have a message."""
+        self._is_over = True
+        self._failure = self._failure or failure
+        if not self._reserved:
+            self._resolve(None)
+
+    # --- as a consumer ---
+
+    def ready(self) -> bool:
+        return not self._is_over and not self._reserved and not self._holder.is_full
+
+    def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
+        self._is_over, self._reserved = True, False
+        if lock is not None:
+            lock.charge(self._holder.account)
+        if self._outcome.done():
+            self.release((message, lock))
+            return
+        if lock is None:
+            self._holder.account.take(memory_cost(message))
+        self._resolve((message, lock))
+
+    def reserve(self) -> None:
+        self._reserved = True
+
+    def unreserve(self) -> None:
+        self._reserved = False
+        if self._is_over:
+            self._resolve(None)
+        else:
+            self._queue.want(self)
+
+    def starved(self) -> None:
+        if not self._timeout_ms:
+            self.end(None)
+
+    def can_hold(self) -> None:
+        """There is memory again for messages that are lent."""
+        if not self._is_over:
+            self._queue.want(self)
+
+    # --- as a watcher ---
+
+    def entity_gone(self, failure: BrokerError) -> None:
+        self.end(failure)
+
+    def entity_changed(self) -> None:
+        try:
+            self._queue.check_receiving()
+        except BrokerError as failure:
+            self.end(failure)
+
+    def rules_changed(self, path: str) -> None:
+        """The rule whose key was shown may be gone, or give less."""
+        if path == self._claim.owner:
+            current = self._namespace.keys.current(self._claim)
+            if current is None or Right.LISTEN not in current.rights:
+                why = f"the authorization rule '{self._claim.key_name}' was changed or removed"
+                self.end(Unauthorized(f"Unauthorized access to '{self._queue.path}': {why}."))
+
+    # --- inside ---
+
+    def _start(self) -> None:
+        self._holder.enter(self)
+        self._queue.watch(self)
+        self._namespace.keys.watchers.add(self)
+        self._timer = self._namespace.agenda.after(self._timeout_ms or AT_ONCE_MS, lambda: self.end(None))
+        self._queue.want(self)
+
+    def _leave(self) -> None:
+        self._holder.leave(self)
+        self._queue.leave(self)
+        self._queue.unwatch(self)
+        self._namespace.keys.watchers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _resolve(self, received: Received | None) -> None:
+        if self._outcome.done():
+            return
+        if received is None and self._failure is not None:
+            self._outcome.set_exception(self._failure)
+        else:
+            self._outcome.set_result(received)

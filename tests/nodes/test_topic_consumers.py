@@ -1,0 +1,504 @@
+"""Links to a topic itself, as JMS has them: a subscription is found or made for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.world import World, incoming
+from nodes.wire import Wire, flow, frame
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.message import Message
+from peeklock.amqp.performatives import Attach, Detach, Open, Source, Target
+from peeklock.amqp.types import Described, Symbol, ULong
+from peeklock.broker.access import Claim
+from peeklock.broker.authorization import Right
+from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
+from peeklock.broker.temporary import RETRY_MS
+
+RED = "color = 'red'"
+BLUE = "color = 'blue'"
+
+
+@pytest.fixture
+def world() -> World:
+    return World(
+        TopicDefinition(name="t", subscriptions=(SubscriptionDefinition(name="all"),)),
+        TopicDefinition(name="u"),
+        QueueDefinition(name="q"),
+    )
+
+
+class Client(Wire):
+    """A connection of a JMS client."""
+
+    def __init__(self, world: World, client_id: str = "me") -> None:
+        self.handles: dict[str, int] = {}
+        """The broker's, by the names of links."""
+        super().__init__(world)
+        self.peer.container_id = client_id
+        self._names: dict[int, str] = {}
+        """Of links, by our handles."""
+
+    def consumer(self, name: str = "", topic: str = "t", *, selector: str | None = None, **more: Any) -> int:
+        """A link to the topic as Qpid JMS attaches it."""
+        handle = self.next_handle()
+        shared, durable = more.get("shared", False), more.get("durable", False)
+        capabilities = ["topic", *(["shared"] if shared else []), *(["global"] if more.get("everybody") else [])]
+        filters: dict[Any, Any] = {}
+        if selector is not None:
+            filters[Symbol("jms-selector")] = Described(ULong(0x0000468C00000004), selector)
+        if more.get("no_local"):
+            filters[Symbol("no-local")] = Described(ULong(0x0000468C00000003), "NoLocalFilter{}")
+        source = Source(
+            address=topic,
+            durable=2 if durable else 0,
+            expiry_policy="never" if durable else "link-detach",
+            distribution_mode="copy" if durable else None,
+            capabilities=capabilities,
+            filter=filters or None,
+        )
+        self._names[handle] = name or f"link-{handle}"
+        attach = Attach(name=self._names[handle], handle=handle, role=True, source=source, target=Target())
+        self.say(frame(attach) + frame(flow(handle, 100)))
+        return handle
+
+    def durable(self, name: str = "mine", **more: Any) -> int:
+        return self.consumer(name, durable=True, **more)
+
+    def shared(self, name: str = "ours", **more: Any) -> int:
+        return self.consumer(name, shared=True, **more)
+
+    def unsubscribe(self, name: str, *, everybody: bool = False) -> Attach:
+        """What a look-up by the name of the link is answered; it is then closed."""
+        handle = self.next_handle()
+        desired = ["shared", "global"] if everybody else None
+        self.say(frame(Attach(name=name, handle=handle, role=True, target=Target(), desired_capabilities=desired)))
+        (answer,) = self.take(Attach)
+        assert isinstance(answer, Attach)
+        if answer.source is not None:
+            self.close(handle)
+        return answer
+
+    def hear(self) -> None:
+        super().hear()
+        self.handles |= {each.name: each.handle for each, _ in self.heard if isinstance(each, Attach)}
+
+    def detach(self, handle: int) -> None:
+        self.say(frame(Detach(handle=handle, closed=False)))
+
+    def close(self, handle: int) -> None:
+        self.say(frame(Detach(handle=handle, closed=True)))
+
+    def got(self, handle: int) -> list[str]:
+        self.hear()
+        theirs = self.handles[self._names[handle]]
+        return [Message.decode(encoded).body.decode() for _, encoded in self.received(theirs)]
+
+    def refusal(self) -> str:
+        self.take(Attach)
+        (detach,) = self.take(Detach)
+        assert detach.error is not None
+        return str(detach.error.condition)
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    return Client(world)
+
+
+def subscriptions(world: World, topic: str = "t") -> list[str]:
+    return sorted(each.definition.name for each in world.topic(topic).subscriptions.values())
+
+
+def publish(world: World, *colors: str, to: str = "t") -> None:
+    for color in colors:
+        assert world.send_together(incoming(color, application_properties={"color": color}), to=to) == [None]
+
+
+def may(client: Client, *rights: Right, path: str = "") -> None:
+    client.peer.claims.add(Claim(path, "", frozenset(rights), None))
+
+
+# --- as long as there is a link ---
+
+
+def test_a_consumer_of_a_topic_gets_what_comes_while_it_is_there(world: World, client: Client) -> None:
+    publish(world, "early")
+    first, second = client.consumer(), client.consumer()
+    publish(world, "a", "b")
+    assert client.got(first) == ["a", "b"]
+    assert client.got(second) == ["a", "b"]
+    assert len(subscriptions(world)) == 3
+    client.close(first)
+    world.run()
+    assert len(subscriptions(world)) == 2
+    client.peer.closed()
+    world.run()
+    assert subscriptions(world) == ["all"]
+
+
+def test_a_selector_is_the_rule_of_the_subscription(world: World, client: Client) -> None:
+    handle = client.consumer(selector=RED)
+    publish(world, "red", "blue", "red")
+    assert client.got(handle) == ["red", "red"]
+
+
+def test_a_filter_that_is_not_applied_is_not_confirmed(client: Client) -> None:
+    client.consumer(selector=RED, no_local=True)
+    (answer,) = client.take(Attach)
+    assert list(answer.source.filter) == ["jms-selector"]
+    assert answer.source.address == "t"
+
+
+def test_a_selector_that_is_none_is_refused(world: World, client: Client) -> None:
+    client.consumer(selector="color = ")
+    assert client.refusal() == Condition.INVALID_FIELD
+    assert subscriptions(world) == ["all"]
+
+
+def test_a_link_to_a_topic_without_the_capability_is_refused(client: Client) -> None:
+    client.receiver("t")
+    assert client.refusal() == Condition.NOT_ALLOWED
+
+
+def test_a_link_that_is_gone_before_its_subscription_is_made_leaves_none(world: World, client: Client) -> None:
+    source = Source(address="t", capabilities=["topic"])
+    attach = Attach(name="gone", handle=0, role=True, source=source, target=Target())
+    client.say(frame(attach) + frame(Detach(handle=0, closed=True)))
+    world.run()
+    assert subscriptions(world) == ["all"]
+    assert len(world.namespace.temporary) == 0
+
+
+def test_passing_subscriptions_do_not_survive_a_restart_and_durable_ones_do(world: World, client: Client) -> None:
+    client.consumer()
+    client.durable()
+    publish(world, "a")
+    again = world.restarted()
+    assert subscriptions(again) == ["all", "mine$me$D"]
+    assert again.subscription("mine$me$D").counters.active == 1
+
+
+def test_administrators_see_durable_subscriptions_and_no_passing_ones(world: World, client: Client) -> None:
+    client.consumer()
+    client.durable()
+    assert [each.path for each in world.administration.subscriptions("t")] == [
+        "t/Subscriptions/all",
+        "t/Subscriptions/mine$me$D",
+    ]
+    assert world.runtime("t").subscription_count == 2
+
+
+# --- durable ---
+
+
+def test_a_durable_subscription_keeps_what_comes_meanwhile(world: World, client: Client) -> None:
+    handle = client.durable()
+    client.detach(handle)
+    publish(world, "a")
+    assert subscriptions(world) == ["all", "mine$me$D"]
+    again = Client(world)
+    assert again.got(again.durable()) == ["a"]
+
+
+def test_a_closed_link_does_not_end_a_durable_subscription(world: World, client: Client) -> None:
+    client.close(client.durable())
+    world.run()
+    assert subscriptions(world) == ["all", "mine$me$D"]
+
+
+def test_a_client_may_want_its_durable_subscriptions_deleted_when_idle(world: World, client: Client) -> None:
+    opened = client.connection.remote_open
+    assert opened is not None
+    opened.properties = {"com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds": 600}
+    client.detach(client.durable())
+    assert world.subscription("mine$me$D").definition.auto_delete_on_idle_ms == 600_000
+    world.advance(600_000)
+    assert subscriptions(world) == ["all"]
+    client.take(Detach)
+    opened.properties = {"com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds": 1}
+    client.durable()
+    assert client.refusal() == Condition.ARGUMENT_ERROR
+
+
+def test_each_client_has_durable_subscriptions_of_its_own(world: World, client: Client) -> None:
+    other = Client(world, "you")
+    first, second = client.durable(), other.durable()
+    publish(world, "a")
+    assert client.got(first) == ["a"]
+    assert other.got(second) == ["a"]
+
+
+def test_characters_that_names_do_not_have_are_escaped(world: World) -> None:
+    client = Client(world, "ID:é/1")
+    client.durable("a name$~")
+    assert "a~20name~24~7e$ID~3a~c3~a9~2f1$D" in subscriptions(world)
+
+
+def test_a_client_id_that_is_too_long_is_refused(world: World) -> None:
+    client = Client(world, "x" * 129)
+    client.durable()
+    assert client.refusal() == Condition.ARGUMENT_ERROR
+
+
+def test_a_durable_subscription_that_is_not_shared_has_one_consumer(world: World, client: Client) -> None:
+    first = client.durable()
+    other = Client(world)
+    other.durable()
+    assert other.refusal() == Condition.RESOURCE_LOCKED
+    other.durable(selector=RED)
+    assert other.refusal() == Condition.RESOURCE_LOCKED
+    client.detach(first)
+    other.durable()
+    assert not other.take(Detach)
+
+
+def test_another_selector_makes_a_durable_subscription_anew(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    publish(world, "red")
+    client.take(Detach)
+    handle = client.durable(selector=RED)
+    assert world.subscription("mine$me$D").counters.active == 0
+    publish(world, "blue", "red")
+    assert client.got(handle) == ["red"]
+    client.detach(handle)
+    publish(world, "red")
+    client.take(Detach)
+    assert client.got(client.durable(selector=RED)) == ["red"]
+
+
+def test_another_topic_makes_a_durable_subscription_anew(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    client.take(Detach)
+    handle = client.durable(topic="u")
+    assert subscriptions(world) == ["all"]
+    assert subscriptions(world, "u") == ["mine$me$D"]
+    publish(world, "a", to="u")
+    assert client.got(handle) == ["a"]
+
+
+def test_a_subscription_with_a_consumer_is_not_taken_to_another_topic(world: World, client: Client) -> None:
+    client.durable()
+    other = Client(world)
+    other.durable(topic="u")
+    assert other.refusal() == Condition.RESOURCE_LOCKED
+
+
+def test_another_tenants_subscription_of_the_same_name_is_left_alone(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    other = Client(world)
+    may(other)
+    may(other, *Right, path="u")
+    handle = other.durable(topic="u")
+    assert not other.take(Detach)
+    assert subscriptions(world) == ["all", "mine$me$D"]
+    assert subscriptions(world, "u") == ["mine$me$D"]
+    other.detach(handle)
+    other.take(Attach)
+    assert other.unsubscribe("mine").source is not None
+    world.run()
+    assert subscriptions(world) == ["all", "mine$me$D"]
+    assert subscriptions(world, "u") == []
+
+
+def test_what_stays_needs_manage_and_what_goes_needs_listen(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    client.take(Detach)
+    may(client, Right.LISTEN)
+    client.consumer()
+    client.shared()
+    client.detach(client.durable())
+    (detach,) = client.take(Detach)
+    assert detach.error is None
+    for attempt in (
+        lambda: client.durable("another"),
+        lambda: client.durable(selector=RED),
+        lambda: client.durable(topic="u"),
+        lambda: client.unsubscribe("mine"),
+    ):
+        attempt()
+        assert client.refusal() == Condition.UNAUTHORIZED_ACCESS
+    may(client, Right.SEND)
+    client.consumer()
+    assert client.refusal() == Condition.UNAUTHORIZED_ACCESS
+
+
+def test_a_subscription_that_was_made_by_an_administrator_keeps_its_rules(world: World, client: Client) -> None:
+    rule = RuleDefinition(name="red", filter_kind=FilterKind.SQL, sql_expression=RED)
+    made = SubscriptionDefinition(name="mine$me$D", rules=(rule,))
+    assert world.administer(world.administration.create_subscription, "t", made) is None
+    may(client, Right.LISTEN)
+    handle = client.durable()
+    publish(world, "blue", "red")
+    assert client.got(handle) == ["red"]
+    client.detach(handle)
+    client.take(Detach)
+    client.durable(selector=BLUE)
+    assert client.refusal() == Condition.NOT_ALLOWED
+
+
+def test_an_update_by_an_administrator_leaves_a_subscription_one_of_jms(world: World, client: Client) -> None:
+    client.detach(client.durable(selector=RED))
+    client.take(Detach)
+    wanted = SubscriptionDefinition(name="mine$me$D", lock_duration_ms=30_000)
+    assert world.administer(world.administration.update_subscription, "t", wanted) is None
+    client.shared("mine", durable=True)
+    assert client.refusal() == Condition.NOT_ALLOWED
+    client.durable(selector=BLUE)
+    assert not client.take(Detach)
+
+
+# --- shared ---
+
+
+def test_a_shared_durable_subscription_is_read_by_several(world: World, client: Client) -> None:
+    other = Client(world, "other")
+    first = client.shared("ours|global", durable=True, everybody=True)
+    second = other.shared("ours|global", durable=True, everybody=True)
+    third = client.shared("ours|global2", durable=True, everybody=True)
+    assert subscriptions(world) == ["all", "ours$$D"]
+    publish(world, "a", "b", "c")
+    got = [client.got(first), other.got(second), client.got(third)]
+    assert sorted(got) == [["a"], ["b"], ["c"]]
+
+
+def test_a_shared_passing_subscription_goes_with_its_last_link(world: World, client: Client) -> None:
+    other = Client(world, "other")
+    first = client.shared("ours|global-volatile1", everybody=True)
+    second = other.shared("ours|global-volatile1", everybody=True)
+    assert subscriptions(world) == ["all", "ours$$ND"]
+    client.close(first)
+    world.run()
+    publish(world, "a")
+    assert other.got(second) == ["a"]
+    other.close(second)
+    world.run()
+    assert subscriptions(world) == ["all"]
+
+
+def test_clients_of_one_id_share_what_is_not_for_everybody(world: World, client: Client) -> None:
+    other, stranger = Client(world), Client(world, "you")
+    for each in (client, other, stranger):
+        each.shared("ours", durable=True)
+    assert subscriptions(world) == ["all", "ours$me$D", "ours$you$D"]
+
+
+def test_a_shared_subscription_that_is_going_is_made_again(world: World, client: Client) -> None:
+    handle = client.shared()
+    other = Client(world)
+    data = frame(Detach(handle=handle, closed=True))
+    client.peer.handle(client.connection.receive(data))  # and nothing is in the store yet
+    again = other.shared()
+    world.run()
+    publish(world, "a")
+    assert other.got(again) == ["a"]
+    assert subscriptions(world) == ["all", "ours$me$ND"]
+
+
+def test_two_that_ask_at_once_share_one_subscription(world: World, client: Client) -> None:
+    other = Client(world)
+    world.run, run = lambda: None, world.run  # type: ignore[method-assign]
+    handles = [each.shared() for each in (client, other)]
+    world.run = run  # type: ignore[method-assign]
+    world.run()
+    publish(world, "a", "b")
+    assert sorted([client.got(handles[0]), other.got(handles[1])]) == [["a"], ["b"]]
+    assert subscriptions(world) == ["all", "ours$me$ND"]
+
+
+def test_another_selector_is_refused_while_others_share(world: World, client: Client) -> None:
+    client.shared("ours", durable=True)
+    other = Client(world)
+    other.shared("ours", durable=True, selector=RED)
+    assert other.refusal() == Condition.RESOURCE_LOCKED
+
+
+def test_shared_and_unshared_durable_subscriptions_do_not_mix(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    client.take(Detach)
+    client.shared("mine", durable=True)
+    assert client.refusal() == Condition.NOT_ALLOWED
+
+
+# --- unsubscribing ---
+
+
+def test_a_link_without_a_source_finds_a_durable_subscription_and_deletes_it_when_closed(
+    world: World, client: Client
+) -> None:
+    client.detach(client.durable())
+    client.shared("ours|global", durable=True, everybody=True)
+    client.peer.closed()
+    again = Client(world)
+    found = again.unsubscribe("mine").source
+    assert found is not None
+    assert found.address == "t"
+    assert again.unsubscribe("ours|global", everybody=True).source is not None
+    world.run()
+    assert subscriptions(world) == ["all"]
+
+
+def test_a_link_without_a_source_that_finds_nothing_is_refused(client: Client) -> None:
+    assert client.unsubscribe("mine").source is None
+    assert client.refusal() == Condition.NOT_FOUND
+
+
+def test_a_look_up_that_is_only_detached_deletes_nothing(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    handle = client.next_handle()
+    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.detach(handle)
+    world.run()
+    assert subscriptions(world) == ["all", "mine$me$D"]
+
+
+def test_a_subscription_with_a_consumer_is_not_deleted(world: World, client: Client) -> None:
+    client.durable()
+    other = Client(world)
+    assert other.unsubscribe("mine").source is None
+    assert other.refusal() == Condition.RESOURCE_LOCKED
+    assert subscriptions(world) == ["all", "mine$me$D"]
+
+
+def test_a_subscription_can_be_made_right_after_it_was_deleted(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    publish(world, "old")
+    handle = client.next_handle()
+    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.take(Attach, Detach)
+    data = frame(Detach(handle=handle, closed=True))
+    client.peer.handle(client.connection.receive(data))  # and nothing is in the store yet
+    again = client.durable()
+    world.run()
+    publish(world, "new")
+    assert client.got(again) == ["new"]
+
+
+# --- temporary topics ---
+
+
+def test_a_temporary_topic_is_received_from_by_its_connection_alone(world: World, client: Client) -> None:
+    client.attach(role=False, source=Source(), target=Target(dynamic=True, capabilities=["temporary-topic"]))
+    (answer,) = client.take(Attach)
+    topic = answer.target.address
+    first, second = client.consumer(topic=topic), client.consumer(topic=topic)
+    publish(world, "a", to=topic)
+    assert client.got(first) == ["a"]
+    assert client.got(second) == ["a"]
+    other = Client(world)
+    other.consumer(topic=topic)
+    assert other.refusal() == Condition.NOT_ALLOWED
+    client.peer.closed()
+    world.advance(RETRY_MS)
+    assert [each.path for each in world.namespace.topics] == ["t", "u"]
+    assert len(world.namespace.temporary) == 0
+
+
+def test_the_client_id_is_the_id_of_the_container(world: World) -> None:
+    wire = Wire(world, opened=False)
+    assert wire.peer.container_id == ""
+    wire.say(b"AMQP\x00\x01\x00\x00" + frame(Open(container_id="my-client")))
+    assert wire.peer.container_id == "my-client"
