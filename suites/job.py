@@ -72,4 +72,5 @@ Reader = Callable[[Job], list[Outcome]]
 def read_report(job: Job) -> list[Outcome]:
     """For commands that write `report`."""
     lines = job.report.read_text().splitlines() if job.report.exists() else []
-    return [Outcome(**json.loads(line)) for line in lines]
+    outcomes = [Outcome(**json.loads(line)) for line in lines]
+    return list({each.test: each for each in outcomes}.values())
