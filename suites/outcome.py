@@ -12,7 +12,13 @@ from typing import Final, Literal
 
 FILE: Final = Path(__file__).parent / "expected.toml"
 Result = Literal["passed", "failed", "skipped"]
-FAULTS: Final = {"test": "the test's", "client": "the client's", "peeklock": "ours", "place": "the environment's"}
+FAULTS: Final = {
+    "test": "the test's",
+    "client": "the client's",
+    "place": "the environment's",
+    "wording": "words of an error",
+    "peeklock": "ours",
+}
 """Whose fault a failure can be, and what the page calls it."""
 
 

@@ -25,6 +25,13 @@ Each suite runs in an environment of its own (`build/suites`), in pieces, each w
 user would start it and that has the standard ports (5671, 443) for itself. What the suites need of Azure is replaced by
 what is in `suites/shims`: identities by shared access keys, resource management by the administration client. Every
 Python test gets new entities. `suites/expected.toml` says which tests fail and why; any other outcome fails the target.
+A part of the Python tests that takes a minute runs with `make test`.
+
+```console
+$ make sdk-suites                                # all of them; needs Go and Rust as well
+$ make sdk-suites ARGS="python --only test_mgmt" # some pieces of a suite
+$ make sdk-suites ARGS=--last                    # nothing; the page again, from what the last runs have left
+```
 """
 _LEFT_OUT: Final = """\
 ## Without live tests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,21 @@ def test_a_job_finds_a_broker_and_leaves_its_outcomes(tmp_path: Path) -> None:
     )
     (done,) = run([Work("python", command_job(tmp_path, program), read_report)], place(), 1, lambda done: None)
     assert done.outcomes == [Outcome("connects", "passed")]
+
+
+def test_a_job_that_needs_it_finds_a_premium_broker_that_the_same_authority_speaks_for(tmp_path: Path) -> None:
+    program = (
+        "import json, os, socket, ssl\n"
+        "trust = ssl.create_default_context(cafile=os.environ['SUITES_AUTHORITY'])\n"
+        "hosts = [os.environ[name] for name in ('SERVICEBUS_ENDPOINT', 'SERVICEBUS_ENDPOINT_PREMIUM')]\n"
+        "for host in hosts:\n"
+        "    trust.wrap_socket(socket.create_connection((host, 5671)), server_hostname=host).close()\n"
+        "line = {'test': 'connects', 'outcome': 'passed', 'reason': f'{len(set(hosts))} brokers'}\n"
+        "open(os.environ['SUITES_REPORT'], 'a').write(json.dumps(line) + '\\n')\n"
+    )
+    job = replace(command_job(tmp_path, program), premium=True)
+    (done,) = run([Work("go", job, read_report)], place(), 1, lambda done: None)
+    assert done.outcomes == [Outcome("connects", "passed", "2 brokers")]
 
 
 def test_a_job_that_does_not_end_or_says_nothing_has_failed(tmp_path: Path) -> None:
