@@ -15,6 +15,7 @@ from hostile.attacks import requests as requests
 from hostile.attacks import documents as documents
 from hostile.attacks import tokens as tokens
 from hostile.attacks import filters as filters
+from hostile.attacks import looking as looking
 from hostile.attacks import rights as rights
 from hostile.attacks import jms as jms
 

@@ -11,6 +11,7 @@ from broker.world import SECOND, Only, Receiver, SelectingReceiver, World, body
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import QuotaExceeded
 from peeklock.broker.selecting import MAX_SELECTIONS, TURN_WORK
+from peeklock.store.base import StoreError
 
 
 def even(text: str) -> bool:
@@ -301,6 +302,23 @@ def test_a_queue_that_goes_takes_its_consumers_along(either: World) -> None:
     either.run()
     selecting.leave()
     assert selecting.got == []
+
+
+def test_a_queue_that_is_about_to_go_gives_nothing_out(stored: World) -> None:
+    store: Any = stored.store
+    store.held_answers = []
+    selecting = SelectingReceiver(stored, stored.queue(), Only())
+    store.held = []
+    outcomes: list[Any] = []
+    stored.administration.delete_queue("q", outcomes.append)
+    store.release_answers()
+    stored.run()
+    assert selecting.got == []
+    store.fails = lambda changes: StoreError("not now")
+    store.release_commits()
+    stored.run()
+    assert outcomes[0] is not None
+    assert len(selecting.got) == 1000, "it stays, and so does the receiver"
 
 
 def test_there_are_not_too_many(world: World) -> None:

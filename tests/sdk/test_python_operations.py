@@ -429,3 +429,35 @@ def test_what_fell_due_while_the_broker_was_down_is_enqueued_in_order(tmp_path: 
         assert texts(messages) == ["first", "second", "third"]
         assert [message.enqueued_time_utc for message in messages] == sorted(dues.values())
     after.stop()
+
+
+# --- delivery annotations ---
+
+
+@pytest.mark.parametrize("options", [{}, DELETES], ids=["locked", "deleted"])
+def test_delivery_annotations_arrive_as_they_were_sent(client: ServiceBusClient, options: dict[str, Any]) -> None:
+    message = ServiceBusMessage("body")
+    message.raw_amqp_message.delivery_annotations = {"mine": 3}
+    with client.get_queue_sender("queue") as sender:
+        sender.send_messages(message)
+        batch = sender.create_message_batch()
+        batch.add_message(message)
+        sender.send_messages(batch)
+    with client.get_queue_receiver("queue", max_wait_time=5, **options) as receiver:
+        received = receiver.receive_messages(max_message_count=2)
+        received += receiver.receive_messages() if len(received) < 2 else []
+        for each in received:
+            annotations = dict(each.raw_amqp_message.delivery_annotations or {})
+            token = annotations.pop(b"x-opt-lock-token", None)  # type: ignore[call-overload]
+            assert annotations == {b"mine": 3}
+            assert (token is None) == bool(options)
+            if not options:
+                assert str(token) == str(each.lock_token)
+        assert len(received) == 2
+
+
+def test_a_message_that_is_received_and_deleted_has_empty_delivery_annotations(client: ServiceBusClient) -> None:
+    send(client, "one")
+    with client.get_queue_receiver("queue", max_wait_time=5, **DELETES) as receiver:
+        (received,) = receiver.receive_messages()
+        assert received.raw_amqp_message.delivery_annotations == {}

@@ -57,6 +57,11 @@ class Host(Protocol):
     @property
     def entity(self) -> int: ...
 
+    @property
+    def doomed(self) -> bool:
+        """It is about to be deleted: nothing is given out."""
+        ...
+
     def wake(self) -> None: ...
 
     def wake_later(self) -> None: ...
@@ -239,7 +244,7 @@ class Selecting:
                 log.error("messages of '%s' could not be read: %s", self._host.path, answer)
                 self._host.wake_later()
                 return
-            if selection in self._selections:
+            if selection in self._selections and not self._host.doomed:
                 started = self._agenda.monotonic()
                 look(answer, changed)
                 self._pace.worked(started)
