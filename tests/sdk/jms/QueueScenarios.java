@@ -109,7 +109,8 @@ final class QueueScenarios extends Steps {
             Message again = next(session.createConsumer(session.createQueue("queue")));
             equal("b", ((TextMessage) again).getText());
             equal(true, again.getJMSRedelivered());
-            equal(2, again.getIntProperty("JMSXDeliveryCount"));
+            // Qpid JMS gives it back when it closes, and may be sent it once more before the link is closed.
+            that(again.getIntProperty("JMSXDeliveryCount") >= 2, "the first delivery was not counted");
         }
     }
 
