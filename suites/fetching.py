@@ -16,7 +16,7 @@ from typing import Final
 
 from suites.suite import Unavailable
 
-CACHE: Final = Path(__file__).parents[1] / "build" / "suites"
+CACHE: Final = (Path(__file__).parents[1] / "build" / "suites").resolve()
 _LARGEST: Final = 64 * 1024 * 1024
 """Bytes of a file that is downloaded."""
 _PATIENCE: Final = 60.0
