@@ -126,9 +126,11 @@ class Namespace:
         """What is at that path: a queue, a topic, a subscription or a sub-queue."""
         return self._catalogue.find(path)
 
-    def queue(self, path: str) -> AnyQueue:
-        """As `container`, for what can be received from."""
-        return self._catalogue.queue(path)
+    def queue(self, path: str, connection: object = None) -> AnyQueue:
+        """As `container`, for what can be received from on that connection: temporary entities belong to one."""
+        queue = self._catalogue.queue(path)
+        self.temporary.check_receiving(path, connection)
+        return queue
 
     @property
     def damaged(self) -> dict[str, int]:
