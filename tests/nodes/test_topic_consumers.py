@@ -34,10 +34,10 @@ def world() -> World:
 class Client(Wire):
     """A connection of a JMS client."""
 
-    def __init__(self, world: World, client_id: str = "me") -> None:
+    def __init__(self, world: World, client_id: str = "me", **more: Any) -> None:
         self.handles: dict[str, int] = {}
         """The broker's, by the names of links."""
-        super().__init__(world)
+        super().__init__(world, **more)
         self.peer.container_id = client_id
         self._names: dict[int, str] = {}
         """Of links, by our handles."""
@@ -488,6 +488,33 @@ def test_a_subscription_can_be_made_right_after_it_was_deleted(world: World, cli
     world.run()
     publish(world, "new")
     assert client.got(again) == ["new"]
+
+
+class Audits:
+    """Keeps what an audit log would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str]] = []
+
+    def record(self, action: str, outcome: str, **more: Any) -> None:
+        self.told.append((action, outcome, more["entity"]))
+
+
+def test_durable_subscriptions_that_are_made_and_deleted_are_audited(world: World) -> None:
+    audits = Audits()
+    client = Client(world, audit=audits)
+    client.consumer()
+    client.detach(client.durable())
+    client.take(Attach)
+    client.unsubscribe("mine")
+    may(client, Right.LISTEN)
+    client.durable("another")
+    path = "t/Subscriptions/mine$me$D"
+    assert audits.told == [
+        ("create subscription", "ok", path),
+        ("delete subscription", "ok", path),
+        ("receive", "denied", "t/Subscriptions/another$me$D"),
+    ]
 
 
 # --- temporary topics ---
