@@ -176,34 +176,13 @@ def _measured(measure: Measure, parent: Path | None) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write all figures here")
-    common.add_argument(
-        "--folder",
-        type=Path,
-        default=argparse.SUPPRESS,
-        help="where the brokers keep their data for the time of the run (default: the system's temporary folder)",
-    )
-    common.add_argument(
-        "--compiled",
-        type=Path,
-        default=argparse.SUPPRESS,
-        metavar="FOLDER",
-        help="measure the compiled Peeklock there, which `make compiled` makes (default: the Python of src)",
-    )
-    common.add_argument(
-        "--time-limit",
-        type=_between(1, 86_400),
-        default=argparse.SUPPRESS,
-        metavar="SECONDS",
-        help="end the run after this long (default: 1800; of peers and growth 7200)",
-    )
+    common = _common()
     body = argparse.ArgumentParser(add_help=False)
     body.add_argument("--size", type=_between(8, 250_000), default=1024, help="bytes of a body (default: 1024)")
     load = argparse.ArgumentParser(add_help=False, parents=[body])
     load.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
 
-    parser = argparse.ArgumentParser(prog="bench", description=_DESCRIPTION, epilog=_EPILOG, parents=[common])
+    parser = argparse.ArgumentParser(prog="bench", description=_DESCRIPTION, epilog=_EPILOG, parents=[_common()])
     parser.set_defaults(json=None, folder=None, compiled=None, time_limit=None)
     commands = parser.add_subparsers(dest="command")
 
@@ -279,6 +258,36 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--growth", type=Path, metavar="FILE", help="the results of growth")
     made.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="(default: docs/benchmarks.md)")
     return parser
+
+
+def _common() -> argparse.ArgumentParser:
+    """Options that may be given before the command or behind it.
+
+    A parser of its own for each of both: the defaults of the first would else be set again by the second.
+    """
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="write all figures here")
+    common.add_argument(
+        "--folder",
+        type=Path,
+        default=argparse.SUPPRESS,
+        help="where the brokers keep their data for the time of the run (default: the system's temporary folder)",
+    )
+    common.add_argument(
+        "--compiled",
+        type=Path,
+        default=argparse.SUPPRESS,
+        metavar="FOLDER",
+        help="measure the compiled Peeklock there, which `make compiled` makes (default: the Python of src)",
+    )
+    common.add_argument(
+        "--time-limit",
+        type=_between(1, 86_400),
+        default=argparse.SUPPRESS,
+        metavar="SECONDS",
+        help="end the run after this long (default: 1800; of peers and growth 7200)",
+    )
+    return common
 
 
 def _add_peers(commands: Any, common: argparse.ArgumentParser) -> None:

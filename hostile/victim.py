@@ -39,6 +39,8 @@ REMEMBERED_IDS: Final = 20_000
 """How many ids the broker is told to remember."""
 FORWARDING, FORWARDED = "forwarding", "forwarded"
 """From the one all goes on to the other, which detects duplicates by partition."""
+MESSAGING = "messaging"
+"""A queue that is attacked over HTTP only, so that what is in it is known."""
 KEPT, LIVE = "kept", "live"
 """The witness's own."""
 CONFIG: Final[dict[str, Any]] = {
@@ -60,6 +62,7 @@ CONFIG: Final[dict[str, Any]] = {
                         "AuthorizationRules": [{"Name": OTHERS, "Rights": ["Manage"], "PrimaryKey": OTHERS}],
                     },
                     {"Name": SESSIONS, "Properties": {"RequiresSession": True}},
+                    {"Name": MESSAGING, "Properties": {"LockDuration": "PT5S", "MaxDeliveryCount": 2000}},
                     {"Name": IDS, "Properties": {"RequiresDuplicateDetection": True}},
                     {"Name": FORWARDING, "Properties": {"ForwardTo": FORWARDED}},
                     {

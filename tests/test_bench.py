@@ -299,3 +299,12 @@ def test_the_benchmarks_use_the_client_and_the_pipelines_and_nothing_else_of_pee
             elif isinstance(node, ast.Import):
                 used.update(alias.name for alias in node.names if alias.name.split(".")[0] == "peeklock")
     assert {name for name in used if not str(name).startswith("peeklock.spark.")} == {"peeklock", "peeklock.client"}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_options_are_the_same_before_the_command_and_behind_it(tmp_path: Path, before: bool) -> None:
+    options = ["--compiled", str(tmp_path / "nothing")]
+    arguments = [*options, "throughput"] if before else ["throughput", *options]
+    code, _, errors = bench(tmp_path, *arguments)
+    assert code == 1
+    assert f"there is no compiled peeklock in {tmp_path / 'nothing'}" in errors

@@ -74,6 +74,7 @@ PRINTED = {
         "invoices is listed: True",
         "invoices is listed: False",
     ],
+    "http_only.py": ["sent", "received Hello with the subject greeting, in English", "completed"],
     "monitoring.py": [r"Service is healthy\.", "queue holds 0 messages", "session-queue holds 0 messages"],
     "topics.mjs": [
         "loud: volume > 7, then SET volume = 7",

@@ -111,7 +111,7 @@ def descriptions_that_make_no_sense(victim: Victim) -> None:
             queue_entry("<MaxDeliveryCount>-1</MaxDeliveryCount>"),
             queue_entry(f"<MaxDeliveryCount>{'9' * 5000}</MaxDeliveryCount>"),
             queue_entry("<RequiresSession>perhaps</RequiresSession>"),
-            queue_entry("<ForwardTo>bomb</ForwardTo>"),
+            queue_entry("<ForwardTo>not-there</ForwardTo>"),
             queue_entry(f"<ForwardTo>{'a' * 10_000}</ForwardTo>"),
             queue_entry(f"<UserMetadata>{'a' * 100_000}</UserMetadata>"),
             queue_entry("<AuthorizationRules><AuthorizationRule/></AuthorizationRules>"),

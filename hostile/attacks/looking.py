@@ -33,8 +33,10 @@ def _filled(victim: Victim, text: str) -> None:
         line.answer()
 
 
-def _looking(handle: int, *, browses: bool, selector: str | None = None, name: str = "looks") -> bytes:
-    attach: Any = receiver(QUEUE, handle, name)
+def _looking(
+    handle: int, *, browses: bool, selector: str | None = None, name: str = "looks", address: str = QUEUE
+) -> bytes:
+    attach: Any = receiver(address, handle, name)
     if browses:
         attach.source.distribution_mode = "copy"
     if selector is not None:
@@ -127,6 +129,19 @@ def browsers_without_credit(victim: Victim) -> None:
         line.send(CLOSE)
         line.answer()
     _all_are_left(victim)
+
+
+@attack(answer="reads for one of them at a time", says="connection closed")
+def browsers_at_the_end(victim: Victim) -> None:
+    """500 links that wait with credit at the end of a queue which other clients send to and receive from."""
+    with victim.begun() as line:
+        for handle in range(LINKS):
+            line.send(_looking(handle, browses=True, address=OTHER))
+            line.expect(Attach)
+        line.send(*[credit(1000, handle=handle) for handle in range(LINKS)])
+        _innocent_is_served(victim)
+        line.send(CLOSE)
+        line.answer()
 
 
 @attack(answer="keeps one page for each link, counts it, and sends what the client reads", says="connection")

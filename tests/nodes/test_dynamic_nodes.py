@@ -17,7 +17,7 @@ from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
 from peeklock.broker.authorization import Right
 from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.errors import EntityNotFound
+from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.settings import PROFILES
 from peeklock.broker.temporary import MAX_OF_CONNECTION, RETRY_MS
 from peeklock.store.base import StoreError
@@ -245,3 +245,11 @@ def test_a_deletion_that_fails_is_tried_again(world: World, wire: Wire) -> None:
     world.advance(RETRY_MS)
     assert names(world) == before
     assert len(world.namespace.temporary) == 0
+
+
+def test_whoever_has_no_connection_finds_no_temporary_queue_to_receive_from(world: World, wire: Wire) -> None:
+    _, name = creator(wire)
+    for path in (name, f"{name}/$DeadLetterQueue", f"{name}/$Transfer/$DeadLetterQueue"):
+        with pytest.raises(OperationNotAllowed):
+            world.namespace.queue(path)
+        assert world.namespace.queue(path, wire.peer)

@@ -34,10 +34,10 @@ def world() -> World:
 class Client(Wire):
     """A connection of a JMS client."""
 
-    def __init__(self, world: World, client_id: str = "me") -> None:
+    def __init__(self, world: World, client_id: str = "me", **more: Any) -> None:
         self.handles: dict[str, int] = {}
         """The broker's, by the names of links."""
-        super().__init__(world)
+        super().__init__(world, **more)
         self.peer.container_id = client_id
         self._names: dict[int, str] = {}
         """Of links, by our handles."""
@@ -304,26 +304,39 @@ def test_another_tenants_subscription_of_the_same_name_is_left_alone(world: Worl
     assert subscriptions(world, "u") == []
 
 
-def test_what_stays_needs_manage_and_what_goes_needs_listen(world: World, client: Client) -> None:
+def test_making_a_subscription_needs_manage_and_receiving_needs_listen(world: World, client: Client) -> None:
     client.detach(client.durable())
-    client.take(Detach)
-    may(client, Right.LISTEN)
-    client.consumer()
     client.shared()
-    client.detach(client.durable())
-    (detach,) = client.take(Detach)
+    client.take(Detach)
+    other = Client(world)
+    may(other, Right.LISTEN)
+    other.shared()
+    other.detach(other.durable())
+    (detach,) = other.take(Detach)
     assert detach.error is None
     for attempt in (
-        lambda: client.durable("another"),
-        lambda: client.durable(selector=RED),
-        lambda: client.durable(topic="u"),
-        lambda: client.unsubscribe("mine"),
+        lambda: other.consumer(),
+        lambda: other.shared("another"),
+        lambda: other.durable("another"),
+        lambda: other.durable(selector=RED),
+        lambda: other.durable(topic="u"),
+        lambda: other.unsubscribe("mine"),
     ):
         attempt()
-        assert client.refusal() == Condition.UNAUTHORIZED_ACCESS
-    may(client, Right.SEND)
-    client.consumer()
-    assert client.refusal() == Condition.UNAUTHORIZED_ACCESS
+        assert other.refusal() == Condition.UNAUTHORIZED_ACCESS
+    may(other, Right.SEND)
+    other.shared()
+    assert other.refusal() == Condition.UNAUTHORIZED_ACCESS
+    assert subscriptions(world) == ["all", "mine$me$D", "ours$me$ND"]
+
+
+def test_a_temporary_topic_is_its_connections_own(world: World, client: Client) -> None:
+    may(client, Right.LISTEN)
+    client.attach(role=False, source=Source(), target=Target(dynamic=True, capabilities=["temporary-topic"]))
+    (answer,) = client.take(Attach)
+    handle = client.consumer(topic=answer.target.address)
+    publish(world, "a", to=answer.target.address)
+    assert client.got(handle) == ["a"]
 
 
 def test_a_subscription_that_was_made_by_an_administrator_keeps_its_rules(world: World, client: Client) -> None:
@@ -475,6 +488,33 @@ def test_a_subscription_can_be_made_right_after_it_was_deleted(world: World, cli
     world.run()
     publish(world, "new")
     assert client.got(again) == ["new"]
+
+
+class Audits:
+    """Keeps what an audit log would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, str]] = []
+
+    def record(self, action: str, outcome: str, **more: Any) -> None:
+        self.told.append((action, outcome, more["entity"]))
+
+
+def test_durable_subscriptions_that_are_made_and_deleted_are_audited(world: World) -> None:
+    audits = Audits()
+    client = Client(world, audit=audits)
+    client.consumer()
+    client.detach(client.durable())
+    client.take(Attach)
+    client.unsubscribe("mine")
+    may(client, Right.LISTEN)
+    client.durable("another")
+    path = "t/Subscriptions/mine$me$D"
+    assert audits.told == [
+        ("create subscription", "ok", path),
+        ("delete subscription", "ok", path),
+        ("receive", "denied", "t/Subscriptions/another$me$D"),
+    ]
 
 
 # --- temporary topics ---

@@ -13,7 +13,7 @@ from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Close, Disposition, Flow, Open, Source, Target, Transfer
 from peeklock.broker.access import Claim
-from peeklock.broker.audit import NO_AUDIT
+from peeklock.broker.audit import NO_AUDIT, Audit
 from peeklock.broker.authorization import Right
 from peeklock.engine.connection import Connection, Settings
 from peeklock.nodes.peer import Peer
@@ -34,10 +34,10 @@ class AnyLogins:
 class Wire:
     """One client. Its links have the handles 0, 1, … in the order of their attaches."""
 
-    def __init__(self, world: World, *, opened: bool = True) -> None:
+    def __init__(self, world: World, *, opened: bool = True, audit: Audit = NO_AUDIT) -> None:
         self.world = world
         self.connection = Connection(Settings(container_id="broker"), is_server=True)
-        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None, AnyLogins(), NO_AUDIT)
+        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None, AnyLogins(), audit)
         self.peer.claims.add(Claim("", "", frozenset(Right), None))
         self.heard: list[tuple[Any, bytes]] = []
         """Performatives and what was behind them."""

@@ -192,6 +192,18 @@ def test_a_receive_ends_when_its_rule_is_removed(start_broker: StartBroker) -> N
     assert (refused.status, "'listener' was changed or removed" in refused.detail) == (401, True)
 
 
+def test_a_receive_ends_when_its_token_has_had_its_grace(broker: BrokerThread, rest: RestClient) -> None:
+    connection = rest.connect()
+    rest.begin(connection, "POST", HEAD + "?timeout=600", Authorization=rest.token(expires_in=10))
+    eventually(lambda: waiting(broker) == 1)
+    broker.advance(300)
+    assert waiting(broker) == 1
+    broker.advance(11)
+    refused = rest.end(connection)
+    connection.close()
+    assert (refused.status, "The token has expired while the request waited" in refused.detail) == (401, True)
+
+
 def test_a_receive_ends_when_the_broker_stops(broker: BrokerThread, rest: RestClient) -> None:
     with asked(broker, rest) as connection:
         broker.call(broker.broker._http.end_waits)

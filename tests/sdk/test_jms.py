@@ -61,7 +61,9 @@ def runner(tls_folder: Path) -> Iterator[Runner]:
 
 def answers(broker: BrokerThread) -> dict[str, Answer]:
     def counters(asked: dict[str, Any]) -> dict[str, int]:
-        found = broker.counters(asked["queue"])
+        while not broker.call(lambda: broker.broker.namespace.journal.idle):
+            pass
+        found = broker.call(lambda: broker.broker.namespace.container(asked["queue"]).counters)
         return {"active": found.active, "scheduled": found.scheduled}
 
     def entities(_: dict[str, Any]) -> list[str]:

@@ -60,6 +60,14 @@ def topic_of(path: str) -> str:
     return fold(path).rpartition(f"/{fold(SUBSCRIPTIONS)}/")[0]
 
 
+def owner_of(path: str) -> str:
+    """The queue or topic at that path, or that the subscription or sub-queue there belongs to; folded."""
+    path = fold(path)
+    for suffix in (TRANSFER_DEAD_LETTER_SUFFIX, DEAD_LETTER_SUFFIX):
+        path = path.removesuffix(f"/{fold(suffix)}")
+    return topic_of(path) or path
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """An entity as the store has it: itself, and its sub-queues by kind."""

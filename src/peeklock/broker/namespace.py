@@ -135,9 +135,11 @@ class Namespace:
         if path and not path.startswith("$") and not any(map(self._catalogue.has, ancestors(path))):
             raise EntityNotFound(path)
 
-    def queue(self, path: str) -> AnyQueue:
-        """As `container`, for what can be received from."""
-        return self._catalogue.queue(path)
+    def queue(self, path: str, connection: object = None) -> AnyQueue:
+        """As `container`, for what can be received from on that connection: temporary entities belong to one."""
+        queue = self._catalogue.queue(path)
+        self.temporary.check_receiving(path, connection)
+        return queue
 
     @property
     def damaged(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import Final
 
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda
-from peeklock.broker.catalogue import AnyContainer, Catalogue, subscription_path
+from peeklock.broker.catalogue import AnyContainer, Catalogue, owner_of, subscription_path
 from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, EntityChanging, EntityNotFound, OperationNotAllowed, QuotaExceeded
@@ -83,11 +83,12 @@ class TemporaryEntities:
         path = subscription_path(topic, definition.name)
         self._make(path, owner, partial(self._administration.create_subscription, topic, definition), made)
 
-    def check_receiving(self, entity: str, connection: object) -> None:
-        """OperationNotAllowed when that queue or topic was made for another connection, which alone may receive."""
-        owner = self._owners.get(fold(entity))
+    def check_receiving(self, path: str, connection: object) -> None:
+        """OperationNotAllowed when that is, or belongs to, what was made for another connection, which alone may
+        receive from it. None stands for whoever has no connection."""
+        owner = self._owners.get(owner_of(path))
         if owner is not None and owner.connection is not connection:
-            raise OperationNotAllowed(f"The temporary entity '{entity}' belongs to another connection.")
+            raise OperationNotAllowed(f"The temporary entity '{path}' belongs to another connection.")
 
     def when_changed(self, path: str, action: Callable[[], None]) -> bool:
         """Do that when the entity that is being made or deleted is there or gone. False if there is none."""

@@ -1,4 +1,8 @@
-"""What is to be said of deliveries, gathered until it must be said: neighbours share a frame (2.7.6)."""
+"""What is to be said of deliveries, gathered until it must be said: neighbours share a frame (2.7.6).
+
+It must be said at the end of a turn, before a performative of the same session, and when the owner of the connection
+flushes it because what is sent next should come after it.
+"""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _address(link: Link, terminus: object) -> Address:
 
 def _management_node(peer: Peer, address: Address, link: Link) -> Node:
     check_any_right(peer.claims, address, peer.namespace.now())
-    peer.namespace.temporary.check_receiving(address.entity, peer)
+    peer.namespace.temporary.check_receiving(address.container, peer)
     container = peer.namespace.container(address.container)
     if isinstance(link, Sender):
         node: Node = ReplyNode(peer, address, link)
@@ -129,11 +129,11 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, source: object) -> Node:
     assert isinstance(source, Source)
-    peer.namespace.temporary.check_receiving(address.entity, peer)
     container = peer.namespace.container(address.container)
     if isinstance(container, Topic) and is_consumer(source):
+        peer.namespace.temporary.check_receiving(address.container, peer)
         return consumer_node(peer, link, container, source)
-    queue = peer.namespace.queue(address.container)
+    queue = peer.namespace.queue(address.container, peer)
     filters = read_filters(source)
     if source.distribution_mode == COPY:
         return BrowsingNode(peer, address, link, queue, filters)

@@ -4,8 +4,9 @@ A subscription is durable, and stays until a client unsubscribes, or passing, an
 by links, or belongs to one. Its name is made of the name that the client gave it, of the client's id, and of what it
 is, as the service does (`names.client_scoped_name`). What the link selects is the rule of the subscription.
 
-To receive needs Listen on the topic, and so does what goes with the link. What stays needs Manage: to make a durable
-subscription, to make it anew for another selector or topic, and to unsubscribe.
+To receive needs Listen on the topic. To make a subscription needs Manage, and so does to make a durable one anew for
+another selector or topic, and to unsubscribe: whoever may only listen could else fill the topic with copies that nobody
+reads, so that it takes no more messages. A temporary topic is its connection's own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from peeklock.amqp.termini import Source
+from peeklock.broker.access import Claim
 from peeklock.broker.audit import FAILED, OK
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
@@ -211,17 +213,17 @@ class ConsumerNode(WaitingNode):
             temporary=not wanted.durable,
             **namespace.profile.defaults_for(SubscriptionDefinition),
         )
+        claim = self._check_manage(topic)
         if wanted.durable:
-            self._check_manage(topic)
             definition = replace(definition, auto_delete_on_idle_ms=_idle_limit(self.peer))
             created = partial(self._changed, CREATE, wanted.path)
             namespace.administration.create_subscription(topic.path, definition, created)
         else:
-            claim = self.peer.claims.check(topic.path, topic.path, Right.LISTEN, namespace.now())
             namespace.temporary.make_subscription(Owner(self.peer, claim.rule), topic.path, definition, self._made)
 
-    def _check_manage(self, topic: Topic) -> None:
-        self.peer.claims.check(topic.path, topic.path, Right.MANAGE, self.peer.namespace.now())
+    def _check_manage(self, topic: Topic) -> Claim:
+        right = Right.LISTEN if topic.definition.temporary else Right.MANAGE
+        return self.peer.claims.check(topic.path, topic.path, right, self.peer.namespace.now())
 
     def _changed(self, action: str, path: str, error: BrokerError | None) -> None:
         self.peer.audit(action, OK if error is None else FAILED, path, reason="" if error is None else str(error))

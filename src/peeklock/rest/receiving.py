@@ -13,11 +13,12 @@ from peeklock.broker.access import Claim
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.authorization import Right
 from peeklock.broker.backlog import memory_cost
-from peeklock.broker.errors import BrokerError, Unauthorized
+from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.rest.holders import Holder
+from peeklock.server.http import HTTP_GRACE_MS
 from peeklock.server.logs import event
 from peeklock.store.base import StoredMessage
 
@@ -146,7 +147,12 @@ class Receive:
         self._holder.enter(self)
         self._queue.watch(self)
         self._namespace.keys.watchers.add(self)
-        self._timer = self._namespace.agenda.after(self._timeout_ms or AT_ONCE_MS, lambda: self.end(None))
+        wait_ms, failure = self._timeout_ms or AT_ONCE_MS, None
+        if self._claim.expires_at is not None:
+            left_ms = max(0, self._claim.expires_at + HTTP_GRACE_MS - self._namespace.now())
+            if left_ms < wait_ms:
+                wait_ms, failure = left_ms, InvalidToken("The token has expired while the request waited.")
+        self._timer = self._namespace.agenda.after(wait_ms, lambda: self.end(failure))
         self._queue.want(self)
 
     def _leave(self) -> None:

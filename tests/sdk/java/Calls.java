@@ -206,8 +206,9 @@ final class Calls {
         int retries = asked.get("retries").asInt();
         AmqpRetryOptions options = new AmqpRetryOptions().setMaxRetries(retries);
         if (retries > 0) {
-            // Otherwise the pauses between ten attempts double up to a minute, and a call takes minutes to fail.
-            options.setTryTimeout(Duration.ofSeconds(5)).setMaxDelay(Duration.ofSeconds(1));
+            // Otherwise the pauses between ten attempts double up to a minute, and a call takes minutes to fail. They must
+            // be allowed to be as long as the first, which is nearly five seconds when the SDK takes the service for busy.
+            options.setTryTimeout(Duration.ofSeconds(5)).setMaxDelay(Duration.ofSeconds(6));
         }
         return keep(new Opened(builder.retryOptions(options)));
     }

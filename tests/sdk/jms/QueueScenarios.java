@@ -109,7 +109,8 @@ final class QueueScenarios extends Steps {
             Message again = next(session.createConsumer(session.createQueue("queue")));
             equal("b", ((TextMessage) again).getText());
             equal(true, again.getJMSRedelivered());
-            equal(2, again.getIntProperty("JMSXDeliveryCount"));
+            // Qpid JMS gives it back when it closes, and may be sent it once more before the link is closed.
+            that(again.getIntProperty("JMSXDeliveryCount") >= 2, "the first delivery was not counted");
         }
     }
 
@@ -140,7 +141,6 @@ final class QueueScenarios extends Steps {
             equal("in", ((TextMessage) next(consumer)).getText());
             send(session, session.createQueue("other"), "out");
             session.rollback();
-            world.advance(61); // it may be there sooner; it is at the latest when its lock has run out
             Message again = next(consumer);
             equal("in", ((TextMessage) again).getText());
             equal(true, again.getJMSRedelivered());

@@ -48,7 +48,7 @@ final class TemporaryScenarios extends Steps {
                 equal("re: " + question, answered.getBody(String.class));
                 equal(asked.getJMSMessageID(), answered.getJMSCorrelationID());
             }
-            equal(0, world.counters(replies.getQueueName()).get("active"));
+            until(() -> world.counters(replies.getQueueName()).get("active") == 0);
         }
     }
 
