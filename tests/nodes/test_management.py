@@ -42,7 +42,7 @@ from peeklock.broker.agenda import system_clock
 from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import StorageFailed
-from peeklock.client import Connection, LinkClosed, ReceiveMode, Requester, SendRejected, connect
+from peeklock.client import Connection, LinkClosed, ReceivedMessage, ReceiveMode, Requester, SendRejected, connect
 from peeklock.nodes.operations import OPERATIONS
 from peeklock.nodes.requests import ReplyNode
 from peeklock.store.base import StoreError
@@ -479,6 +479,24 @@ def test_a_store_that_fails_is_told_and_the_next_request_works(held: tuple[Broke
         assert (status, condition) == (StorageFailed.status, StorageFailed.condition)
         store.fails = lambda changes: None
         assert works(management)
+
+
+def test_a_receiver_that_deletes_gets_its_message_when_the_store_works_again(
+    held: tuple[BrokerThread, HeldStore],
+) -> None:
+    broker, store = held
+    with connect(broker.connection_string) as connection:
+        with connection.sender("queue") as sender:
+            sender.send(Message(data=[b"x"]))
+        store.fails = lambda changes: StoreError("broken")
+        with connection.receiver("queue", mode=ReceiveMode.RECEIVE_AND_DELETE, credit=1) as receiver:
+            assert receiver.receive(timeout=0.5) == []
+            store.fails = lambda changes: None
+            received: list[ReceivedMessage] = []
+            for _ in range(20):
+                broker.advance(1)
+                received += receiver.receive(timeout=0.2)
+            assert [bytes(message.message.data[0]) for message in received if message.message.data] == [b"x"]
 
 
 def test_a_client_that_leaves_before_the_answer_harms_nobody(held: tuple[BrokerThread, HeldStore]) -> None:

@@ -19,7 +19,7 @@ from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
-from peeklock.broker.queue import Queue
+from peeklock.broker.queue import READ_AGAIN_MS, Queue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
@@ -92,6 +92,12 @@ class Receiving(Node):
     def unreserve(self) -> None:
         self._reserved -= 1
         self._answer_drain()
+        # The queue has taken it for one that can hold no more. Not at once: the store would refuse again.
+        self.peer.namespace.agenda.after(READ_AGAIN_MS, self._want_again)
+
+    def _want_again(self) -> None:
+        if self._link.attached:
+            self.on_credit()
 
     def _answer_drain(self) -> None:
         """What was on its way is out: whoever wants the link drained waits for no more than what is left."""
