@@ -18,7 +18,10 @@ MESSAGES: Final = 100
 ROUNDS: Final = 15
 """By which the usual time is known."""
 MANIFOLD: Final = 20
-"""How many times the usual time the best of three rounds may take after an attack."""
+"""How many times the usual time the best round may take after an attack."""
+RECOVERY_SECONDS: Final = 20.0
+"""Rounds are made until one is as fast as that, or for so long: other work of the machine passes, a broken broker does
+not."""
 
 
 class Witness:
@@ -37,6 +40,9 @@ class Witness:
     def look(self) -> float:
         """How long a round takes now, at best; AttackFailed if that is too long or something is lost."""
         best = min(self._round() for _ in range(3))
+        until = time.monotonic() + RECOVERY_SECONDS
+        while best > self.usual * MANIFOLD and time.monotonic() < until:
+            best = min(best, self._round())
         require(
             best <= self.usual * MANIFOLD,
             f"a client was served in {best:.3f} s, which is more than {MANIFOLD} times the usual {self.usual:.3f} s",

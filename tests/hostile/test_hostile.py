@@ -93,6 +93,7 @@ def test_a_broker_that_does_not_hold_is_found_out(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr("hostile.run.MAX_PEAK", -(1 << 40))
         assert "MiB more, above" in failure(made_up(opens))
         monkeypatch.setattr("hostile.run.MAX_PEAK", 1 << 40)
+        monkeypatch.setattr("hostile.witness.RECOVERY_SECONDS", 0)
         monkeypatch.setattr("hostile.witness.MANIFOLD", 0)
         assert "times the usual" in failure(made_up(opens))
         monkeypatch.setattr("hostile.witness.MANIFOLD", 1000)
