@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -159,3 +160,9 @@ def test_an_import_that_goes_upwards_is_found(tmp_path: Path) -> None:
         "amqp may not import server",
         "amqp may not import nodes",
     ]
+
+
+def test_no_module_that_a_cluster_starts_from_its_folder_hides_one_of_python() -> None:
+    """`spark-submit` runs a file of `cli`, whose folder Python then searches first."""
+    names = {path.stem for path in (SOURCE / "peeklock" / "cli").glob("*.py")}
+    assert names & sys.stdlib_module_names == set()

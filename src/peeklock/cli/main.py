@@ -24,7 +24,7 @@ COMMANDS = {
     "peek": "receiving",
     "purge": "purging",
     "watch": "watching",
-    "token": "token",
+    "token": "signing",
     "dead-letter": "dead_letters",
     "queue": "entities",
     "topic": "entities",
