@@ -3,7 +3,7 @@
 Each keeps a position: every waiting message up to it was looked at, and did not match. So a message is looked at once
 by each of them, however long the queue is and however often it is waked; of a message that comes back the queue tells
 all of them (`returns`). The window is looked through in memory. What is beyond it is read from the store by pages, one
-at a time for a queue, and only while somebody wants messages.
+at a time for a queue, and only while a consumer can take messages.
 
 The work of one turn is bounded, so that others are served between, and a long one is followed by a rest. Consumers
 without a selector pay nothing.

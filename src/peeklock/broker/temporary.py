@@ -45,7 +45,7 @@ class Owner:
 
 
 class TemporaryEntities:
-    """The temporary entities of a namespace. Whether somebody may have one is not asked here."""
+    """The temporary entities of a namespace. The caller checks the rights."""
 
     def __init__(self, administration: Administration, catalogue: Catalogue, agenda: Agenda, profile: Profile) -> None:
         self._administration = administration

@@ -1,7 +1,7 @@
 """Links that ask for a node of their own (`dynamic`, 3.5.3): temporary queues and topics.
 
-Whoever may receive from the whole namespace may have one, since it is made to be received from. Its connection alone
-receives from it; sending to it needs the usual right, for the whole namespace. It is deleted when the link is gone that
+Making one requires Listen for the whole namespace, since it is made to be received from. Only its own connection
+receives from it; sending to it requires Send for the whole namespace. It is deleted when the link is gone that
 asked for it, whatever lifetime was asked for.
 """
 
@@ -33,7 +33,7 @@ _DELETE_ON_CLOSE: Final = 0x2B
 
 
 class WaitingNode(Node):
-    """Stands at a link until the entity that it needs is made; then the link gets the node that it asked for."""
+    """Holds a link until its entity is made; then the link gets the node that it asked for."""
 
     def __init__(self, peer: Peer, address: Address, link: Link) -> None:
         super().__init__(peer, address)
