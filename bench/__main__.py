@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, batches, capture, growth, operations, page, peers, spark, throughput, topics
+from bench import backlog, batches, capture, growth, operations, page, peers, spark, spark_peers, throughput, topics
 from bench.brokers import use_compiled
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
@@ -31,13 +31,14 @@ This was the short version. For figures to compare:
   python -m bench operations
   python -m bench topics
   python -m bench spark
+  python -m bench spark-peers
   python -m bench capture
   python -m bench batches
   python -m bench peers
   python -m bench growth"""
 
 _TIME_LIMIT: Final = 1800
-_TIME_LIMITS: Final = {"peers": 7200, "growth": 7200}
+_TIME_LIMITS: Final = {"peers": 7200, "growth": 7200, "spark-peers": 7200}
 
 Measure = Callable[[Path, ExitStack], dict[str, Any]]
 
@@ -106,6 +107,18 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
             per_trigger=options.per_trigger,
         )
         return [lambda folder, started: spark.run(rows, folder, started)]
+    if options.command == "spark-peers":
+        beside_kafka = spark_peers.Options(
+            count=options.count,
+            size=options.size,
+            batches=options.batches,
+            cores=options.cores,
+            rounds=options.rounds,
+            compiled=options.compiled,
+            cache=options.cache.resolve(),
+            peer=not options.no_peer,
+        )
+        return [lambda folder, started: spark_peers.run(beside_kafka, folder, started)]
     if options.command == "capture":
         whole = capture.Options(
             count=options.count, size=options.size, batch_size=options.batch_size, tasks=options.tasks
@@ -232,6 +245,21 @@ def _parser() -> argparse.ArgumentParser:
         default=50_000,
         help="messages of a micro-batch (default: 50000)",
     )
+
+    kafka = commands.add_parser(
+        "spark-peers", parents=[common, load], help="the Spark data source beside Kafka with Spark's own source"
+    )
+    kafka.add_argument("--count", type=_between(10, 4_000_000), default=500_000, help="(default: 500000)")
+    kafka.add_argument(
+        "--batches",
+        type=_numbers(1_000_000),
+        default=(100_000,),
+        metavar="50000,100000",
+        help="messages of a micro-batch (default: 100000)",
+    )
+    kafka.add_argument("--no-peer", action="store_true", help="leave Kafka out")
+    kafka.add_argument("--cores", type=_between(1, 16), default=2, help="(default: 2)")
+    kafka.add_argument("--cache", type=Path, default=Path(".peers"), help="what is fetched (default: .peers)")
 
     whole = commands.add_parser(
         "capture", parents=[common, body], help="a queue into Parquet, with the time of each stage"

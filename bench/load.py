@@ -65,6 +65,10 @@ class SendNumbered(Job):
     numbers: range
 
 
+class SendRows(Job):
+    """As `Send`; each has an id of its own and three application properties, as the rows of a table would."""
+
+
 class Receive(Job):
     """Receive and complete, in ranges, until all receivers together have `count`; or receive and delete."""
 
@@ -219,6 +223,14 @@ def _send_numbered(connection: Connection, job: SendNumbered, received: Any) -> 
     return Result(job.count, began, time.monotonic())
 
 
+def _send_rows(connection: Connection, job: SendRows, received: Any) -> Result:
+    before, after = encoded_message(job.size, p0="value", p1="value", p2="value").split(b"x" * 16, 1)
+    sender = connection.sender(job.address)
+    began = time.monotonic()
+    sender.send_all(before + b"%016x" % number + after for number in range(job.count))
+    return Result(job.count, began, time.monotonic())
+
+
 def _receive(connection: Connection, job: Receive, received: Any) -> Result:
     began = ended = time.monotonic()
     receiver = connection.receiver(job.address, credit=PREFETCH, mode=job.mode)
@@ -320,6 +332,7 @@ def _up_to(messages: Iterator[ReceivedMessage], count: int) -> Iterator[Received
 _DO: Final[dict[type, Callable[[Connection, Any, Any], Result]]] = {
     Send: _send,
     SendNumbered: _send_numbered,
+    SendRows: _send_rows,
     Receive: _receive,
     Peek: _peek,
     Defer: _defer,

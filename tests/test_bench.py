@@ -145,6 +145,23 @@ def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None
 
 
 @pytest.mark.spark
+def test_spark_peers_prints_every_kind_of_work_and_what_it_cost(tmp_path: Path) -> None:
+    toolchain("java")
+    report = tmp_path / "report.json"
+    arguments = ["--count", "60", "--batches", "40", "--rounds", "1", "--no-peer", "--json", str(report)]
+    code, output, errors = bench(tmp_path, "spark-peers", *arguments, seconds=SPARK_SECONDS)
+    assert code == 0, errors
+    for work, batch in (("batch read", "all"), ("claim stream", "40"), ("capture", "40")):
+        ((size, rate, _, _, *cpu),) = cells(output, f"Peeklock 0.1.0: {work}")
+        assert size == batch
+        assert float(rate.replace(",", "")) > 0
+        assert len(cpu) == 3
+    (written,) = json.loads(report.read_text())
+    assert all(entry["jvm"] and entry["python"][0] > 0 for entry in written["rounds"])
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.spark
 def test_capture_prints_the_stages_that_make_the_whole(tmp_path: Path) -> None:
     toolchain("java")
     report = tmp_path / "report.json"
@@ -229,6 +246,7 @@ def test_growth_says_so_when_there_is_no_place_for_so_many_connections(
         (["topics", "--subscriptions", "1,5000"], "must be from 1 to 2000, not 5000"),
         (["spark", "--tasks", "99"], "must be from 1 to 16, not 99"),
         (["spark", "--modes", "read,guess"], "must be of read, claim, receiveAndDelete, write, not guess"),
+        (["spark-peers", "--cores", "99"], "must be from 1 to 16, not 99"),
         (["capture", "--batch-size", "0"], "must be from 1 to"),
         (["batches", "--batches", "2"], "must be from 4 to"),
         (["batches", "--sink", "files"], "invalid choice: 'files'"),
