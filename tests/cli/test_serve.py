@@ -469,7 +469,7 @@ def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(
             for received in receiver.receive_messages(max_message_count=sent):
                 receiver.complete_message(received)
                 bodies.append(str(received))
-        assert bodies[-1] == "late"
+        assert bodies.count("late") == 1
         assert "early" not in bodies
     assert "the store refused changes" in broker.log
     assert "the store takes messages again" in broker.log
