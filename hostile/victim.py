@@ -43,6 +43,8 @@ MESSAGING = "messaging"
 """A queue that is attacked over HTTP only, so that what is in it is known."""
 KEPT, LIVE = "kept", "live"
 """The witness's own."""
+FULL, FULL_SESSIONS, FULL_TOPIC = "full", "full-sessions", "full-topic"
+"""Of the small broker: they hold 1 MB. A rule of the topic's subscription copies the property `given` eight times."""
 CONFIG: Final[dict[str, Any]] = {
     "UserConfig": {
         "Namespaces": [
@@ -76,7 +78,7 @@ CONFIG: Final[dict[str, Any]] = {
         "Logging": {"Type": "Console"},
     }
 }
-"""The namespace that is attacked."""
+"""The namespace that is attacked, but for the small broker's."""
 
 
 @dataclass(slots=True)

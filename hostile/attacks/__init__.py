@@ -9,6 +9,7 @@ from hostile.attacks import transfers as transfers
 from hostile.attacks import contents as contents
 from hostile.attacks import greed as greed
 from hostile.attacks import memory as memory
+from hostile.attacks import fullness as fullness
 from hostile.attacks import floods as floods
 from hostile.attacks import slowness as slowness
 from hostile.attacks import requests as requests

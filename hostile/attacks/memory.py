@@ -82,7 +82,7 @@ def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
     require(found == count, f"of {count} messages {found} are left")
 
 
-class _Transacting:
+class Transacting:
     """A connection with a link to send on, and transactions."""
 
     def __init__(self, line: Line) -> None:
@@ -117,7 +117,7 @@ class _Transacting:
 def transactions_that_are_never_ended(victim: Victim) -> None:
     """Eight connections that send large messages in transactions, until they are refused, and discharge none."""
     victim.drain()
-    greedy = [_Transacting(victim.sending()) for _ in range(8)]
+    greedy = [Transacting(victim.sending()) for _ in range(8)]
     body = message(b"x" * LARGE)
     for each in greedy:
         refused = False
@@ -130,7 +130,7 @@ def transactions_that_are_never_ended(victim: Victim) -> None:
     with victim.sending() as line:
         line.send(*[transfer(number, message()) for number in range(100)])
         require(all(isinstance(each, Accepted) for each in outcomes(line, 100)), "a plain sender was refused")
-    modest = _Transacting(victim.sending())
+    modest = Transacting(victim.sending())
     require(modest.send(modest.declare(), message()), "a modest connection may hold nothing in a transaction")
     for each in (*greedy, modest):
         each.line.reset()

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hostile.attack import Act, Attack, AttackFailed, require
 from hostile.attacks import ATTACKS
-from hostile.run import started
+from hostile.brokers import BROKERS
+from hostile.run import attack_each, started
 from hostile.table import markdown
 from hostile.victim import Victim
 
@@ -18,8 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 
 def test_the_broker_holds(tmp_path: Path) -> None:
-    with started(tmp_path) as run:
-        results = list(run.attack_all(ATTACKS.values()))
+    results = list(attack_each(tmp_path, ATTACKS.values(), lambda broker, run: None))
     assert len(results) == len(ATTACKS)
     failures = [f"{result.attack.name}: {result.failure}" for result in results if result.failure is not None]
     assert failures == []
@@ -36,6 +36,7 @@ def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
         assert attack.answer, attack.name
         assert attack.says, attack.name
         assert attack.group, attack.name
+        assert attack.broker in BROKERS, attack.name
 
 
 # --- the run itself finds what it looks for ---
