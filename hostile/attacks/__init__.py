@@ -9,7 +9,6 @@ from hostile.attacks import transfers as transfers
 from hostile.attacks import contents as contents
 from hostile.attacks import greed as greed
 from hostile.attacks import memory as memory
-from hostile.attacks import fullness as fullness
 from hostile.attacks import floods as floods
 from hostile.attacks import slowness as slowness
 from hostile.attacks import requests as requests
@@ -20,5 +19,6 @@ from hostile.attacks import filters as filters
 from hostile.attacks import looking as looking
 from hostile.attacks import rights as rights
 from hostile.attacks import jms as jms
+from hostile.attacks import fullness as fullness
 
 from hostile.attack import ATTACKS as ATTACKS

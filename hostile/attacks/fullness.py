@@ -326,6 +326,7 @@ def _fetch_deferred(victim: Victim) -> int:
 @attack(
     answer="refuses sends with `com.microsoft:server-busy` below the watermark; receiving, settling and health go on",
     says="connection closed",
+    max_peak=448 * MIB,
     broker=SMALL,
 )
 def messages_that_fill_the_disk(victim: Victim) -> None:

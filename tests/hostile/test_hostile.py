@@ -10,6 +10,7 @@ from hostile.attack import Act, Attack, AttackFailed, require
 from hostile.attacks import ATTACKS
 from hostile.brokers import BROKERS
 from hostile.run import attack_each, started
+from hostile.small_disk import DISK_MIB, LOW_MIB
 from hostile.table import markdown
 from hostile.victim import Victim
 
@@ -28,6 +29,12 @@ def test_the_broker_holds(tmp_path: Path) -> None:
 def test_the_page_has_the_table_of_attacks() -> None:
     page = (ROOT / "docs" / "hostile.md").read_text()
     assert page.endswith(markdown()), "docs/hostile.md is not what `python -m hostile --list` prints"
+    assert f"its disk has {DISK_MIB} MiB" in page
+    assert f"a watermark of {LOW_MIB} MiB" in page
+
+
+def test_the_attacks_are_counted_in_the_changelog() -> None:
+    assert f"`make hostile`: {len(ATTACKS)} attacks" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
