@@ -9,6 +9,7 @@ from typing import Any, Final
 from hostile.small_disk import LOW_MIB
 from hostile.victim import (
     CONFIG,
+    FROM_ONE_ADDRESS,
     FULL,
     FULL_SESSIONS,
     FULL_TOPIC,
@@ -73,6 +74,7 @@ _SMALL_CONFIG: Final[dict[str, Any]] = {
             }
         ],
         "Logging": {"Type": "Console"},
+        "Server": {"MaxConnectionsPerAddress": FROM_ONE_ADDRESS},
     }
 }
 """Where entities are as small as they may be, which is 1 GB in the standard tier."""

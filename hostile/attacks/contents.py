@@ -14,6 +14,7 @@ from hostile.victim import (
     FORWARDING,
     HOST,
     OTHER,
+    Transacting,
     Victim,
     credit,
     message,
@@ -21,7 +22,8 @@ from hostile.victim import (
     receiver,
     transfer,
 )
-from peeklock.amqp.performatives import Accepted, Rejected, Transfer
+from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.performatives import Accepted, Disposition, Rejected, Transfer
 
 NULL: Final = b"\x40"
 INNOCENT: Final = 20
@@ -103,3 +105,26 @@ def values_in_front_of_others(victim: Victim) -> None:
             line.expect(Transfer)
         line.send(CLOSE)
         line.answer()
+
+
+@attack(answer="takes both, and keeps one of them", says="connection closed")
+def an_id_that_comes_twice_at_once(victim: Victim) -> None:
+    """The same message id in a transaction and beside it, sent together with the commit of the former, 50 times."""
+    victim.drain(FORWARDED)
+    transacting = Transacting(victim.sending(FORWARDED))
+    line = transacting.line
+    for number in range(50):
+        twice = Message(properties=Properties(message_id=f"twice-{number}"), data=[b"x"]).encode()
+        transaction = transacting.declare()
+        require(transacting.send(transaction, twice), "a message in a transaction was refused")
+        commit, plain = transacting.discharge(transaction), transacting.plain(twice)
+        line.send(*((commit, plain) if number % 2 else (plain, commit)))
+        settled = 0
+        while settled < 2:
+            disposition = line.expect(Disposition)
+            require(isinstance(disposition.state, Accepted), f"one of the two was answered with {disposition.state}")
+            settled += (disposition.last or disposition.first) - disposition.first + 1
+    line.send(CLOSE)
+    line.answer()
+    found = victim.drain(FORWARDED)
+    require(found == 50, f"of 50 messages that came twice {found} are there")

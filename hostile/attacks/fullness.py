@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from hostile.attack import MIB, attack, require
-from hostile.attacks.memory import LARGE, Transacting
+from hostile.attacks.memory import LARGE
 from hostile.lines import Line, frame
 from hostile.small_disk import LOW_MIB
 from hostile.victim import (
@@ -20,6 +20,7 @@ from hostile.victim import (
     SESSIONS,
     SUBSCRIPTION,
     Requests,
+    Transacting,
     Victim,
     credit,
     message,

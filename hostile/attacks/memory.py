@@ -14,26 +14,20 @@ from hostile.victim import (
     REMEMBERED_IDS,
     UPGRADE,
     Requests,
+    Transacting,
     Victim,
     credit,
     message,
     outcomes,
-    sender,
     status_of,
     transfer,
 )
-from peeklock.amqp.codec import decode_value
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.performatives import (
     Accepted,
-    Coordinator,
-    Declare,
-    Declared,
     Disposition,
-    Flow,
     Modified,
     Rejected,
-    TransactionalState,
     Transfer,
 )
 from peeklock.amqp.types import Array, Int, Timestamp, UByte
@@ -80,33 +74,6 @@ def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
         found += victim.drain(address)
         time.sleep(0.2)
     require(found == count, f"of {count} messages {found} are left")
-
-
-class Transacting:
-    """A connection with a link to send on, and transactions."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        attach = sender(handle=1, name="coordinator")
-        attach.target = Coordinator()
-        line.send(frame(attach))
-        line.expect(Flow)
-        self._number = 0
-
-    def declare(self) -> bytes:
-        declare = Message(value=decode_value(Declare().encode())[0]).encode()
-        state = self._post(1, declare)
-        require(isinstance(state, Declared), f"a transaction could not be declared: {state}")
-        return bytes(state.txn_id)
-
-    def send(self, transaction: bytes, body: bytes) -> bool:
-        """Whether it was taken."""
-        return not isinstance(self._post(0, body, state=TransactionalState(transaction)), Rejected)
-
-    def _post(self, handle: int, payload: bytes, **fields: Any) -> Any:
-        self.line.send(transfer(self._number, payload, handle=handle, **fields))
-        self._number += 1
-        return self.line.expect(Disposition).state
 
 
 @attack(
