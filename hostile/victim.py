@@ -269,7 +269,8 @@ class Transacting:
         attach.target = Coordinator()
         line.send(frame(attach))
         line.expect(Flow)
-        self._number = 0
+        self.number = 0
+        """Of the next delivery."""
 
     def declare(self) -> bytes:
         declare = Message(value=decode_value(Declare().encode())[0]).encode()
@@ -284,17 +285,17 @@ class Transacting:
     def discharge(self, transaction: bytes) -> bytes:
         """A frame that commits it; its outcome is for the caller to read."""
         discharge = Message(value=decode_value(Discharge(txn_id=transaction, fail=False).encode())[0]).encode()
-        self._number += 1
-        return transfer(self._number - 1, discharge, handle=1)
+        self.number += 1
+        return transfer(self.number - 1, discharge, handle=1)
 
     def plain(self, body: bytes) -> bytes:
         """A frame with a message that is in no transaction, as above."""
-        self._number += 1
-        return transfer(self._number - 1, body)
+        self.number += 1
+        return transfer(self.number - 1, body)
 
     def _post(self, handle: int, payload: bytes, **fields: Any) -> Any:
-        self.line.send(transfer(self._number, payload, handle=handle, **fields))
-        self._number += 1
+        self.line.send(transfer(self.number, payload, handle=handle, **fields))
+        self.number += 1
         return self.line.expect(Disposition).state
 
 
