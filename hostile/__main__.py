@@ -6,13 +6,14 @@ import argparse
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from bench.processes import StartFailed
 
 from hostile.attack import MIB, Attack, AttackFailed
 from hostile.attacks import ATTACKS
-from hostile.run import Result, started
+from hostile.run import LOG, Result, Run, attack_each
 from hostile.table import markdown
 
 
@@ -40,12 +41,9 @@ def _run(attacks: list[Attack], log: Path | None) -> int:
     width = max(len(each.name) for each in attacks)
     with tempfile.TemporaryDirectory(prefix="peeklock-hostile-") as folder:
         try:
-            with started(Path(folder)) as run:
-                print(f"a client is usually served in {run.witness.usual * 1000:.0f} ms", flush=True)
-                print(f"{'attack':{width}}  {'took':>7}  {'served':>7}  {'peak':>9}  {'left':>9}  log")
-                for result in run.attack_all(attacks):
-                    print(_line(result, width), flush=True)
-                    failed += result.failure is not None
+            for result in attack_each(Path(folder), attacks, partial(_announce, width)):
+                print(_line(result, width), flush=True)
+                failed += result.failure is not None
         except (StartFailed, AttackFailed) as failure:
             print(f"hostile: {failure}", file=sys.stderr)
             failed += 1
@@ -53,9 +51,14 @@ def _run(attacks: list[Attack], log: Path | None) -> int:
             return 130
         finally:
             if log is not None:
-                log.write_bytes((Path(folder) / "broker.log").read_bytes())
+                log.write_bytes((Path(folder) / LOG).read_bytes())
     print(f"{len(attacks)} attacks, {failed} failed" if failed else f"{len(attacks)} attacks; the broker held")
     return 1 if failed else 0
+
+
+def _announce(width: int, broker: str, run: Run) -> None:
+    print(f"on the {broker} broker a client is served in {run.witness.usual * 1000:.0f} ms before the first attack")
+    print(f"{'attack':{width}}  {'took':>7}  {'served':>7}  {'peak':>9}  {'left':>9}  log", flush=True)
 
 
 def _line(result: Result, width: int) -> str:

@@ -19,6 +19,7 @@ Act = Callable[["Victim"], None]
 MIB: Final = 1024 * 1024
 MAX_PEAK: Final = 768 * MIB
 """Memory above what it was before the first attack that the broker may take at any time."""
+USUAL: Final = "usual"
 ATTACKS: Final[dict[str, Attack]] = {}
 """By name, in the order of their definition."""
 
@@ -42,9 +43,13 @@ class Attack:
     """Bytes of memory that the broker may take meanwhile."""
     is_slow: bool = False
     """It waits for time-outs of the broker, and may do so while other attacks are made."""
+    broker: str = USUAL
+    """Which one it is made on."""
 
 
-def attack(*, answer: str, says: str, max_peak: int = MAX_PEAK, is_slow: bool = False) -> Callable[[Act], Act]:
+def attack(
+    *, answer: str, says: str, max_peak: int = MAX_PEAK, is_slow: bool = False, broker: str = USUAL
+) -> Callable[[Act], Act]:
     """Enters a function into the table."""
 
     def enter(act: Act) -> Act:
@@ -61,6 +66,7 @@ def attack(*, answer: str, says: str, max_peak: int = MAX_PEAK, is_slow: bool = 
             act=act,
             max_peak=max_peak,
             is_slow=is_slow,
+            broker=broker,
         )
         return act
 

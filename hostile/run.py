@@ -1,4 +1,4 @@
-"""A run: one broker, attack after attack, and what must hold after each of them.
+"""A run: a broker, attack after attack, and what must hold after each of them.
 
 | Checked | Bound |
 |---|---|
@@ -29,8 +29,9 @@ from typing import Final
 
 from bench.processes import Child, resident_bytes
 
-from hostile.attack import MAX_PEAK, MIB, Attack, AttackFailed, require
-from hostile.victim import CONFIG, HOST, KEY, REMEMBERED_IDS, Victim, message, outcomes, transfer
+from hostile.attack import MAX_PEAK, MIB, USUAL, Attack, AttackFailed, require
+from hostile.brokers import BROKERS
+from hostile.victim import HOST, KEY, Victim, message, outcomes, transfer
 from hostile.witness import Witness
 
 MAX_LEFT: Final = 192 * MIB
@@ -48,6 +49,7 @@ FILES: Final = 16_384
 _GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "8192", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """Has the C library give back what is freed, messages of 10 KB too, so that what is measured is what the broker holds:
 in its heap, a hundred MiB of them stay when a few small objects lie behind them."""
+LOG: Final = "broker.log"
 _SOURCE: Final = Path(__file__).parents[1] / "src"
 
 
@@ -208,20 +210,28 @@ def warm_up(victim: Victim) -> None:
         victim.drain()
 
 
+def attack_each(folder: Path, attacks: Iterable[Attack], on_started: Callable[[str, Run], None]) -> Iterator[Result]:
+    """Make the attacks, each on its broker; one broker after the other."""
+    chosen = list(attacks)
+    for broker in BROKERS:
+        if made := [each for each in chosen if each.broker == broker]:
+            with started(folder, broker) as run:
+                on_started(broker, run)
+                yield from run.attack_all(made)
+
+
 @contextmanager
-def started(folder: Path) -> Iterator[Run]:
-    """A broker as a user starts it, in a process of its own, with a data folder below `folder`."""
+def started(folder: Path, broker: str = USUAL) -> Iterator[Run]:
+    """A broker as a user starts it, in a process of its own, with a data folder below `folder` and the log in it."""
     _allow_files()
-    config = folder / "config.json"
-    config.write_text(json.dumps(CONFIG))
-    data = folder / "data"
-    command = [sys.executable, "-m", "peeklock", "serve", "--host", HOST, "--port", "0"]
-    audit = folder / "audit.jsonl"
-    command += ["--config", str(config), "--data", str(data), "--audit", str(audit)]
-    command += ["--max-message-ids", str(REMEMBERED_IDS)]
-    path = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
+    setup = BROKERS[broker]
+    config, data, audit = (folder / f"{broker}{end}" for end in (".json", "-data", "-audit.jsonl"))
+    config.write_text(json.dumps(setup.config))
+    command = [sys.executable, "-m", setup.module, "serve", "--host", HOST, "--port", "0"]
+    command += ["--config", str(config), "--data", str(data), "--audit", str(audit), *setup.arguments]
+    path = os.pathsep.join(filter(None, (str(_SOURCE), str(_SOURCE.parent), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path, **_GIVE_BACK}
-    with Child(command, log=folder / "broker.log", environment=environment, announces=True) as child:
+    with Child(command, log=folder / LOG, environment=environment, announces=True) as child:
         connection_string = child.first_line()
         port = int(connection_string.split(";")[0].rsplit(":", 1)[1])
         yield Run(child, port, data / "tls" / "authority.pem", connection_string, audit)

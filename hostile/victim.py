@@ -11,19 +11,26 @@ from typing import Any, Final
 
 from hostile.attack import require
 from hostile.lines import PATIENCE, Line, frame
+from peeklock.amqp.codec import decode_value
 from peeklock.amqp.frames import AMQP_HEADER, SASL_FRAME, SASL_HEADER
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.performatives import (
     Attach,
     Begin,
     Close,
+    Coordinator,
+    Declare,
+    Declared,
+    Discharge,
     Disposition,
     Flow,
     Open,
+    Rejected,
     SaslInit,
     SaslOutcome,
     Source,
     Target,
+    TransactionalState,
     Transfer,
 )
 from peeklock.client import sas_token
@@ -43,6 +50,10 @@ MESSAGING = "messaging"
 """A queue that is attacked over HTTP only, so that what is in it is known."""
 KEPT, LIVE = "kept", "live"
 """The witness's own."""
+FULL, FULL_SESSIONS, FULL_TOPIC = "full", "full-sessions", "full-topic"
+"""Of the small broker: they hold 1 MB. A rule of the topic's subscription copies the property `given` eight times."""
+FROM_ONE_ADDRESS: Final = 100
+"""Connections that the small broker has at once from one address."""
 CONFIG: Final[dict[str, Any]] = {
     "UserConfig": {
         "Namespaces": [
@@ -76,7 +87,7 @@ CONFIG: Final[dict[str, Any]] = {
         "Logging": {"Type": "Console"},
     }
 }
-"""The namespace that is attacked."""
+"""The namespace that is attacked, but for the small broker's."""
 
 
 @dataclass(slots=True)
@@ -247,6 +258,45 @@ class Requests:
 
     def put_token(self, token: Any, path: str = QUEUE) -> int:
         return self.ask({"operation": "put-token", "type": "jwt", "name": f"sb://{HOST}/{path}"}, token)
+
+
+class Transacting:
+    """A connection with a link to send on, and transactions."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+        attach = sender(handle=1, name="coordinator")
+        attach.target = Coordinator()
+        line.send(frame(attach))
+        line.expect(Flow)
+        self.number = 0
+        """Of the next delivery."""
+
+    def declare(self) -> bytes:
+        declare = Message(value=decode_value(Declare().encode())[0]).encode()
+        state = self._post(1, declare)
+        require(isinstance(state, Declared), f"a transaction could not be declared: {state}")
+        return bytes(state.txn_id)
+
+    def send(self, transaction: bytes, body: bytes) -> bool:
+        """Whether it was taken."""
+        return not isinstance(self._post(0, body, state=TransactionalState(transaction)), Rejected)
+
+    def discharge(self, transaction: bytes) -> bytes:
+        """A frame that commits it; its outcome is for the caller to read."""
+        discharge = Message(value=decode_value(Discharge(txn_id=transaction, fail=False).encode())[0]).encode()
+        self.number += 1
+        return transfer(self.number - 1, discharge, handle=1)
+
+    def plain(self, body: bytes) -> bytes:
+        """A frame with a message that is in no transaction, as above."""
+        self.number += 1
+        return transfer(self.number - 1, body)
+
+    def _post(self, handle: int, payload: bytes, **fields: Any) -> Any:
+        self.line.send(transfer(self.number, payload, handle=handle, **fields))
+        self.number += 1
+        return self.line.expect(Disposition).state
 
 
 def status_of(answer: Message) -> int:

@@ -19,5 +19,6 @@ from hostile.attacks import filters as filters
 from hostile.attacks import looking as looking
 from hostile.attacks import rights as rights
 from hostile.attacks import jms as jms
+from hostile.attacks import fullness as fullness
 
 from hostile.attack import ATTACKS as ATTACKS

@@ -14,6 +14,7 @@ from hostile.victim import (
     FORWARDING,
     HOST,
     OTHER,
+    Transacting,
     Victim,
     credit,
     message,
@@ -21,7 +22,8 @@ from hostile.victim import (
     receiver,
     transfer,
 )
-from peeklock.amqp.performatives import Accepted, Rejected, Transfer
+from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.performatives import Accepted, Disposition, Rejected, Transfer
 
 NULL: Final = b"\x40"
 INNOCENT: Final = 20
@@ -103,3 +105,33 @@ def values_in_front_of_others(victim: Victim) -> None:
             line.expect(Transfer)
         line.send(CLOSE)
         line.answer()
+
+
+@attack(
+    answer="keeps one of the two; a commit behind the other one may have to be tried again", says="connection closed"
+)
+def an_id_that_comes_twice_at_once(victim: Victim) -> None:
+    """The same message id in a transaction and beside it, sent together with the commit of the former, 50 times."""
+    victim.drain(FORWARDED)
+    transacting = Transacting(victim.sending(FORWARDED))
+    line = transacting.line
+    for number in range(50):
+        twice = Message(properties=Properties(message_id=f"twice-{number}"), data=[b"x"]).encode()
+        transaction = transacting.declare()
+        require(transacting.send(transaction, twice), "a message in a transaction was refused")
+        first = transacting.number
+        commit, plain = transacting.discharge(transaction), transacting.plain(twice)
+        line.send(*((commit, plain) if number % 2 else (plain, commit)))
+        states: dict[int, object] = {}
+        while len(states) < 2:
+            disposition = line.expect(Disposition)
+            states |= dict.fromkeys(
+                range(disposition.first, (disposition.last or disposition.first) + 1), disposition.state
+            )
+        require(isinstance(states[first + 1], Accepted), f"the plain one was answered with {states[first + 1]}")
+        refused = isinstance(states[first], Rejected) and not number % 2
+        require(refused or isinstance(states[first], Accepted), f"the commit was answered with {states[first]}")
+    line.send(CLOSE)
+    line.answer()
+    found = victim.drain(FORWARDED)
+    require(found == 50, f"of 50 messages that came twice {found} are there")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from typing import Final
 
 from hostile.attack import attack, require
-from hostile.lines import Line, frame
-from hostile.victim import BEGIN, QUEUE, TLS_HELLO, Victim
+from hostile.lines import PATIENCE, Line, frame
+from hostile.victim import BEGIN, FROM_ONE_ADDRESS, QUEUE, TLS_HELLO, Victim
 from peeklock.amqp.frames import AMQP_HEADER
 from peeklock.amqp.performatives import Begin, Open
 
@@ -92,3 +93,26 @@ def pipelined_requests(victim: Victim) -> None:
         answers = line.answer().count(b"HTTP/1.1 200")
         require(answers == 5000, f"of 5000 requests {answers} were answered")
     deaf.reset()
+
+
+@attack(
+    answer="has as many of one address as are configured; other addresses are served",
+    says="connection refused",
+    broker="small",
+)
+def connections_from_one_address(victim: Victim) -> None:
+    """120 open connections from one address, at a broker that takes 100, and one more when those are gone."""
+    lines = [victim.dial() for _ in range(FROM_ONE_ADDRESS + 20)]
+    for line in lines:
+        line.send(AMQP_HEADER, frame(Open(container_id="hostile")))
+    for line in lines[:FROM_ONE_ADDRESS]:
+        line.expect(Open)
+    for line in lines[FROM_ONE_ADDRESS:]:
+        line.rest(1.0)
+        require(line.hung_up, "more connections from one address were let in")
+    Victim(victim.port, victim.authority, "127.0.2.1").stranger().close()
+    for line in lines:
+        line.reset()
+    deadline = time.monotonic() + PATIENCE
+    while victim.ask(victim.request("GET", "/health"))[0] != 200:
+        require(time.monotonic() < deadline, "an address whose connections are gone is still refused")

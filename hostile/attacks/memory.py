@@ -14,26 +14,20 @@ from hostile.victim import (
     REMEMBERED_IDS,
     UPGRADE,
     Requests,
+    Transacting,
     Victim,
     credit,
     message,
     outcomes,
-    sender,
     status_of,
     transfer,
 )
-from peeklock.amqp.codec import decode_value
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.performatives import (
     Accepted,
-    Coordinator,
-    Declare,
-    Declared,
     Disposition,
-    Flow,
     Modified,
     Rejected,
-    TransactionalState,
     Transfer,
 )
 from peeklock.amqp.types import Array, Int, Timestamp, UByte
@@ -82,33 +76,6 @@ def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
     require(found == count, f"of {count} messages {found} are left")
 
 
-class _Transacting:
-    """A connection with a link to send on, and transactions."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        attach = sender(handle=1, name="coordinator")
-        attach.target = Coordinator()
-        line.send(frame(attach))
-        line.expect(Flow)
-        self._number = 0
-
-    def declare(self) -> bytes:
-        declare = Message(value=decode_value(Declare().encode())[0]).encode()
-        state = self._post(1, declare)
-        require(isinstance(state, Declared), f"a transaction could not be declared: {state}")
-        return bytes(state.txn_id)
-
-    def send(self, transaction: bytes, body: bytes) -> bool:
-        """Whether it was taken."""
-        return not isinstance(self._post(0, body, state=TransactionalState(transaction)), Rejected)
-
-    def _post(self, handle: int, payload: bytes, **fields: Any) -> Any:
-        self.line.send(transfer(self._number, payload, handle=handle, **fields))
-        self._number += 1
-        return self.line.expect(Disposition).state
-
-
 @attack(
     answer="takes 64 MB from a connection, 96 MB from a rule and 128 MB in all; others can still send",
     says="connection opened",
@@ -117,7 +84,7 @@ class _Transacting:
 def transactions_that_are_never_ended(victim: Victim) -> None:
     """Eight connections that send large messages in transactions, until they are refused, and discharge none."""
     victim.drain()
-    greedy = [_Transacting(victim.sending()) for _ in range(8)]
+    greedy = [Transacting(victim.sending()) for _ in range(8)]
     body = message(b"x" * LARGE)
     for each in greedy:
         refused = False
@@ -130,7 +97,7 @@ def transactions_that_are_never_ended(victim: Victim) -> None:
     with victim.sending() as line:
         line.send(*[transfer(number, message()) for number in range(100)])
         require(all(isinstance(each, Accepted) for each in outcomes(line, 100)), "a plain sender was refused")
-    modest = _Transacting(victim.sending())
+    modest = Transacting(victim.sending())
     require(modest.send(modest.declare(), message()), "a modest connection may hold nothing in a transaction")
     for each in (*greedy, modest):
         each.line.reset()

@@ -13,6 +13,8 @@ from hostile.victim import (
     CLOSE,
     HOST,
     LISTENER,
+    OTHER,
+    OTHERS,
     QUEUE,
     SESSIONS,
     Requests,
@@ -31,6 +33,7 @@ from peeklock.amqp.types import Array, Int, Symbol, Timestamp
 from peeklock.client import sas_token
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
+TRANSFER_DESTINATION = Symbol("com.microsoft:transfer-destination-address")
 GUESSES = 20_000
 
 
@@ -151,6 +154,33 @@ def sessions_of_others(victim: Victim) -> None:
         require(answered == 200, f"the holder of the session was answered with {answered}")
 
 
+@attack(answer="410: settles all of a list or, when a lock is lost, none of it", says="connection closed")
+def a_lost_lock_among_others(victim: Victim) -> None:
+    """Lists of ten lock tokens, one of them of a message that is settled already, at each place, in every way."""
+    victim.drain(OTHER)
+    with victim.sending(OTHER) as line:
+        line.send(*(transfer(number, message()) for number in range(10)))
+        outcomes(line, 10)
+    with victim.receiving(OTHER) as line:
+        line.send(credit(10))
+        lost, *held = [UUID(bytes_le=tag) for tag in _received(line, 10)]
+        requests = Requests(line, f"{OTHER}/$management", handles=(1, 2))
+
+        def settle(status: str, tokens: list[UUID]) -> int:
+            body = {"disposition-status": status, "lock-tokens": Array(tokens, UUID)}
+            return requests.ask({"operation": "com.microsoft:update-disposition"}, body)
+
+        require(settle("completed", [lost]) == 200, "a message could not be completed")
+        for place in range(10):
+            for status in ("completed", "abandoned", "suspended", "defered"):
+                answered = settle(status, [*held[:place], lost, *held[place:]])
+                require(answered == 410, f"a list with a lost lock was {status}: {answered}")
+        require(settle("completed", held) == 200, "a message of a list with a lost lock was settled")
+        line.send(CLOSE)
+        line.answer()
+    require(victim.drain(OTHER) == 0, "a message that was completed is there")
+
+
 # --- rights that are no more ---
 
 SHORT = "short-lived"
@@ -235,4 +265,31 @@ def claims_of_a_deleted_queue(victim: Victim) -> None:
         _change(victim, "PUT", "a-key")
         _is_refused(line)
         require(_shown(requests, "a-key") == 202, "a new token for the new queue is refused")
+    _change(victim, "DELETE")
+
+
+@attack(
+    answer="detaches the link with `amqp:unauthorized-access`; nothing arrives",
+    says="link detached.*rule 'owner' was changed or removed",
+)
+def a_destination_after_its_rule(victim: Victim) -> None:
+    """A link through one queue to another whose rule is removed, while the claim of the first is good."""
+    _change(victim, "PUT", "a-key")
+    line = victim.stranger_begun()
+    with line:
+        requests = Requests(line, "$cbs")
+        through = sas_token(f"sb://{HOST}/{OTHER}", OTHERS, OTHERS, time.time() + 3600)
+        require(requests.put_token(through, OTHER) == 202, "the token of the first queue was refused")
+        attach = sender(OTHER, 10)
+        attach.properties = {TRANSFER_DESTINATION: SHORT}
+        line.send(frame(attach))
+        require(line.is_link_refused(), "a client without a claim of the destination may attach")
+        require(_shown(requests, "a-key") == 202, "the owner's token was refused")
+        attach.handle = 11
+        line.send(frame(attach))
+        line.expect(Flow)
+        _change(victim, "PUT", If_Match="*")
+        line.send(transfer(0, message(), handle=11))
+        line.expect_refusal("amqp:unauthorized-access")
+    require(victim.drain(SHORT) == 0, "a message arrived without the right")
     _change(victim, "DELETE")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue
+from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue, subscription, topic
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
 from peeklock.broker.locks import Lock
@@ -148,3 +149,113 @@ def test_a_property_that_replaces_a_long_one_is_taken() -> None:
         world.queue().abandon(receiver.locks[-1], ignore, {"p": letter * (LIMIT - 1000)})
         world.run()
     assert len(receiver.locks) == 4
+
+
+@ALL
+def test_properties_on_their_way_to_the_store_count(settle: Settle) -> None:
+    store = FlakyStore()
+    world = World(QueueDefinition(name="q", max_size_in_megabytes=1), store=store)
+    world.send(*["x"] * 10)
+    receiver = Receiver(world, world.queue(), credit=10)
+    large = {"p": "z" * (LIMIT - 1000)}
+    store.held = []
+    for lock in receiver.locks[:5]:
+        settle(world, [lock], large)
+    with pytest.raises(QuotaExceeded):
+        settle(world, receiver.locks[5:6], large)
+    store.fails = lambda changes: StoreError("not now")
+    store.release_commits()
+    world.run()
+    store.fails = lambda changes: None
+    settle(world, receiver.locks[5:6], large)  # what was not stored counts no more
+    world.run()
+    assert LIMIT - 1000 < world.queue().size_in_bytes < LIMIT + 1000
+    world.check()
+
+
+def abandon_many(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().abandon_all(locks, ignore, properties)
+
+
+def dead_letter_many(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
+    world.queue().dead_letter_all(locks, ignore, None, None, properties)
+
+
+MANY = pytest.mark.parametrize("settle", [abandon_many, defer_all, dead_letter_many])
+
+
+@MANY
+def test_properties_for_many_messages_count_for_each_of_them(settle: Settle) -> None:
+    world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
+    world.send(*["x"] * 10)
+    receiver = Receiver(world, world.queue(), credit=10)
+    with pytest.raises(QuotaExceeded, match="maximum size of 1 MB"):
+        settle(world, receiver.locks, {"p": "z" * (LIMIT // 2)})
+    settle(world, receiver.locks, {"p": "z" * (LIMIT // 4)})  # and nothing was changed before
+    world.run()
+    assert world.queue().size_in_bytes > LIMIT * 10 // 4
+    world.check()
+
+
+@MANY
+def test_properties_for_many_messages_are_bounded_in_bytes(settle: Settle) -> None:
+    world = World()
+    world.send(*["x"] * 100)
+    receiver = Receiver(world, world.queue(), credit=100)
+    with pytest.raises(QuotaExceeded, match="16 MiB"):
+        settle(world, receiver.locks, {"p": "z" * (LIMIT - 1000)})
+    settle(world, receiver.locks[:50], {"p": "z" * (LIMIT - 1000)})
+    world.run()
+    world.check()
+
+
+def test_reasons_of_dead_letters_find_room_in_a_full_entity_but_not_without_end() -> None:
+    world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
+    world.send(*["x" * (MEGABYTE // 5)] * 4, *["y"] * 200)
+    receiver = Receiver(world, world.queue(), credit=204)
+    world.send("z" * (MEGABYTE // 5))  # now it is full
+    with pytest.raises(QuotaExceeded):
+        world.send("one more")
+    refused = 0
+    for lock in receiver.locks:
+        try:
+            world.queue().dead_letter(lock, ignore, "r" * 4096, "d" * 4096)
+        except QuotaExceeded:
+            refused += 1
+            world.queue().dead_letter(lock, ignore)
+    assert 100 < refused < 200
+    world.run()
+    assert world.queue().counters.active == 1
+    assert world.queue().size_in_bytes < MEGABYTE * 3 // 2
+    world.check()
+
+
+# --- what counts in the size of another entity ---
+
+
+def test_what_is_added_to_messages_and_sessions_of_a_subscription_counts_in_its_topic() -> None:
+    definition = replace(topic("t", "s", subscription("z", requires_session=True)), max_size_in_megabytes=1)
+    world = World(definition)
+    world.send(*["x"] * 10, to="t", session_id="a")
+    receiver = Receiver(world, world.queue("t/Subscriptions/s"), credit=10)
+    large = {"p": "z" * (LIMIT - 1000)}
+    for lock in receiver.locks[:5]:
+        world.queue("t/Subscriptions/s").abandon(lock, ignore, large)
+    with pytest.raises(QuotaExceeded, match="The topic 't' has reached its maximum size of 1 MB"):
+        world.queue("t/Subscriptions/s").abandon(receiver.locks[5], ignore, large)
+    sessions = world.sessions("t/Subscriptions/z")
+    SessionReceiver(world, "a", path="t/Subscriptions/z")
+    with pytest.raises(QuotaExceeded):
+        sessions.set_state("a", b"x", ignore)
+
+
+def test_what_is_added_to_dead_letters_counts_in_their_queue() -> None:
+    world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
+    world.send(*["x" * (LIMIT - 1000)] * 5)
+    receiver = Receiver(world, world.queue())
+    world.queue().dead_letter(receiver.locks[0], ignore)
+    world.run()
+    letters = world.queue("q/$DeadLetterQueue")
+    receiver = Receiver(world, letters)
+    with pytest.raises(QuotaExceeded):
+        letters.abandon(receiver.locks[0], ignore, {"p": "z"})

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from hostile.attack import Act, Attack, AttackFailed, require
 from hostile.attacks import ATTACKS
-from hostile.run import started
+from hostile.brokers import BROKERS
+from hostile.run import attack_each, started
+from hostile.small_disk import DISK_MIB, LOW_MIB
 from hostile.table import markdown
 from hostile.victim import Victim
 
@@ -18,8 +20,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 
 
 def test_the_broker_holds(tmp_path: Path) -> None:
-    with started(tmp_path) as run:
-        results = list(run.attack_all(ATTACKS.values()))
+    results = list(attack_each(tmp_path, ATTACKS.values(), lambda broker, run: None))
     assert len(results) == len(ATTACKS)
     failures = [f"{result.attack.name}: {result.failure}" for result in results if result.failure is not None]
     assert failures == []
@@ -28,6 +29,13 @@ def test_the_broker_holds(tmp_path: Path) -> None:
 def test_the_page_has_the_table_of_attacks() -> None:
     page = (ROOT / "docs" / "hostile.md").read_text()
     assert page.endswith(markdown()), "docs/hostile.md is not what `python -m hostile --list` prints"
+    words = " ".join(page.split())
+    assert f"its disk has {DISK_MIB} MiB" in words
+    assert f"a watermark of {LOW_MIB} MiB" in words
+
+
+def test_the_attacks_are_counted_in_the_changelog() -> None:
+    assert f"`make hostile`: {len(ATTACKS)} attacks" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
@@ -36,6 +44,7 @@ def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
         assert attack.answer, attack.name
         assert attack.says, attack.name
         assert attack.group, attack.name
+        assert attack.broker in BROKERS, attack.name
 
 
 # --- the run itself finds what it looks for ---

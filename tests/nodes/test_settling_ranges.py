@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -80,3 +81,20 @@ def test_of_a_range_with_a_lost_lock_the_others_are_settled(
         settle([old, *others], wait=True)
     left = [(body, state) for body, state, _ in states(connection, "queue")]
     assert left == [(b"0", 0), *((b"%d" % number, 1) for number in range(1, 5) if is_deferral)]
+
+
+@pytest.mark.parametrize("way", ["abandon", "defer", "dead-letter", "describe"])
+def test_a_range_is_not_given_more_than_16_mib_of_properties(connection: Connection, way: str) -> None:
+    receiver = fill(connection, "queue", 600)
+    taken = take(receiver, 600)
+    added = {"mark": "x" * 30_000}
+    settle: dict[str, Callable[[], None]] = {
+        "abandon": lambda: receiver.modify(taken, annotations=added, wait=True),
+        "defer": lambda: receiver.modify(taken, undeliverable_here=True, annotations=added, wait=True),
+        "dead-letter": lambda: receiver.reject(taken, "amqp:not-allowed", info=added, wait=True),
+        "describe": lambda: receiver.reject(taken, "amqp:not-allowed", "x" * 30_000, wait=True),
+    }
+    with pytest.raises(SettlementFailed, match="16 MiB"):
+        settle[way]()
+    assert {(state, properties is None) for _, state, properties in states(connection, "queue")} == {(0, True)}
+    assert states(connection, "queue/$DeadLetterQueue") == []

@@ -11,12 +11,23 @@ from typing import Any, Final
 from peeklock.broker import envelope
 from peeklock.broker.entity import Done, Entity
 from peeklock.broker.envelope import AddedProperties
-from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidProperty, MessageLockLost, MessageSizeExceeded
+from peeklock.broker.errors import (
+    BrokerError,
+    EntityNotFound,
+    InvalidProperty,
+    MessageLockLost,
+    MessageSizeExceeded,
+    QuotaExceeded,
+)
 from peeklock.broker.journal import Lane
 from peeklock.broker.locks import Lock
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
 MAX_REASON_LENGTH: Final = 4096
+MAX_ADDED_BYTES: Final = 16 * 1024 * 1024
+"""What one settlement of many messages may add to them together."""
+REASON_SHARE: Final = 4
+"""Reasons of dead letters find room in a full entity, until it is larger than it may be by one part in so many."""
 
 
 class Container(Entity):
@@ -110,17 +121,21 @@ class Container(Entity):
         self._check_added(locks, properties)
         added = _added(properties)
         deferred = [(lock, self._changed(lock.message, added, state=DEFERRED)) for lock in locks]
+        whole = self._whole
         for lock, changed in deferred:
             self._stage_change(lane, lock.message, changed)
+            whole._staged_bytes += _growth(lock.message, changed)
             lock.settling = True
         lane.wait(self._deferred, (deferred, done))
         self._journal.wake()
 
     def _deferred(self, argument: tuple[list[tuple[Lock, StoredMessage]], Done], error: BrokerError | None) -> None:
         deferred, done = argument
+        whole = self._whole
         for lock, changed in deferred:
+            message = lock.message
+            whole._staged_bytes -= _growth(message, changed)
             if error is None:
-                message = lock.message
                 counters = self.counters
                 counters.count(message.state, -1)
                 counters.deferred += 1
@@ -153,11 +168,15 @@ class Container(Entity):
         check_reason(reason, description)
         held = self._all_held(locks)
         self._check_added(held, properties)
-        properties = dict(properties or {})
+        reasons: dict[str, str] = {}
         if reason is not None:
-            properties["DeadLetterReason"] = reason
+            reasons["DeadLetterReason"] = reason
         if description is not None:
-            properties["DeadLetterErrorDescription"] = description
+            reasons["DeadLetterErrorDescription"] = description
+        properties = {**(properties or {}), **reasons}
+        if reasons:
+            self.check_together(len(held), properties)
+            self._check_growth((len(held) - 1) * AddedProperties(reasons).size, REASON_SHARE)
         if self.dead_letters is None:
             self._give_back_all(held, done, properties)
             return
@@ -180,12 +199,13 @@ class Container(Entity):
     def _check_added(self, locks: list[Lock], properties: dict[Any, Any] | None) -> None:
         """Raise why messages may not be given these properties of a receiver's: they count as what is sent does.
 
-        What the broker adds, and the reason for a dead letter, is short: it finds room in any case.
+        What the broker adds is short: it finds room in any case. Reasons for dead letters find some in a full entity.
         """
         added = _added(properties)
         if added is None:
             return
-        self._check_room()
+        self.check_together(len(locks), properties)
+        self._check_growth((len(locks) - 1) * added.size)
         limit = self.max_message_bytes
         for lock in locks:
             message = lock.message
@@ -194,6 +214,13 @@ class Container(Entity):
                 raise MessageSizeExceeded(
                     f"With these properties the message would be larger than {limit} bytes, the limit of this entity."
                 )
+
+    @staticmethod
+    def check_together(count: int, properties: dict[Any, Any] | None) -> None:
+        """Raise when so many messages may not be given these properties at once."""
+        if count > 1 and properties and count * AddedProperties(properties).size > MAX_ADDED_BYTES:
+            limit = MAX_ADDED_BYTES >> 20
+            raise QuotaExceeded(f"The properties are more than {limit} MiB for {count} messages. Settle fewer at once.")
 
     def _settled(self, lock: Lock, error: BrokerError | None) -> None:
         """The settlement is durable, or did not happen."""
@@ -220,12 +247,14 @@ class Container(Entity):
             return
         changed = self._changed(message, _added(properties), delivery_count=delivery_count)
         self._stage_change(lane, message, changed)
+        self._whole._staged_bytes += _growth(message, changed)
         lane.wait(self._given_back, (lock, changed, done))
         lock.settling = True
         self._journal.wake()
 
     def _given_back(self, argument: tuple[Lock, StoredMessage, Done], error: BrokerError | None) -> None:
         lock, changed, done = argument
+        self._whole._staged_bytes -= _growth(lock.message, changed)
         self._settled(lock, error)
         if error is None:
             self.counters.size_in_bytes += changed.size - lock.message.size
@@ -293,11 +322,13 @@ class Container(Entity):
         lane = self._journal.moves
         lane.changes.appends.append((target.entity, letter))
         lane.changes.removals.append((self.entity, message))
+        self._whole._staged_bytes += _growth(message, letter)
         lane.wait(self._moved, (target, message, letter, outcome, argument))
         self._journal.wake()
 
     def _moved(self, argument: tuple[Any, ...], error: BrokerError | None) -> None:
         target, message, letter, outcome, rest = argument
+        self._whole._staged_bytes -= _growth(message, letter)
         if error is None:
             self._gone(message)
             target._enter(letter)
@@ -331,6 +362,11 @@ def _gather(count: int, done: Done) -> Done:
 
 def _added(properties: dict[Any, Any] | None) -> AddedProperties | None:
     return AddedProperties(properties) if properties else None
+
+
+def _growth(message: StoredMessage, changed: StoredMessage) -> int:
+    """Bytes that a change adds; one that makes a message smaller gives room when it is done."""
+    return max(0, len(changed.payload) - len(message.payload))
 
 
 def check_reason(reason: str | None, description: str | None) -> None:

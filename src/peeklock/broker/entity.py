@@ -109,6 +109,11 @@ class Entity:
         """Where dead letters go; None for a queue that is a dead-letter queue itself."""
         self.transfer_dead_letters = transfer_dead_letters
         """Where messages go that could not be forwarded; None as above."""
+        self.counts_in: Entity | None = None
+        """The queue of a sub-queue, or the topic of a subscription, which it shares a size with."""
+        for part in (dead_letters, transfer_dead_letters):
+            if part is not None:
+                part.counts_in = self
         self.created_at = self.updated_at = machinery.agenda.now()
         self.used_at = machinery.agenda.monotonic()
         """By the monotonic clock: an entity is not idle because the system's clock was set."""
@@ -348,7 +353,25 @@ class Entity:
 
     def _check_room(self) -> None:
         if self.size_in_bytes + self._staged_bytes >= self._max_bytes:
-            raise QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
+            raise self._full()
+
+    def _full(self) -> QuotaExceeded:
+        return QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
+
+    @property
+    def _whole(self) -> Entity:
+        """The entity whose maximum size holds for this one."""
+        whole = self
+        while whole.counts_in is not None:
+            whole = whole.counts_in
+        return whole
+
+    def _check_growth(self, growth: int, beyond: int = 0) -> None:
+        """Raise unless there is room after so many bytes more; in one part in `beyond` more than the maximum size."""
+        whole = self._whole
+        most = whole._max_bytes + (whole._max_bytes // beyond if beyond else 0)
+        if whole.size_in_bytes + whole._staged_bytes + growth >= most:
+            raise whole._full()
 
     def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done, come_back: bool = False) -> None:
         """Number the admitted messages and send them on their way.

@@ -462,17 +462,18 @@ class SessionQueue(Numbered):
         self.held(id)
         size = 0 if state is None else STATE_BYTES + len(state)
         if size > self._state_sizes.get(id, 0):
-            self._check_room()
+            self._check_growth(0)
+        whole = self._whole
 
         def stored(_: Any, error: BrokerError | None) -> None:
-            self._staged_bytes -= size
+            whole._staged_bytes -= size
             if error is None:
                 self._state_bytes += size - self._state_sizes.pop(id, 0)
                 if size:
                     self._state_sizes[id] = size
             done(error)
 
-        self._staged_bytes += size
+        whole._staged_bytes += size
         lane = self._journal.rest
         lane.changes.session_states.append((self.entity, id, state, self._agenda.now()))
         lane.wait(stored, None)

@@ -81,6 +81,7 @@ class Topic(Scheduling):
         definition = subscription.definition
         assert isinstance(definition, SubscriptionDefinition)
         self._matcher.set(subscription, definition.rules)
+        subscription.counts_in = self
         self.subscriptions[fold(definition.name)] = subscription
         self._subscriptions_changed()
 
@@ -107,7 +108,10 @@ class Topic(Scheduling):
         staged = self._staged_bytes + sum(each._staged_bytes for each in self.subscriptions.values())
         self._allowance = self._max_bytes - self.size_in_bytes - staged
         if self._allowance <= 0:
-            raise QuotaExceeded(f"The topic '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
+            raise self._full()
+
+    def _full(self) -> QuotaExceeded:
+        return QuotaExceeded(f"The topic '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
 
     def reconfigure(self, definition: Any) -> None:
         self._allowance = 0

@@ -139,6 +139,7 @@ class Receiving(Node):
                 defer_all = partial(self._container.defer_all, properties=state.message_annotations)
                 if self._settle_all(deliveries, MODIFIED, defer_all):
                     return
+            self._container.check_together(len(deliveries), _added_by(state))
             outcome, act = gesture(self._container, state)
             for delivery in deliveries:
                 lock, delivery.context = delivery.context, None
@@ -291,7 +292,9 @@ def _added_by(state: Any) -> dict[Any, Any] | None:
     """The properties that an outcome adds to a message."""
     if isinstance(state, Modified):
         return state.message_annotations
-    return state.error.info if isinstance(state, Rejected) and state.error is not None else None
+    if isinstance(state, Rejected) and state.error is not None:
+        return {"DeadLetterErrorDescription": state.error.description, **(state.error.info or {})}
+    return None
 
 
 def outcome_of(encoded: bytes) -> Any:
