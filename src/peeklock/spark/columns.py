@@ -121,6 +121,8 @@ class Columns:
         self._reads_fields = self.expiries is not None or any(each is not None for each in self._fields)
         self._reads_map = self.maps.is_wanted
 
+        self.heads_read = 0
+        """How many heads were not of the form of the one before."""
         # The head of the last message, if it had one of the usual forms.
         self._opening = _NO_OPENING
         self._opening_size = 0
@@ -214,6 +216,7 @@ class Columns:
                 self._enqueued = int.from_bytes(data[at : at + 8], "big", signed=True)
             at = behind
         else:
+            self.heads_read += 1
             head = Head(data, start, size)
             self._set_head(head, row)
             ttl = self._ttl
@@ -374,17 +377,17 @@ class Columns:
         return found, states
 
 
-def starts_of(page: bytes) -> list[int]:
+def starts_of(page: bytes, entity: str) -> list[int]:
     """Where the messages of a packed page start, each of which has its length in four bytes in front of it."""
     starts: list[int] = []
     at, size = 0, len(page)
     while at < size:
         if at + 4 > size:
-            raise UnreadableMessage("a packed page of messages ends in the middle of a length")
+            raise UnreadableMessage(f"a packed page of '{entity}' ends in the middle of a length")
         starts.append(at + 4)
         at += 4 + (page[at] << 24 | page[at + 1] << 16 | page[at + 2] << 8 | page[at + 3])
     if at != size:
-        raise UnreadableMessage("a packed page of messages ends in the middle of a message")
+        raise UnreadableMessage(f"a packed page of '{entity}' ends in the middle of a message")
     return starts
 
 

@@ -49,6 +49,7 @@ _SLOTS: Final = {
     b"x-opt-partition-key": 5,
     b"x-opt-deadletter-source": 6,
 }
+_TEXTS_FROM: Final = 5
 
 # Most headers are one of a few; each is read once. Bounded, as they come from outside.
 _headers: Final[dict[bytes, tuple[int, int | None]]] = {}
@@ -121,12 +122,9 @@ class Head:
                 key, behind = READERS[data[i]](data, i + 1, 1, budget)
                 slot = _SLOTS.get(key.encode(), -1) if isinstance(key, str) else -1
             constructor = data[behind]
-            if constructor == 0x81 or constructor == 0x83:
+            if slot < _TEXTS_FROM and (constructor == 0x81 or constructor == 0x83):
                 i = behind + 9
                 value = int.from_bytes(data[behind + 1 : i], "big", signed=True) if slot >= 0 else None
-            elif constructor == 0x54:
-                i = behind + 2
-                value = data[behind + 1]
             else:
                 value, i = READERS[constructor](data, behind + 1, 1, budget)
             if slot >= 0:

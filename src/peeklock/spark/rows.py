@@ -114,7 +114,7 @@ def batch_of_page(
     keep_unreadable: bool = False,
 ) -> pa.RecordBatch:
     """The same of messages in one piece, each behind its length in four bytes."""
-    starts = starts_of(page)
+    starts = starts_of(page, entity)
 
     def read(columns: Columns) -> None:
         if columns.checks:  # each by itself, so that nothing is said of bytes behind it
