@@ -147,9 +147,8 @@ class Columns:
 
     def read_page(self, page: bytes, starts: list[int]) -> None:
         """All messages of a packed page, which start there; see `starts_of`."""
-        last = len(starts) - 1
-        for row in range(last + 1):
-            self._take(page, starts[row], starts[row + 1] - 4 if row < last else len(page), row)
+        for row, end in enumerate(_ends(page, starts)):
+            self._take(page, starts[row], end, row)
 
     def read_all(self, payloads: Sequence[bytes]) -> None:
         for row, payload in enumerate(payloads):
@@ -393,8 +392,11 @@ def starts_of(page: bytes, entity: str) -> list[int]:
 
 def messages_of(page: bytes, starts: list[int]) -> list[bytes]:
     """The messages of a packed page, each in bytes of its own."""
-    ends = [start - 4 for start in starts[1:]] + [len(page)]
-    return [page[start:end] for start, end in zip(starts, ends, strict=False)]
+    return [page[start:end] for start, end in zip(starts, _ends(page, starts), strict=True)]
+
+
+def _ends(page: bytes, starts: list[int]) -> list[int]:
+    return [start - 4 for start in starts[1:]] + [len(page)] if starts else []
 
 
 def _usual(payload: bytes) -> bytes:

@@ -19,9 +19,11 @@ CLAIM_PROPERTY: Final = "peeklock-claim"
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 
-_CLAIM: Final = CLAIM_PROPERTY.encode()
 _REASON: Final = REASON.encode()
 _DESCRIPTION: Final = DESCRIPTION.encode()
+_RESERVED: Final = frozenset((CLAIM_PROPERTY.encode(), _REASON, _DESCRIPTION))
+_SHORTEST_RESERVED: Final = 2 + len(CLAIM_PROPERTY)
+"""With the two bytes in front of it."""
 _MOST_PAIRS: Final = 32
 """Of a map whose keys are compared one by one."""
 
@@ -90,9 +92,8 @@ class PropertyMaps:
             return False
         keys: list[bytes] = []
         values: list[bytes | None] = []
-        reason: bytes | None = None
-        description: bytes | None = None
-        is_typed, checks, reserved = self._is_typed, self._checks, 0
+        reserved: dict[bytes, bytes] = {}
+        is_typed, checks = self._is_typed, self._checks
         i = at + 1
         text: bytes | None
         while i < end:
@@ -102,27 +103,13 @@ class PropertyMaps:
             key = data[i + 2 : behind]
             if checks:
                 key.decode()
-            size = behind - i
-            if (
-                (size == 16 and key == _CLAIM)
-                or (size == 18 and key == _REASON)
-                or (size == 28 and key == _DESCRIPTION)
-            ):
-                if data[behind] != 0xA1:
+            if behind - i >= _SHORTEST_RESERVED and key in _RESERVED:
+                if data[behind] != 0xA1 or key in reserved:
                     return False
                 i = behind + 2 + data[behind + 1]
-                text = data[behind + 2 : i]
+                reserved[key] = data[behind + 2 : i]
                 if checks:
-                    text.decode()
-                if size == 16 and not reserved & 1:
-                    reserved |= 1
-                elif size == 18 and reason is None:
-                    reason = text
-                elif size == 28 and description is None:
-                    description = text
-                else:
-                    return False
-                pairs -= 1
+                    reserved[key].decode()
                 continue
             if key in keys:
                 return False
@@ -137,12 +124,12 @@ class PropertyMaps:
             else:
                 text, i = self._value(data, behind, end)
             values.append(text)
-        if i != end or len(keys) != pairs:
+        if i != end or len(keys) + len(reserved) != pairs:
             return False
-        if self._reasons is not None and reason is not None:
-            self._reasons[row] = reason
-        if self._descriptions is not None and description is not None:
-            self._descriptions[row] = description
+        if self._reasons is not None and _REASON in reserved:
+            self._reasons[row] = reserved[_REASON]
+        if self._descriptions is not None and _DESCRIPTION in reserved:
+            self._descriptions[row] = reserved[_DESCRIPTION]
         if self.sizes is not None:
             self.sizes[row] = len(keys)
             self.keys += keys
