@@ -1,8 +1,8 @@
-"""Encoded messages as columns of values: what a read decodes, and nothing that no column asks for.
+"""Decodes messages into columns: one list or buffer for each column that is wanted, and nothing else.
 
-Text stays UTF-8 as it came; whoever takes the columns checks it. Arrow and Spark are `rows`' business, the head of a
-message that of `heads`. This is where a read spends its time, so most is done by cutting bytes. Compiled in a compiled
-Peeklock.
+Text stays UTF-8 as it came; the caller checks it, a column at a time. `heads` knows the head of a message,
+`property_maps` the application properties, `rows` Arrow and Spark. Every row that is read passes through here, so most
+of the work is cutting bytes. Compiled in a compiled Peeklock.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ _MARKED: Final = (
     "partition_key",
     "dead_letter_source",
 )
-"""The columns that need the annotations, if only to see that there are no others than usual."""
+"""The columns that need the annotations, if only to verify that a head has the form it was taken for."""
 
 _NO_OPENING: Final = b"\x00"
 _MARKS_SIZE: Final = len(MARKS)
 
 
 class UnreadableMessage(ValueError):
-    """A message's bytes are none; the text names it by its sequence number, as far as that could be read."""
+    """A message cannot be decoded; the text names it by its sequence number, if that can be read."""
 
 
 class Unfit(Exception):
-    """The bytes are not what they looked like: they are to be read again with `checks`."""
+    """A head does not have the form it was taken for: decode the page again with `checks`."""
 
 
 class Columns:
-    """Room for so many messages in those columns that are wanted; a column that is not is None.
+    """The wanted columns of `count` messages; a column that is not wanted is None.
 
-    With `checks` no text stays unchecked and no head is taken for one of the usual forms: slower, and the error is that
-    of one message. Without a place to keep the bytes of an unreadable message, one is an UnreadableMessage.
+    With `checks` all text is checked and no head is taken for one of the usual forms: slower, and the first bad message
+    is found. With `keeps_unreadable` the bytes of a bad message become its body; without, it is an UnreadableMessage.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Columns:
         self._entity = entity
 
         self.body = bytearray()
-        """Of all rows, one behind the other: many small pieces would cost more than the rest of the decoding."""
+        """Of all rows, one behind the other: allocating each would cost as much as the rest of the decoding."""
         self.body_sizes: list[int] | None = [0] * count if "body" in wanted else None
         self.bodiless: set[int] = set()
         """The rows whose body is null."""
@@ -114,7 +114,7 @@ class Columns:
         self.expiries: list[int | None] | None = self._integers("expires_at")
         self.delivery_counts: list[int] | None = [0] * count if "delivery_count" in wanted else None
         self.unnumbered: list[set[int]] = [set(), set(), set()]
-        """The rows that have none of the numbers."""
+        """For each of NUMBERS, the rows without it."""
         self._marks: list[bytes] | None = None
         if any(name in wanted for name in _MARKED):
             self._marks = [MARKS] * count
@@ -122,8 +122,8 @@ class Columns:
         self._reads_map = self.maps.is_wanted
 
         self.heads_read = 0
-        """How many heads were not of the form of the one before."""
-        # The head of the last message, if it had one of the usual forms.
+        """Heads that were read whole, because they did not begin like the one before."""
+        # The last head that had one of the usual forms.
         self._opening = _NO_OPENING
         self._opening_size = 0
         self._opening_count = 0
@@ -146,7 +146,7 @@ class Columns:
     # --- messages in ---
 
     def read_page(self, page: bytes, starts: list[int]) -> None:
-        """All messages of a packed page, which start there; see `starts_of`."""
+        """Decode all messages of a packed page; `starts_of` finds where they start."""
         for row, end in enumerate(_ends(page, starts)):
             self._take(page, starts[row], end, row)
 
@@ -165,7 +165,7 @@ class Columns:
             self._keep(payload, row)
 
     def _keep(self, payload: bytes, row: int) -> None:
-        """Make a row of the bytes of an unreadable message, and of what the service wrote in front of them."""
+        """Make the bytes of an unreadable message its body, with what the service wrote in front of them."""
         self._clear(row)
         self._set_head(salvaged(payload), row)
         self._set_body(payload, row)
@@ -179,7 +179,7 @@ class Columns:
         self._read(payload, 0, len(payload), row)
 
     def _clear(self, row: int) -> None:
-        """Forget a row; only the newest one can have application properties."""
+        """Reset a row, which must be the newest one."""
         for texts in self.texts.values():
             texts[row] = None
         if self.scheduled is not None:
@@ -354,9 +354,10 @@ class Columns:
         return self._marks is not None
 
     def numbers(self) -> tuple[list[bytearray], bytes]:
-        """Three columns of little-endian numbers of eight bytes, and the states as bytes.
+        """Return the three columns of NUMBERS, little-endian in eight bytes, and the states, in one byte.
 
-        Taken out of all heads together, byte by byte of the numbers: to read each head would take five times as long.
+        They are taken out of all heads at once, one byte of the number at a time: decoding each head takes five times
+        as long. Unfit when a head has other bytes between its numbers than expected.
         """
         if self._marks is None:
             raise ValueError("no column of numbers was asked for")
@@ -377,7 +378,7 @@ class Columns:
 
 
 def starts_of(page: bytes, entity: str) -> list[int]:
-    """Where the messages of a packed page start, each of which has its length in four bytes in front of it."""
+    """Return where each message of a packed page starts; its length is in the four bytes before."""
     starts: list[int] = []
     at, size = 0, len(page)
     while at < size:
@@ -391,7 +392,7 @@ def starts_of(page: bytes, entity: str) -> list[int]:
 
 
 def messages_of(page: bytes, starts: list[int]) -> list[bytes]:
-    """The messages of a packed page, each in bytes of its own."""
+    """Split a packed page into its messages."""
     return [page[start:end] for start, end in zip(starts, _ends(page, starts), strict=True)]
 
 
@@ -400,7 +401,7 @@ def _ends(page: bytes, starts: list[int]) -> list[int]:
 
 
 def _usual(payload: bytes) -> bytes:
-    """Legal but unusual descriptors (a long code, a symbol): the message is written anew, then they are not."""
+    """Encode a message anew whose descriptors are legal but unusual (a long code, a symbol)."""
     rewritten = Message.decode(payload).encode()
     if rewritten == payload:
         raise DecodeError("a message section has no descriptor")
@@ -408,7 +409,7 @@ def _usual(payload: bytes) -> bytes:
 
 
 def _in_order(payload: bytes) -> bytes:
-    """The same message with the sections of the head in front; some clients write annotations behind others."""
+    """Move the sections of the head to the front; some clients write annotations behind others."""
     front: list[bytes] = []
     rest: list[bytes] = []
     at = 0

@@ -1,7 +1,7 @@
-"""What the broker writes in front of a message: its header and annotations, read into plain values.
+"""Reads the head of a message: the header and annotations that the broker writes in front of it.
 
-Most heads have one of two forms, of a fixed size behind the first annotation's key. `columns` cuts those out without
-reading them, and reads them all together; the constants of the forms are here. Compiled in a compiled Peeklock.
+Most heads have one of two forms, whose size is fixed from the first annotation's value on. `columns` cuts those out and
+decodes them together; the constants of the forms are here. Compiled in a compiled Peeklock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from peeklock.amqp.types import Symbol
 from peeklock.spark.texts import plain_text
 
 UNREADABLE: Final = (DecodeError, *FAILURES)
-"""What reading a message fails with when its bytes are none."""
+"""What decoding a bad message raises."""
 
 _TO_NUMBER: Final = encode_value(Symbol("x-opt-sequence-number")) + b"\x81"
 _TO_ENQUEUED: Final = encode_value(Symbol("x-opt-enqueued-time")) + b"\x83"
@@ -30,7 +30,7 @@ FIRST_AT: Final = ENQUEUED_AT + 8 + len(_TO_FIRST)
 NUMBERS_AT: Final = (0, ENQUEUED_AT, FIRST_AT)
 """Where the numbers of eight bytes are in it; the state is its last byte."""
 ACTIVE: Final = _TO_STATE + bytes(1)
-"""What the annotations of a received message lack of it."""
+"""The end of MARKS that the annotations of a received message do not have."""
 
 _PEEKED: Final = b"\x00\x53\x72\xc1" + bytes((1 + len(_TO_NUMBER) + len(MARKS), 8)) + _TO_NUMBER
 _RECEIVED: Final = b"\x00\x53\x72\xc1" + bytes((1 + len(_TO_NUMBER) + len(MARKS) - len(ACTIVE), 6)) + _TO_NUMBER
@@ -70,7 +70,7 @@ class Head:
         self.partition_key: bytes | None = None
         self.source: bytes | None = None
         self.opening = b""
-        """All bytes before the first value, when what follows has one of the forms."""
+        """All bytes before the first value, when the annotations have one of the two forms."""
         self.is_peeked = False
         self._read(data, at, end)
 
@@ -153,7 +153,7 @@ class Head:
 
 
 def salvaged(payload: bytes) -> Head:
-    """What the service wrote in front of a message that cannot be read, as far as that can be."""
+    """Return the head of an unreadable message; an empty one when that is unreadable too."""
     at = 0
     try:
         while payload[at : at + 2] == b"\x00\x53" and payload[at + 2] < PROPERTIES:

@@ -1,7 +1,7 @@
-"""Application properties as text: the entries of all rows, one behind the other, and what dead letters have among them.
+"""Decodes application properties into text: the map column, and the two columns of dead letters.
 
-Entries of the usual types are cut out of the message; what is unusual about a map, or wrong, is left to the codec.
-Compiled in a compiled Peeklock.
+Strings, numbers, booleans and nulls are cut out of the message; any other value, and any map that is unusual or wrong,
+is left to the codec. Compiled in a compiled Peeklock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from peeklock.spark.heads import encoded_text
 from peeklock.spark.texts import plain_text, typed_text
 
 CLAIM_PROPERTY: Final = "peeklock-claim"
-"""The application property that marks a claimed message; it is none of the sender's, and no row shows it."""
+"""The application property that marks a claimed message; no row shows it."""
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 
@@ -49,7 +49,7 @@ _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 
 
 class PropertyMaps:
-    """The columns that come from this section, with room for so many rows; those that nobody wants are None."""
+    """The columns of this section for `count` rows; a column that is not wanted is None."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class PropertyMaps:
         self._checks = checks
 
     def clear(self, row: int) -> None:
-        """Forget the entries of a row, which must be the newest that has some."""
+        """Drop the entries of a row, which must be the newest that has some."""
         sizes = self.sizes
         if sizes is not None and sizes[row]:
             kept = len(self.keys) - sizes[row]
@@ -80,13 +80,13 @@ class PropertyMaps:
             sizes[row] = 0
 
     def read(self, data: bytes, at: int, end: int, row: int) -> None:
-        """The section's value at `at`, which ends at `end`; of several in a message the last counts."""
+        """Decode the section whose value is between `at` and `end`; of several in a message the last counts."""
         self.clear(row)
         if not (data[at] == 0xC1 and self._read_map(data, at + 2, end, row)):
             self._read_any_map(data, at, row)
 
     def _read_map(self, data: bytes, at: int, end: int, row: int) -> bool:
-        """The entries behind the count at `at`; False, and nothing changed, when one of them is unusual."""
+        """Decode the entries behind the count at `at`; return False and change nothing if one is unusual."""
         pairs = data[at] >> 1
         if data[at] & 1 or pairs > _MOST_PAIRS:
             return False
