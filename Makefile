@@ -42,7 +42,8 @@ test-python:
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]
 
 # What a message passes through, and real clients, on the package as a compiled wheel has it.
-COMPILED_UNITS = tests/test_compiled.py $(addprefix tests/,amqp engine store broker nodes)
+COMPILED_UNITS = tests/test_compiled.py $(addprefix tests/,amqp engine store broker nodes) \
+	$(patsubst %,tests/spark/test_%.py,columns rows)
 COMPILED_TESTS = $(COMPILED_UNITS) tests/server tests/crash \
 	$(patsubst %,tests/sdk/test_%.py,python_aio python_forwarding python_operations python_sessions python_sync \
 	python_topics proton transactions_proton raw_amqp)

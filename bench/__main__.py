@@ -12,7 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from bench import backlog, batches, capture, growth, operations, page, peers, spark, spark_peers, throughput, topics
+from bench import (
+    backlog,
+    batches,
+    capture,
+    growth,
+    operations,
+    page,
+    peers,
+    rows,
+    spark,
+    spark_peers,
+    throughput,
+    topics,
+)
 from bench.brokers import use_compiled
 from bench.interrupts import Stopped, interrupts
 from bench.load import LoadFailed
@@ -30,6 +43,7 @@ This was the short version. For figures to compare:
   python -m bench backlog
   python -m bench operations
   python -m bench topics
+  python -m bench rows
   python -m bench spark
   python -m bench spark-peers
   python -m bench capture
@@ -97,8 +111,11 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
             count=options.count, size=options.size, rounds=options.rounds, subscriptions=options.subscriptions
         )
         return [lambda folder, started: topics.run(wide, folder, started)]
+    if options.command == "rows":
+        decoded = rows.Options(count=options.count, size=options.size, rounds=options.rounds, compiled=options.compiled)
+        return [lambda folder, started: rows.run(decoded, folder, started)]
     if options.command == "spark":
-        rows = spark.Options(
+        queried = spark.Options(
             count=options.count,
             sizes=options.sizes,
             tasks=options.tasks,
@@ -106,7 +123,7 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
             rounds=options.rounds,
             per_trigger=options.per_trigger,
         )
-        return [lambda folder, started: spark.run(rows, folder, started)]
+        return [lambda folder, started: spark.run(queried, folder, started)]
     if options.command == "spark-peers":
         beside_kafka = spark_peers.Options(
             count=options.count,
@@ -227,19 +244,26 @@ def _parser() -> argparse.ArgumentParser:
         help="how many, of a topic each (default: 1,10,100,1000)",
     )
 
-    rows = commands.add_parser("spark", parents=[common], help="the Spark data source beside the plain client")
-    rows.add_argument("--count", type=_between(1, 1_000_000), default=100_000, help="(default: 100000)")
-    rows.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
-    rows.add_argument("--sizes", type=_numbers(250_000), default=(1024, 10_240), help="(default: 1024,10240)")
-    rows.add_argument("--tasks", type=_numbers(16), default=(1, 2), metavar="1,2", help="(default: 1,2)")
-    rows.add_argument(
+    decoding = commands.add_parser(
+        "rows", parents=[common], help="what decoding messages for Spark costs, without both"
+    )
+    decoding.add_argument("--count", type=_between(1, 100_000), default=1000, help="of a page (default: 1000)")
+    decoding.add_argument("--size", type=_between(0, 250_000), default=1024, help="bytes (default: 1024)")
+    decoding.add_argument("--rounds", type=_between(1, 100), default=5, help="(default: 5)")
+
+    queries = commands.add_parser("spark", parents=[common], help="the Spark data source beside the plain client")
+    queries.add_argument("--count", type=_between(1, 1_000_000), default=100_000, help="(default: 100000)")
+    queries.add_argument("--rounds", type=_between(1, 100), default=3, help="(default: 3)")
+    queries.add_argument("--sizes", type=_numbers(250_000), default=(1024, 10_240), help="(default: 1024,10240)")
+    queries.add_argument("--tasks", type=_numbers(16), default=(1, 2), metavar="1,2", help="(default: 1,2)")
+    queries.add_argument(
         "--modes",
         type=_some_of(tuple(spark.MODES)),
         default=tuple(spark.MODES),
         metavar=",".join(spark.MODES),
         help="(default: all)",
     )
-    rows.add_argument(
+    queries.add_argument(
         "--per-trigger",
         type=_between(1, 1_000_000),
         default=50_000,

@@ -121,6 +121,15 @@ def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Pat
     assert [len(entry["one"]) for entry in written["rounds"]] == [1] * 5
 
 
+def test_rows_prints_what_decoding_takes_beside_the_codec(tmp_path: Path) -> None:
+    code, output, errors = bench(tmp_path, "rows", "--count", "50", "--rounds", "1", "--size", "10")
+    assert (code, errors) == (0, "")
+    assert "Decoding, Python" in output
+    for columns in ("the codec, one by one", "all columns", "all columns, json", "body and number"):
+        took, ratio = cells(output, f"{columns}  ")[0]
+        assert (float(took) > 0, float(ratio) > 0) == (True, True)
+
+
 @pytest.mark.spark
 def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None:
     toolchain("java")

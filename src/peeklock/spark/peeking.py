@@ -59,7 +59,9 @@ class _Peeking:
 
     def _rows(self, numbers: Ranges) -> Iterator[pa.RecordBatch]:
         options, earliest = self._options, self._bounds.earliest_ms
-        schema = self._schema if earliest is None else ARROW_SCHEMA
+        schema = self._schema
+        if earliest is not None and "enqueued_time" not in schema.names:
+            schema = schema.append(ARROW_SCHEMA.field("enqueued_time"))
         with Pages(options) as pages:
             for first, last in numbers:
                 for page in pages.between(first, last):

@@ -21,7 +21,7 @@ from peeklock.spark.options import Options
 from peeklock.spark.pages import PARTITION_BITS, Pages
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import SourceFailed
-from peeklock.spark.rows import arrow_schema, batch_of
+from peeklock.spark.rows import STATES, arrow_schema, batch_of, constant
 from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 LAST_LOOK_S: Final = 1.0
@@ -127,7 +127,7 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         if at < 0:
             return batch
         # They were active when they were received; that they may be deferred now is how they are claimed.
-        return batch.set_column(at, self._schema.field(at), pa.array(["active"] * len(payloads), pa.string()))
+        return batch.set_column(at, self._schema.field(at), constant(STATES[0], len(payloads)))
 
 
 def share(offset: Offset, most: int) -> list[list[Part]]:

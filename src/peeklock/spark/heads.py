@@ -1,0 +1,194 @@
+"""Reads the head of a message: the header and annotations that the broker writes in front of it.
+
+Most heads have one of two forms, whose size is fixed from the first annotation's value on. `columns` cuts those out and
+decodes them together; the constants of the forms are here. Compiled in a compiled Peeklock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from peeklock.amqp.codec import encode_value
+from peeklock.amqp.decoders import FAILURES, READERS, new_budget
+from peeklock.amqp.errors import DecodeError
+from peeklock.amqp.sections import HEADER, MESSAGE_ANNOTATIONS, PROPERTIES, compound_body, value_end
+from peeklock.amqp.types import Symbol
+from peeklock.spark.texts import plain_text
+
+UNREADABLE: Final = (DecodeError, *FAILURES)
+"""What decoding a bad message raises."""
+
+_TO_NUMBER: Final = encode_value(Symbol("x-opt-sequence-number")) + b"\x81"
+_TO_ENQUEUED: Final = encode_value(Symbol("x-opt-enqueued-time")) + b"\x83"
+_TO_FIRST: Final = encode_value(Symbol("x-opt-enqueue-sequence-number")) + b"\x81"
+_TO_STATE: Final = encode_value(Symbol("x-opt-message-state")) + b"\x54"
+
+MARKS: Final = bytes(8) + _TO_ENQUEUED + bytes(8) + _TO_FIRST + bytes(8) + _TO_STATE + bytes(1)
+"""The annotations of a peeked message from the value of the first one on, with zeros for the values."""
+ENQUEUED_AT: Final = 8 + len(_TO_ENQUEUED)
+FIRST_AT: Final = ENQUEUED_AT + 8 + len(_TO_FIRST)
+NUMBERS_AT: Final = (0, ENQUEUED_AT, FIRST_AT)
+"""Where the numbers of eight bytes are in it; the state is its last byte."""
+ACTIVE: Final = _TO_STATE + bytes(1)
+"""The end of MARKS that the annotations of a received message do not have."""
+
+_PEEKED: Final = b"\x00\x53\x72\xc1" + bytes((1 + len(_TO_NUMBER) + len(MARKS), 8)) + _TO_NUMBER
+_RECEIVED: Final = b"\x00\x53\x72\xc1" + bytes((1 + len(_TO_NUMBER) + len(MARKS) - len(ACTIVE), 6)) + _TO_NUMBER
+_START: Final = len(_PEEKED)
+_LONGEST_OPENING: Final = 256
+
+_LEAST_MS: Final = -62_135_596_800_000
+_MOST_MS: Final = 253_402_300_799_999
+_MOST_DELIVERIES: Final = (1 << 31) - 1
+_SLOTS: Final = {
+    b"x-opt-sequence-number": 0,
+    b"x-opt-enqueued-time": 1,
+    b"x-opt-enqueue-sequence-number": 2,
+    b"x-opt-message-state": 3,
+    b"x-opt-scheduled-enqueue-time": 4,
+    b"x-opt-partition-key": 5,
+    b"x-opt-deadletter-source": 6,
+}
+_TEXTS_FROM: Final = 5
+
+# Most headers are one of a few; each is read once. Bounded, as they come from outside.
+_headers: Final[dict[bytes, tuple[int, int | None]]] = {}
+
+
+class Head:
+    """The head of the message in `data` from `at` on; `behind` is where the first other section starts."""
+
+    def __init__(self, data: bytes, at: int, end: int) -> None:
+        self.behind = at
+        self.delivery_count = 0
+        self.ttl: int | None = None
+        self.number: int | None = None
+        self.enqueued: int | None = None
+        self.first_number: int | None = None
+        self.state = 0
+        self.scheduled: int | None = None
+        self.partition_key: bytes | None = None
+        self.source: bytes | None = None
+        self.opening = b""
+        """All bytes before the first value, when the annotations have one of the two forms."""
+        self.is_peeked = False
+        self._read(data, at, end)
+
+    def _read(self, data: bytes, start: int, size: int) -> None:
+        at = start
+        is_first = True
+        while at < size and data[at] == 0 and data[at + 1] == 0x53:
+            code = data[at + 2]
+            if code >= PROPERTIES:
+                break
+            kind = data[at + 3]
+            if kind == 0xC0 or kind == 0xC1:
+                end = at + 5 + data[at + 4]
+            else:
+                end = value_end(data, at + 3)
+            if end > size:
+                raise DecodeError("the message ends in the middle of a section")
+            if code == MESSAGE_ANNOTATIONS:
+                value_at = at + _START
+                self.opening = b""
+                if is_first and value_at - start <= _LONGEST_OPENING:
+                    first = data[at:value_at]
+                    self.is_peeked = first == _PEEKED
+                    if self.is_peeked or first == _RECEIVED:
+                        self.opening = data[start:value_at]
+                is_first = False
+                self._read_annotations(data, at, end)
+            else:
+                self.opening = b""
+                if code == HEADER:
+                    encoded = data[at + 3 : end]
+                    known = _headers.get(encoded)
+                    self.delivery_count, self.ttl = known if known is not None else _read_header(encoded)
+            at = end
+        self.behind = at
+
+    def _read_annotations(self, data: bytes, at: int, end: int) -> None:
+        if data[at + 3] == 0xC1:
+            i, count = at + 6, data[at + 5]
+        else:
+            i, count = compound_body(data, at + 3)
+        budget = new_budget()
+        value: Any
+        for _ in range(count >> 1):
+            if data[i] == 0xA3:
+                behind = i + 2 + data[i + 1]
+                slot = _SLOTS.get(data[i + 2 : behind], -1)
+            else:
+                key, behind = READERS[data[i]](data, i + 1, 1, budget)
+                slot = _SLOTS.get(key.encode(), -1) if isinstance(key, str) else -1
+            constructor = data[behind]
+            if slot < _TEXTS_FROM and (constructor == 0x81 or constructor == 0x83):
+                i = behind + 9
+                value = int.from_bytes(data[behind + 1 : i], "big", signed=True) if slot >= 0 else None
+            else:
+                value, i = READERS[constructor](data, behind + 1, 1, budget)
+            if slot >= 0:
+                self._set(slot, value)
+        if i != end:
+            raise DecodeError("the annotations do not fill exactly their size")
+
+    def _set(self, slot: int, value: Any) -> None:
+        """Numbers where a column has numbers, text where it has text, whatever a sender wrote."""
+        if slot == 5:
+            self.partition_key = encoded_text(value)
+        elif slot == 6:
+            self.source = encoded_text(value)
+        else:
+            number = whole_number(value)
+            if slot == 0:
+                self.number = number
+            elif slot == 1:
+                self.enqueued = number
+            elif slot == 2:
+                self.first_number = number
+            elif slot == 3:
+                self.state = 0 if number is None else number
+            else:
+                self.scheduled = number
+
+
+def salvaged(payload: bytes) -> Head:
+    """Return the head of an unreadable message; an empty one when that is unreadable too."""
+    at = 0
+    try:
+        while payload[at : at + 2] == b"\x00\x53" and payload[at + 2] < PROPERTIES:
+            at = value_end(payload, at + 3)
+        return Head(payload[:at], 0, at)
+    except UNREADABLE:
+        return Head(b"", 0, 0)
+
+
+def encoded_text(value: Any) -> bytes | None:
+    """An id of any type as text, in UTF-8."""
+    text = plain_text(value)
+    return None if text is None else text.encode()
+
+
+def whole_number(value: Any) -> int | None:
+    """A number of 64 bits; None for anything else, where a sender was free to write it."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 << 63 <= value < 1 << 63:
+        return None
+    return int(value)
+
+
+def micros(ms: int) -> int | None:
+    """None for a moment that no calendar has, which senders may write all the same."""
+    return ms * 1000 if _LEAST_MS <= ms <= _MOST_MS else None
+
+
+def _read_header(encoded: bytes) -> tuple[int, int | None]:
+    fields, _ = READERS[encoded[0]](encoded, 1, 1, new_budget())
+    if not isinstance(fields, list):
+        raise DecodeError("the header section is not a list")
+    fields += [None] * (5 - len(fields))
+    ttl, count = fields[2], fields[4]
+    count = max(0, min(int(count), _MOST_DELIVERIES)) if isinstance(count, int) else 0
+    found = (count, int(ttl) if isinstance(ttl, int) else None)
+    if len(_headers) < 1024 and len(encoded) < 64:
+        _headers[encoded] = found
+    return found
