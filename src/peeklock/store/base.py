@@ -29,6 +29,10 @@ DAMAGED: Final = 3
 """Of a message whose bytes the disk no longer has as they were written: no read returns it, and it stays until it is
 repaired or its entity is deleted."""
 
+CLAIMED: Final = 4
+"""Of a message that a claim has set aside: it is neither given out nor does it expire, until the claim is removed with it
+or released."""
+
 SEEN_KEY_BYTES: Final = 16
 
 MAX_ENTITY: Final = (1 << 19) - 1
@@ -124,6 +128,7 @@ class Counters:
     scheduled: int = 0
     size_in_bytes: int = 0
     damaged: int = 0
+    claimed: int = 0
 
     def count(self, state: int, change: int) -> None:
         if state == ACTIVE:
@@ -132,6 +137,8 @@ class Counters:
             self.deferred += change
         elif state == SCHEDULED:
             self.scheduled += change
+        elif state == CLAIMED:
+            self.claimed += change
         else:
             self.damaged += change
 
@@ -143,6 +150,20 @@ class Counters:
         self.scheduled += delta.scheduled
         self.size_in_bytes += delta.size_in_bytes
         self.damaged += delta.damaged
+        self.claimed += delta.claimed
+
+
+class Run(NamedTuple):
+    """Messages of one entity whose numbers follow each other without a gap, all in one state."""
+
+    first: int
+    last: int
+    size: int
+    """Of all of them, bodies included."""
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +214,15 @@ class Changes:
     removals: list[tuple[int, StoredMessage]] = field(default_factory=list)
     """As the messages were when removed. Those already gone are no error, but are counted off a second time: the
     counters would drift, so no message is ever removed twice."""
+    run_updates: list[tuple[int, Run, int, int]] = field(default_factory=list)
+    """Entity, messages, the state before, the state now: of all messages of the run, each of which exists and was in the
+    state before; one that was found damaged meanwhile stays as it is. Applied after updates and rewrites."""
+    run_removals: list[tuple[int, Run, int]] = field(default_factory=list)
+    """Entity, messages, the state that they were in; as `removals`, with the bodies that nobody else has. One that was
+    found damaged meanwhile stays."""
+    claims: dict[tuple[int, bytes], bytes | None] = field(default_factory=dict)
+    """By entity and id (16 bytes): what is to be kept of a claim, opaque, or None to forget it. Of an entity that does
+    not exist they are no error, and nothing is kept; they go with their entity."""
     session_states: list[tuple[int, str, bytes | None, int]] = field(default_factory=list)
     """Entity, session id, state or None to clear it, when; the last for a session wins. An empty state is one.
     Of an entity that does not exist they are no error, and nothing is kept."""
@@ -213,6 +243,9 @@ class Changes:
             or self.rewrites
             or self.advances
             or self.entities
+            or self.run_updates
+            or self.run_removals
+            or self.claims
             or self.session_states
             or self.seen
             or self.forgotten
@@ -269,6 +302,14 @@ class Changes:
             else:
                 delta.count(message.state, -1)
             delta.size_in_bytes -= len(message.payload) if message.body is None else message.size
+        for entity, run, before, after in self.run_updates:
+            delta = found[entity]
+            delta.count(before, -run.count)
+            delta.count(after, run.count)
+        for entity, run, before in self.run_removals:
+            delta = found[entity]
+            delta.count(before, -run.count)
+            delta.size_in_bytes -= run.size
         return found
 
 
@@ -297,6 +338,7 @@ TimedRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None
 SessionCountsRead = Callable[[dict[str, int] | StoreError], None]
 SessionStateRead = Callable[[bytes | StoreError | None], None]
 SessionsRead = Callable[[list[str] | StoreError], None]
+RunsRead = Callable[[list[Run] | StoreError], None]
 SeenRead = Callable[[list[tuple[bytes, int]] | StoreError], None]
 
 
@@ -322,6 +364,10 @@ class Store(Protocol):
         """The highest key of a body that was in the store when it was opened; 0 if there was none."""
         ...
 
+    def claims(self) -> list[tuple[int, bytes, bytes]]:
+        """Entity, id and content of all claims that were in the store when it was opened."""
+        ...
+
     def commit(self, changes: Changes, done: Committed) -> None:
         """Make the changes durable, then call `done(None)`, or do none of them and say why.
 
@@ -331,6 +377,12 @@ class Store(Protocol):
         ...
 
     def read(self, wanted: Range, done: MessagesRead) -> None: ...
+
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
+        """As `read`, but numbers and sizes only, and of one state: the messages as runs, each as long as can be. The last
+        run may end early, for a limit; `max_bytes` is of their sizes. With `now`, those whose time is over are left
+        out; so are the numbers `but`."""
+        ...
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         """Those of the numbers that exist, in any state, ascending, up to `max_bytes` as in `Range`. The work is for
