@@ -30,10 +30,14 @@ DAMAGED: Final = 3
 repaired or its entity is deleted."""
 
 CLAIMED: Final = 4
-"""Of a message that a claim has set aside: it is neither given out nor does it expire, until the claim is removed with it
-or released."""
+"""Of a message that belongs to a claim: it is neither delivered nor does it expire, until the claim is released, or
+removed with it."""
 
 SEEN_KEY_BYTES: Final = 16
+CLAIM_ID_BYTES: Final = 16
+
+MAX_NUMBER: Final = (1 << 44) - 1
+"""The highest sequence number."""
 
 MAX_ENTITY: Final = (1 << 19) - 1
 """The highest id an entity may have, and so how many can exist at once: a message's key in the index of the store on
@@ -153,7 +157,8 @@ class Counters:
         self.claimed += delta.claimed
 
 
-class Run(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Run:
     """Messages of one entity whose numbers follow each other without a gap, all in one state."""
 
     first: int
@@ -198,7 +203,7 @@ class Changes:
     """What one commit makes durable. Applied in the order of the fields; a removed number never comes back.
 
     The counters of an entity follow from its changes: `deltas` says by how much, and a store adds that to what it
-    keeps, in the same commit.
+    keeps, in the same commit. (It corrects them for messages of runs that were found damaged meanwhile.)
     """
 
     entities: dict[int, StoredEntity] = field(default_factory=dict)
@@ -215,8 +220,8 @@ class Changes:
     """As the messages were when removed. Those already gone are no error, but are counted off a second time: the
     counters would drift, so no message is ever removed twice."""
     run_updates: list[tuple[int, Run, int, int]] = field(default_factory=list)
-    """Entity, messages, the state before, the state now: of all messages of the run, each of which exists and was in the
-    state before; one that was found damaged meanwhile stays as it is. Applied after updates and rewrites."""
+    """Entity, messages, the state before, the state now: of all messages of the run, each of which exists and was in
+    the state before. One that was found damaged meanwhile stays as it is, and stays counted as damaged."""
     run_removals: list[tuple[int, Run, int]] = field(default_factory=list)
     """Entity, messages, the state that they were in; as `removals`, with the bodies that nobody else has. One that was
     found damaged meanwhile stays."""
@@ -267,6 +272,20 @@ class Changes:
                 raise StoreError(f"A key of {len(key)} bytes was given as seen; every one has {SEEN_KEY_BYTES}.")
             if not 0 <= at < 1 << 44:
                 raise StoreError(f"The time {at} at which a key was seen is not between 0 and {(1 << 44) - 1}.")
+
+    def check_runs(self) -> None:
+        """StoreError for a run that is empty, or with numbers that no message can have."""
+        runs = [run for _, run, *_ in self.run_updates]
+        runs += [run for _, run, _ in self.run_removals]
+        for run in runs:
+            if not 0 < run.first <= run.last <= MAX_NUMBER:
+                raise StoreError(f"A run from {run.first} to {run.last} was given; numbers are from 1 to {MAX_NUMBER}.")
+
+    def check_claims(self) -> None:
+        """StoreError for an id that is of another length."""
+        for _, claim in self.claims:
+            if len(claim) != CLAIM_ID_BYTES:
+                raise StoreError(f"The id of a claim has {len(claim)} bytes; it must have {CLAIM_ID_BYTES}.")
 
     def deltas(self) -> dict[int, Counters]:
         """By entity: what to add to its counters; `last_sequence_number` is the highest given out, or 0.
@@ -379,9 +398,9 @@ class Store(Protocol):
     def read(self, wanted: Range, done: MessagesRead) -> None: ...
 
     def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
-        """As `read`, but numbers and sizes only, and of one state: the messages as runs, each as long as can be. The last
-        run may end early, for a limit; `max_bytes` is of their sizes. With `now`, those whose time is over are left
-        out; so are the numbers `but`."""
+        """As `read`, but numbers and sizes only: the messages as runs, each as long as can be. `limit` is of messages,
+        so the last run may end early; `max_bytes` is of their sizes, without annexes. The range is of one state. With
+        `now`, messages with expires_at <= now are left out; so are the numbers `but`."""
         ...
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
