@@ -29,6 +29,8 @@ from ..base import (
     OnDamage,
     Position,
     Range,
+    Run,
+    RunsRead,
     SeenRead,
     SessionCountsRead,
     SessionsRead,
@@ -64,6 +66,8 @@ from .reserve import Reserve
 _JOINED_ROWS = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
 """Commits that waited are written together up to this, so that the first of them is not kept waiting long."""
+
+_CLAIMS = "SELECT entity, id, content FROM claim WHERE entity IN (SELECT id FROM entity)"
 
 _REPLAYED_RECORDS = 100
 """Of the log, applied together at the start."""
@@ -101,6 +105,7 @@ class DiskStore:
         """Have the index know all that was committed, before it is asked."""
         self._is_open = False
         self._highest_body_key = 0
+        self._claims: list[tuple[int, bytes, bytes]] = []
 
     def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
         self._on_damage = on_damage
@@ -145,6 +150,9 @@ class DiskStore:
     def highest_body_key(self) -> int:
         return self._highest_body_key
 
+    def claims(self) -> list[tuple[int, bytes, bytes]]:
+        return self._claims
+
     def _open(self, held: ExitStack) -> tuple[Log, Writer, list[StoredEntity]]:
         """Look at everything before anything is changed: a start that is refused leaves the folder as it was."""
         try:
@@ -173,6 +181,7 @@ class DiskStore:
                 connection = writer.database.connected()  # a full disk had it opened again
                 entities = _load_entities(connection)
                 (self._highest_body_key,) = connection.execute("SELECT coalesce(max(key), 0) FROM body").fetchone()
+                self._claims = connection.execute(_CLAIMS).fetchall()
                 self._reader.open()
                 opened.callback(self._reader.close)
                 log = Log(self._segments, self._synced, self._reserve)
@@ -197,6 +206,13 @@ class DiskStore:
 
     def read(self, wanted: Range, done: MessagesRead) -> None:
         self._ask(lambda: self._reader.read(wanted), done)
+
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
+        if wanted.state is None:
+            self._ask(_refuse_any_state, done)
+            return
+        copied = list(but)
+        self._ask(lambda: self._reader.read_runs(wanted, now, copied), done)
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         copied = list(numbers)
@@ -379,6 +395,10 @@ class DiskStore:
         return entries
 
 
+def _refuse_any_state() -> list[Run]:
+    raise StoreError("Runs are read of one state.")
+
+
 def _nothing() -> None:
     """Asked to wake who waits for questions, and might wait too long."""
 
@@ -427,8 +447,8 @@ def _popped(pending: deque[_Waiting | None], waiting: _Waiting) -> _Waiting:
 
 def _load_entities(connection: sqlite3.Connection) -> list[StoredEntity]:
     rows = connection.execute(
-        "SELECT id, path, kind, definition, last_sequence_number, active, deferred, scheduled, size_in_bytes, damaged "
-        "FROM entity ORDER BY id"
+        "SELECT id, path, kind, definition, "
+        "last_sequence_number, active, deferred, scheduled, size_in_bytes, damaged, claimed FROM entity ORDER BY id"
     )
     return [
         StoredEntity(id, path, kind, json.loads(definition), Counters(*counters))
