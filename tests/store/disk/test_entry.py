@@ -293,6 +293,7 @@ def _tables(index: Index, story: Story) -> dict[str, list[Any]]:
         # A body that went and came back is at one of its places or at the other.
         "body": index.rows("SELECT key FROM body"),
         "session": sorted(index.rows(sessions)),
+        "claim": sorted(index.rows("SELECT * FROM claim WHERE entity IN (SELECT id FROM entity)")),
         "dropped": index.rows("SELECT * FROM dropped_entity"),
         "history": [
             row for row in history if row[0] & (1 << NUMBER_BITS) - 1 >= story.forgotten.get(row[0] >> NUMBER_BITS, 0)

@@ -90,6 +90,8 @@ class DiskStore:
         self._on_damage: OnDamage = ignore_damage
         self._damaged: set[tuple[int, int]] = set()
         """Entity and number of those that were told."""
+        self._unmarked: set[tuple[int, int]] = set()
+        """Those of them whose state in the index is not that of a damaged message yet."""
         self._commits: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         """For the thread of the index."""
@@ -211,8 +213,14 @@ class DiskStore:
         if wanted.state is None:
             self._ask(_refuse_any_state, done)
             return
-        copied = list(but)
-        self._ask(lambda: self._reader.read_runs(wanted, now, copied), done)
+        left_out = list(but)
+
+        def read() -> list[Run]:
+            # Those that are not marked yet are still in the state that they were in.
+            left_out.extend(number for entity, number in list(self._unmarked) if entity == wanted.entity)
+            return self._reader.read_runs(wanted, now, left_out)
+
+        self._ask(read, done)
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         copied = list(numbers)
@@ -283,7 +291,14 @@ class DiskStore:
                 damage = Damage(entity, number, before, message.session_id, where)
                 self._answer(partial(self._on_damage, damage))
         if changes:
-            self._commits.put((Batch(changes), lambda error: None))
+            found_now = [(entity, message.sequence_number) for entity, message, _ in changes.updates]
+            self._unmarked.update(found_now)
+
+            def marked(error: StoreError | None) -> None:
+                if error is None:
+                    self._unmarked.difference_update(found_now)
+
+            self._commits.put((Batch(changes), marked))
 
     def _are_taken(self, keys: list[int]) -> bool:
         """Asked by the thread of the log, which waits for the answer."""

@@ -14,61 +14,63 @@ from ..keys import LENGTH_MASK, NUMBER_BITS
 from .rows import fields
 from .schema import IN_STATE_INDEX
 
+_COUNTERS = {ACTIVE: "active", DEFERRED: "deferred", SCHEDULED: "scheduled", CLAIMED: "claimed"}
+_IS_CHANGED = "message.key BETWEEN NEW.first_key AND NEW.last_key AND message.state = NEW.before"
+_BODY_LENGTH = f"(SELECT place & {LENGTH_MASK} FROM body WHERE body.key = message.body)"
+
+
+def _of_damaged(runs: str, change: str, size: str) -> str:
+    """The counters of entities with damaged messages in runs; `{0}` of the change is the state that a counter is of."""
+    changes = [f"sum({change.format(state)}) AS {counter}" for state, counter in _COUNTERS.items()]
+    return f"""
+        UPDATE entity SET
+            {", ".join(f"{counter} = entity.{counter} + row.{counter}" for counter in _COUNTERS.values())},
+            size_in_bytes = entity.size_in_bytes + row.size
+        FROM (
+            SELECT first_key >> {NUMBER_BITS} AS id, {", ".join(changes)}, sum({size}) AS size
+            FROM ({runs} LIMIT -1 OFFSET 0) -- so that a run is taken apart once
+            CROSS JOIN message INDEXED BY message_state
+            WHERE message.state = {DAMAGED} AND {IN_STATE_INDEX} AND message.key BETWEEN first_key AND last_key
+            GROUP BY 1
+        ) AS row
+        WHERE entity.id = row.id;
+    """
+
+
+_UPDATES = f"SELECT {fields('first_key', 'last_key', 'before', 'after')} FROM json_each(NEW.run_updates)"
+_REMOVALS = f"SELECT {fields('first_key', 'last_key', 'before')} FROM json_each(NEW.run_removals)"
+
 STEPS: Final = {
     "run_updates": f"""
-        INSERT INTO run_update (first_key, last_key, before, after)
-        SELECT {fields("first_key", "last_key", "before", "after")} FROM json_each(NEW.run_updates);
+        {_of_damaged(_UPDATES, "(before = {0}) - (after = {0})", "0")}
+        INSERT INTO run_update (first_key, last_key, before, after) {_UPDATES};
     """,
     "run_removals": f"""
-        INSERT INTO run_removal (first_key, last_key, before)
-        SELECT {fields("first_key", "last_key", "before")} FROM json_each(NEW.run_removals);
+        {_of_damaged(_REMOVALS, "before = {0}", f"(place & {LENGTH_MASK}) + coalesce({_BODY_LENGTH}, 0)")}
+        INSERT INTO run_removal (first_key, last_key, before) {_REMOVALS};
     """,
 }
 """Of an entry, by section."""
-
-_COUNTERS = {ACTIVE: "active", DEFERRED: "deferred", SCHEDULED: "scheduled", CLAIMED: "claimed"}
-_IN_RUN = "key BETWEEN NEW.first_key AND NEW.last_key"
-_IS_CHANGED = f"message.{_IN_RUN} AND message.state = NEW.before"
-_BODY_LENGTH = f"(SELECT place & {LENGTH_MASK} FROM body WHERE body.key = message.body)"
-_COUNT_DAMAGED = f"""
-    FROM (
-        SELECT count(*) AS count, coalesce(sum((place & {LENGTH_MASK}) + coalesce({_BODY_LENGTH}, 0)), 0) AS size
-        FROM message INDEXED BY message_state
-        WHERE state = {DAMAGED} AND {IN_STATE_INDEX} AND {_IN_RUN}
-    ) AS damaged
-    WHERE entity.id = NEW.first_key >> {NUMBER_BITS} AND damaged.count > 0
-"""
-
-
-def _corrected(change: str) -> str:
-    """Of a counter: what to set it to, where `{}` stands for the state that it counts."""
-    return ", ".join(
-        f"{counter} = entity.{counter} + damaged.count * ({change.format(state)})"
-        for state, counter in _COUNTERS.items()
-    )
-
 
 TRIGGERS: Final = (
     "CREATE TEMP VIEW run_update AS SELECT NULL AS first_key, NULL AS last_key, NULL AS before, NULL AS after",
     f"""
     CREATE TEMP TRIGGER apply_run_update INSTEAD OF INSERT ON run_update BEGIN
-        UPDATE entity SET {_corrected("(NEW.before = {0}) - (NEW.after = {0})")} {_COUNT_DAMAGED};
-
         UPDATE message SET state = NEW.after WHERE {_IS_CHANGED};
     END
     """,
     "CREATE TEMP VIEW run_removal AS SELECT NULL AS first_key, NULL AS last_key, NULL AS before",
+    # Where there is no body at all, as in a broker without topics, the messages are not looked through for theirs.
     f"""
     CREATE TEMP TRIGGER apply_run_removal INSTEAD OF INSERT ON run_removal BEGIN
-        UPDATE entity SET {_corrected("NEW.before = {0}")}, size_in_bytes = entity.size_in_bytes + damaged.size
-        {_COUNT_DAMAGED};
-
         DELETE FROM body
-        WHERE key IN (SELECT message.body FROM message NOT INDEXED WHERE {_IS_CHANGED} AND message.body IS NOT NULL)
-            AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.key AND NOT ({_IS_CHANGED}));
+        WHERE key IN (
+            SELECT message.body FROM message NOT INDEXED
+            WHERE EXISTS (SELECT 1 FROM body) AND {_IS_CHANGED} AND message.body IS NOT NULL
+        ) AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.key AND NOT ({_IS_CHANGED}));
 
         DELETE FROM message WHERE {_IS_CHANGED};
     END
     """,
 )
-"""On a connection of a `Writer`, after its views."""
+"""On a connection of a `Writer`, before its own."""
