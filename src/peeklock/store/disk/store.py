@@ -330,10 +330,15 @@ class DiskStore:
     def _keep_index(self, index: Index, writer: Writer, tidying: Tidying) -> None:
         while True:
             has_leftovers = index.failure is None and (writer.has_leftovers or tidying.has_work)
+            patience = 0.0 if has_leftovers else index.patience
+            looks_next = index.failure is None and _is_shorter(tidying.patience, patience)
             try:
-                question = self._questions.get(timeout=0.0 if has_leftovers else index.patience)
+                question = self._questions.get(timeout=tidying.patience if looks_next else patience)
             except Empty:
-                self._tidy_up(writer, tidying)
+                if looks_next:
+                    tidying.go_on(index.applied)
+                else:
+                    self._tidy_up(writer, tidying)
                 continue
             if question is None:
                 break
@@ -412,6 +417,11 @@ class DiskStore:
 
 def _refuse_any_state() -> list[Run]:
     raise StoreError("Runs are read of one state.")
+
+
+def _is_shorter(patience: float | None, other: float | None) -> bool:
+    """None is endless."""
+    return patience is not None and (other is None or patience < other)
 
 
 def _nothing() -> None:
