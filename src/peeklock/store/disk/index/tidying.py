@@ -96,7 +96,7 @@ class Tidying:
             self._checked = checked[-1]
             self._unchecked -= len(checked)
             self._looked_at = now
-            self._needed_at.update(dict.fromkeys(self._free({due[0], *checked}), now))
+            self._free({due[0], *checked})
         elif not behind:
             self._unchecked = 0
 
@@ -152,11 +152,10 @@ class Tidying:
         elif not messages and not bodies:
             self._emptied = None
 
-    def _free(self, candidates: set[int]) -> set[int]:
-        """Those of them that nothing needs; returns the others."""
-        needed: set[int] = set()
+    def _free(self, candidates: set[int]) -> None:
         try:
-            needed |= {segment for segment in candidates if self._writer.is_needed(segment)}
+            needed = {segment for segment in candidates if self._writer.is_needed(segment)}
+            self._needed_at.update(dict.fromkeys(needed, self._looked_at))
             unneeded = sorted(candidates - needed)
             if unneeded:
                 with self._pin.try_hold() as is_held:
@@ -166,7 +165,6 @@ class Tidying:
                             self._segments.free(segment)
         except Exception as error:  # as above
             log.warning("the log could not be tidied: %s", error)
-        return needed
 
 
 def _next(segments: list[int], after: int) -> list[int]:
