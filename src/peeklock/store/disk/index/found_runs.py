@@ -40,24 +40,20 @@ class Runs:
     def take_each(self, keys: list[int], sizes: list[int]) -> None:
         left_out = self._are_left_out
         room = self._bytes
-        count = len(keys)
+        count = total = 0
         first = last = -1
-        total = 0
-        for at in range(len(keys)):
-            key = keys[at]
+        for key, size in zip(keys, sizes, strict=True):
             if key in left_out:
-                count -= 1
                 continue
             if key != last + 1:
                 if first >= 0:
                     self._add(first, last, total)
                 first, total = key, 0
             last = key
-            size = sizes[at]
+            count += 1
             total += size
             room -= size
             if room <= 0:
-                count -= len(keys) - at - 1
                 break
         if first >= 0:
             self._add(first, last, total)

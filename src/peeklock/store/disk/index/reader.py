@@ -77,12 +77,19 @@ class Reader:
         found = Runs(before, wanted.limit, max(wanted.max_bytes, 1), but)
 
         def chunks(connection: sqlite3.Connection) -> list[Run]:
+            are_together = True
             while not found.is_full:
                 parameters["rows"] = rows = min(found.room, queries.RUN_ROWS)
-                count, first, last, size = connection.execute(query.together, parameters).fetchone()
-                if count and not found.take(first, last, count, int(size)):
-                    keys, sizes = connection.execute(query.each, parameters).fetchone()
-                    found.take_each(_numbers(keys), _numbers(sizes))
+                if are_together:
+                    count, first, last, size = connection.execute(query.together, parameters).fetchone()
+                    are_together = not count or found.take(first, last, count, int(size))
+                if not are_together:
+                    joined_keys, joined_sizes = connection.execute(query.each, parameters).fetchone()
+                    keys = _numbers(joined_keys)
+                    count, last = len(keys), keys[-1] if keys else 0
+                    found.take_each(keys, _numbers(joined_sizes))
+                    # Where there were gaps, there are mostly more.
+                    are_together = count > 0 and keys[-1] - keys[0] == count - 1
                 if count < rows:
                     break
                 parameters["after"] = last
