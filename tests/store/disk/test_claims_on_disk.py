@@ -13,7 +13,7 @@ import pytest
 from store_children import start
 from store_harness import Driver, as_dict, body, message, query
 
-from peeklock.store.base import ACTIVE, CLAIMED, Changes, Counters, Run, StoreError
+from peeklock.store.base import ACTIVE, CLAIMED, Changes, Counters, Range, Run, StoreError
 from peeklock.store.disk.index import pages
 from peeklock.store.disk.store import DiskStore
 from peeklock.store.disk.upkeep.backup import back_up
@@ -181,6 +181,24 @@ class TestDamagedMessages:
         assert [each.text for each in check(tmp_path).findings] == ["A broker found this message damaged."]
         repair(tmp_path)
         assert check(tmp_path).is_sound
+
+
+@pytest.mark.parametrize("first", ["the read", "the claim"])
+def test_a_message_that_is_found_damaged_while_it_is_claimed_is_counted_once(tmp_path: Path, first: str) -> None:
+    fill(tmp_path).store.close()
+    flip(tmp_path, b"payload number 3")
+    driver = open_store(tmp_path)
+    answers: list[object] = []
+    wanted = Range(entity=1, through=9, limit=9, max_bytes=1000)
+    if first == "the read":
+        driver.store.read(wanted, answers.append)
+        driver.store.commit(claimed(2, 5), answers.append)
+    else:
+        driver.store.commit(claimed(2, 5), answers.append)
+        driver.store.read_numbers(1, [3], 1000, answers.append)
+    driver.wait(answers, 2)
+    driver.commit(removed(2, 5))
+    assert driver.reopen()[0].counters == Counters(9, active=5, damaged=1, size_in_bytes=size(6))
 
 
 def test_a_claimed_message_that_is_found_damaged_is_counted_off_the_claimed_ones(tmp_path: Path) -> None:

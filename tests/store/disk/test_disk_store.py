@@ -426,6 +426,7 @@ def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, s
         ("body_moves", "body USING INTEGER PRIMARY KEY (rowid=?)"),
         ("run_updates", "message USING COVERING INDEX message_state (state=? AND rowid>? AND rowid<?)"),
         ("run_removals", "message USING INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        ("damaged", "message USING INTEGER PRIMARY KEY (rowid=?)"),
         ("claims", "INDEX sqlite_autoindex_claim_1 (entity=? AND id=?)"),
     ],
 )

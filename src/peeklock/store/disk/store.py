@@ -20,7 +20,6 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from ..base import (
-    DAMAGED,
     Changes,
     Committed,
     Counters,
@@ -281,24 +280,24 @@ class DiskStore:
     def _report_damage(self) -> None:
         """Messages that a read could not give out: from now on they are known as damaged, also after a restart."""
         found, self._reader.damaged = self._reader.damaged, []
-        changes = Changes()
+        found_now: set[tuple[int, int]] = set()
+        batch = Batch(Changes())
         for entity, message, where in found:
             number, before = message.sequence_number, message.state
             if (entity, number) not in self._damaged:
                 self._damaged.add((entity, number))
-                message.state = DAMAGED
-                changes.updates.append((entity, message, before))
+                found_now.add((entity, number))
+                batch.mark_damaged(entity, number)
                 damage = Damage(entity, number, before, message.session_id, where)
                 self._answer(partial(self._on_damage, damage))
-        if changes:
-            found_now = [(entity, message.sequence_number) for entity, message, _ in changes.updates]
-            self._unmarked.update(found_now)
+        if found_now:
+            self._unmarked |= found_now
 
             def marked(error: StoreError | None) -> None:
                 if error is None:
                     self._unmarked.difference_update(found_now)
 
-            self._commits.put((Batch(changes), marked))
+            self._commits.put((batch, marked))
 
     def _are_taken(self, keys: list[int]) -> bool:
         """Asked by the thread of the log, which waits for the answer."""

@@ -60,6 +60,8 @@ class Batch:
         """Messages whose payloads are to leave the segment that comes last, if they are still there."""
         self.body_moves: list[tuple[int, bytes, int]] = []
         """As moves, of bodies."""
+        self.damaged: list[int] = []
+        """Keys of messages that were found damaged, whatever state they are in by now."""
         self.deltas = changes.deltas()
         self.dropped = list(changes.dropped_entities)
         self.size = 0
@@ -145,6 +147,9 @@ class Batch:
         self.body_moves.append((key, data, segment))
         self.size += len(data)
 
+    def mark_damaged(self, id: int, number: int) -> None:
+        self.damaged.append(id << NUMBER_BITS | number)
+
     @property
     def created(self) -> set[int]:
         return {int(id) for id, *_ in self.entities}
@@ -155,7 +160,7 @@ class Batch:
         messages = (
             appended + len(self.copies) + len(self.bodies) + len(self.updates) + len(self.rewrites) + len(self.removals)
         )
-        runs = len(self.run_updates) + len(self.run_removals)
+        runs = len(self.run_updates) + len(self.run_removals) + len(self.damaged)
         others = len(self.claims) + len(self.session_states) + len(self.seen)
         return messages + len(self.moves) + len(self.body_moves) + runs + others
 
@@ -172,8 +177,8 @@ class Batch:
 
     @property
     def is_applied_alone(self) -> bool:
-        """What is done to a run depends on the state that its messages are in, so nothing changes places with it."""
-        return bool(self.stands_alone or self.run_updates or self.run_removals)
+        """What is done depends on the state that messages are in, so nothing changes places with it."""
+        return bool(self.stands_alone or self.run_updates or self.run_removals or self.damaged)
 
 
 class _Run:

@@ -32,6 +32,7 @@ SECTIONS: Final = (
     "freed",
     "run_updates",
     "run_removals",
+    "damaged",
     "claims",
     "session_states",
     "seen",
@@ -79,6 +80,7 @@ class Entry:
         """First key, last key, state before, state."""
         self.run_removals: list[tuple[int, int, int]] = []
         """First key, last key, state before."""
+        self.damaged: list[int] = []
         self.claims: dict[tuple[int, bytes], bytes | None] = {}
         self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
         self.seen: dict[int, list[bytes]] = {}
@@ -102,6 +104,7 @@ class Entry:
         entry.entities, entry.dropped = batch.entities, batch.dropped
         entry.updates, entry.removals, entry.freed = batch.updates, batch.removals, batch.freed
         entry.run_updates, entry.run_removals, entry.claims = batch.run_updates, batch.run_removals, batch.claims
+        entry.damaged = batch.damaged
         entry.session_states, entry.seen, entry.forgotten = batch.session_states, batch.seen, batch.forgotten
         entry.deltas = batch.deltas
         entry.rows, entry.stands_alone = batch.rows, batch.is_applied_alone
@@ -255,6 +258,7 @@ class Entry:
         row.put("body_moves", self.body_moves)
         row.put_numbers("run_updates", self.run_updates)
         row.put_numbers("run_removals", self.run_removals)
+        row.put("damaged", self.damaged)
         row.put(
             "claims",
             [(id, *row.place(claim), *row.place(content)) for (id, claim), content in self.claims.items()],

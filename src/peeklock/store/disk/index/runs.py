@@ -52,6 +52,24 @@ STEPS: Final = {
 }
 """Of an entry, by section."""
 
+_FOUND_DAMAGED = (
+    f"message WHERE message.key IN (SELECT value FROM json_each(NEW.damaged)) AND message.state <> {DAMAGED}"
+)
+MARK_DAMAGED: Final = f"""
+    UPDATE entity SET
+        {", ".join(f"{counter} = entity.{counter} - row.{counter}" for counter in _COUNTERS.values())},
+        damaged = entity.damaged + row.count
+    FROM (
+        SELECT message.key >> {NUMBER_BITS} AS id, count(*) AS count,
+            {", ".join(f"sum(message.state = {state}) AS {counter}" for state, counter in _COUNTERS.items())}
+        FROM {_FOUND_DAMAGED} GROUP BY 1
+    ) AS row
+    WHERE entity.id = row.id;
+
+    UPDATE message SET state = {DAMAGED} WHERE message.key IN (SELECT value FROM json_each(NEW.damaged));
+"""
+"""A step, too: the messages may have changed their state, or left, since they were found damaged."""
+
 TRIGGERS: Final = (
     "CREATE TEMP VIEW run_update AS SELECT NULL AS first_key, NULL AS last_key, NULL AS before, NULL AS after",
     f"""

@@ -130,6 +130,7 @@ _STEPS = {
     """,
     "freed": f"{_FREE_BODIES.format(freed='NEW.freed')};",
     **runs.STEPS,
+    "damaged": runs.MARK_DAMAGED,
     "claims": f"""
         INSERT INTO claim (entity, id, content)
         SELECT entity, {_CLAIM_ID}, substr(NEW.bytes, content_at, content_length)
@@ -198,6 +199,7 @@ _SELDOM = (
     "body_moves",
     "freed",
     *runs.STEPS,
+    "damaged",
     "claims",
     "session_states",
     "seen",
