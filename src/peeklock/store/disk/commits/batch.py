@@ -167,7 +167,7 @@ class Batch:
     @property
     def makes_longer(self) -> bool:
         """Something is added that needs room of its own."""
-        added = self.appends or self.copies or self.rewrites or self.entities or self.run_updates or self.seen
+        added = self.appends or self.copies or self.rewrites or self.entities or self.seen
         return bool(added or self.moves or self.body_moves)
 
     @property

@@ -78,13 +78,15 @@ TRIGGERS: Final = (
     END
     """,
     "CREATE TEMP VIEW run_removal AS SELECT NULL AS first_key, NULL AS last_key, NULL AS before",
-    # Where there is no body at all, as in a broker without topics, the messages are not looked through for theirs.
+    # Where there is no body at all, as in a broker without topics, the messages are not searched for theirs. The end of
+    # the range says so: SQLite works it out once, and would evaluate a condition for each message.
     f"""
     CREATE TEMP TRIGGER apply_run_removal INSTEAD OF INSERT ON run_removal BEGIN
         DELETE FROM body
         WHERE key IN (
             SELECT message.body FROM message NOT INDEXED
-            WHERE EXISTS (SELECT 1 FROM body) AND {_IS_CHANGED} AND message.body IS NOT NULL
+            WHERE message.key BETWEEN NEW.first_key AND iif(EXISTS (SELECT 1 FROM body), NEW.last_key, 0)
+                AND message.state = NEW.before AND message.body IS NOT NULL
         ) AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.key AND NOT ({_IS_CHANGED}));
 
         DELETE FROM message WHERE {_IS_CHANGED};
