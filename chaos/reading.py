@@ -12,7 +12,17 @@ from typing import Any, Final, TypeVar
 from chaos import bodies
 from chaos.entities import place
 from peeklock.client import Message
-from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Damage, Range, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import (
+    ACTIVE,
+    CLAIMED,
+    DEFERRED,
+    SCHEDULED,
+    Damage,
+    Range,
+    StoredEntity,
+    StoredMessage,
+    StoreError,
+)
 from peeklock.store.disk.store import DiskStore
 
 _ALL: Final = (1 << 44) - 1
@@ -72,7 +82,7 @@ class Reading:
             contents.counters[path] = entity.counters
             for message in self._messages(entity.id, None):
                 contents.messages[path, message.sequence_number] = _as_values(message)
-            for state in ACTIVE, DEFERRED, SCHEDULED:
+            for state in ACTIVE, DEFERRED, SCHEDULED, CLAIMED:
                 found = {message.sequence_number for message in self._messages(entity.id, state)}
                 numbered = {
                     number for (of, number), each in contents.messages.items() if (of, each["state"]) == (path, state)
@@ -85,6 +95,8 @@ class Reading:
             for session in sessions:
                 state = self._ask(partial(self._store.read_session_state, entity.id, session))
                 contents.found[path, "state", session] = state
+        for id, claim, content in self._store.claims():
+            contents.found[paths[id], "claim", claim] = content
         contents.damaged = {(paths[each.entity], each.sequence_number) for each in self._damaged}
         return contents
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any, TypeVar
 
-from peeklock.store.base import Body, Changes, Damage, Position, Range, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import (
+    Body,
+    Changes,
+    Damage,
+    Position,
+    Range,
+    Run,
+    Store,
+    StoredEntity,
+    StoredMessage,
+    StoreError,
+)
 from peeklock.store.disk.index.connections import connect_writer
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.store import DiskStore
@@ -78,6 +89,14 @@ class Driver:
 
     def numbers(self, id: int, **wanted: Any) -> list[int]:
         return [each.sequence_number for each in self.read(id, **wanted)]
+
+    def runs(self, id: int, now: int | None = None, but: Sequence[int] = (), **wanted: Any) -> list[Run]:
+        full = {"entity": id, "through": MAX_NUMBER, "limit": 100_000, "max_bytes": MANY_BYTES} | wanted
+        return self.ask(partial(self.store.read_runs, Range(**full), now=now, but=but))
+
+    def spans(self, id: int, now: int | None = None, but: Sequence[int] = (), **wanted: Any) -> list[tuple[int, int]]:
+        """First and last number of each run."""
+        return [(run.first, run.last) for run in self.runs(id, now, but, **wanted)]
 
     def numbered(self, id: int, *numbers: int, max_bytes: int = MANY_BYTES) -> list[int]:
         return [each.sequence_number for each in self.ask(partial(self.store.read_numbers, id, numbers, max_bytes))]

@@ -16,7 +16,7 @@ from typing import Any
 
 from store_harness import FIELDS, Driver, as_dict, entity
 
-from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Body, Changes, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, CLAIMED, DEFERRED, SCHEDULED, Body, Changes, Run, StoredMessage, StoreError
 from peeklock.store.disk import reserve
 from peeklock.store.disk import store as sqlite
 from peeklock.store.disk.index import index as sqlite_index
@@ -56,6 +56,8 @@ SMALL = {
 
 CALLS = ("pwritev", "pwrite", "fdatasync", "fsync", "posix_fallocate", "truncate", "rename", "unlink")
 """By which the disk is changed."""
+
+CLAIMS = (b"the first claim.", bytes(16), bytes(15) + b"1")
 
 SESSIONS = ("", "a", "b\0", "\N{SNOWMAN}")
 
@@ -98,6 +100,10 @@ class Story:
         for _ in range(self._few()):
             self._rewrite(changes)
         self._remove(changes)
+        for _ in range(self._few()):
+            self._change_run(changes)
+        if self.random.random() < 0.3:
+            self._remove_run(changes)
         self._tell_others(changes)
         if len(self.entities) > 3 and self.random.random() < 0.05:
             self._drop(changes)
@@ -213,8 +219,39 @@ class Story:
             changes.removals += [(id, each) for each in self.messages[id].values()]
             self.messages[id] = {}
 
+    def _change_run(self, changes: Changes) -> None:
+        """Mostly claims of active messages, and claims that are released."""
+        if chosen := self._choose_run():
+            id, run, before = chosen
+            others = [ACTIVE, DEFERRED, SCHEDULED]
+            after = self.random.choice([CLAIMED, CLAIMED, SCHEDULED] if before == ACTIVE else others)
+            for number in range(run.first, run.last + 1):
+                self.messages[id][number].state = after
+            changes.run_updates.append((id, run, before, after))
+
+    def _remove_run(self, changes: Changes) -> None:
+        if chosen := self._choose_run():
+            id, run, before = chosen
+            for number in range(run.first, run.last + 1):
+                del self.messages[id][number]
+            changes.run_removals.append((id, run, before))
+
+    def _choose_run(self) -> tuple[int, Run, int] | None:
+        if not (chosen := self._choose()):
+            return None
+        id, message = chosen
+        messages, state = self.messages[id], message.state
+        first = last = message.sequence_number
+        longest = self.random.choice([1, 5, 100])
+        while last - first + 1 < longest and last + 1 in messages and messages[last + 1].state == state:
+            last += 1
+        return id, Run(first, last, sum(messages[number].size for number in range(first, last + 1))), state
+
     def _tell_others(self, changes: Changes) -> None:
         choices = [*self.entities, *self._gone[-1:], NOBODY]
+        for _ in range(self._few()):
+            claim = self.random.choice(choices), self.random.choice(CLAIMS)
+            changes.claims[claim] = self.random.choice([None, b"", b"claim", self._bytes()])
         for _ in range(self._few()):
             state = self.random.choice([None, b"", b"state", self._bytes()])
             changes.session_states.append((self.random.choice(choices), self.random.choice(SESSIONS), state, self._now))
@@ -250,8 +287,15 @@ def everything(driver: Driver, story: Story) -> dict[Any, Any]:
     for id in [CLOCK, *story.entities, *story._gone, NOBODY]:
         messages = driver.read(id, state=None, limit=100_000)
         found[id, "messages"] = [as_dict(each) for each in messages]
-        for state in ACTIVE, DEFERRED, SCHEDULED:
+        for state in ACTIVE, DEFERRED, SCHEDULED, CLAIMED:
             found[id, state] = [as_dict(each) for each in driver.read(id, state=state, limit=100_000)]
+            found[id, state, "runs"] = driver.runs(id, state=state)
+            found[id, state, "some runs"] = (
+                driver.runs(id, state=state, limit=7),
+                driver.runs(id, state=state, max_bytes=2500),
+                driver.runs(id, state=state, now=now, but=range(0, 5000, 7)),
+                driver.runs(id, state=state, session_id="a", now=now + 10),
+            )
         found[id, "some"] = driver.numbers(id, state=None, max_bytes=2500)
         found[id, "numbered"] = driver.numbered(id, *range(1, 5000, 3))
         found[id, "expired"] = driver.expired(id, now, 10), driver.expired(id, now + 100)

@@ -33,6 +33,10 @@ def by_id(entities: list[StoredEntity]) -> list[StoredEntity]:
     return sorted(entities, key=lambda each: each.id)
 
 
+def claims(of: Driver) -> list[tuple[int, bytes, bytes]]:
+    return sorted(of.store.claims())
+
+
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Path, seed: int) -> None:
@@ -52,6 +56,7 @@ def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Pa
         if step % 100 == 0:
             assert everything(sqlite, story) == everything(memory, story)
             assert by_id(sqlite.reopen()) == by_id(memory.reopen())
+            assert claims(sqlite) == claims(memory)
             assert everything(sqlite, story) == everything(memory, story)
     sqlite.store.close()
 
@@ -79,6 +84,7 @@ def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(tmp_pat
             changes, _ = story.next()
             memory.try_commit(changes)
         assert by_id(sqlite.entities) == by_id(memory.reopen())
+        assert claims(sqlite) == claims(memory)
         assert everything(sqlite, story) == everything(memory, story)
         sqlite.store.close()
         told = there
@@ -109,6 +115,7 @@ def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_fail
         shutil.copytree(folder, copy)
         sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call))
         assert by_id(sqlite.entities) == by_id(memory.reopen())
+        assert claims(sqlite) == claims(memory)
         assert everything(sqlite, story) == everything(memory, story)
         sqlite.store.close()
     assert set(outcomes) == {"done", "failed"}

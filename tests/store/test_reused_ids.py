@@ -223,7 +223,7 @@ def test_deleting_in_the_background_never_touches_an_entity_that_is_there(tmp_pa
     other = connect_writer(file)
     other.execute("DELETE FROM dropped_entity")
     other.execute("DELETE FROM message")
-    other.execute("INSERT INTO entity VALUES (1, 'successor', 'queue', 1, 1, 0, 0, 0, 3, '{}')")
+    other.execute("INSERT INTO entity VALUES (1, 'successor', 'queue', 1, 1, 0, 0, 0, 0, 3, '{}')")
     other.execute("INSERT INTO message (key, segment, place, enqueued_at) VALUES (1 << 44 | 1, 1, 1, 5)")
     other.close()
     while behind.has_leftovers:

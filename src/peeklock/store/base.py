@@ -29,7 +29,15 @@ DAMAGED: Final = 3
 """Of a message whose bytes the disk no longer has as they were written: no read returns it, and it stays until it is
 repaired or its entity is deleted."""
 
+CLAIMED: Final = 4
+"""Of a message that belongs to a claim: it is neither delivered nor does it expire, until the claim is released, or
+removed with it."""
+
 SEEN_KEY_BYTES: Final = 16
+CLAIM_ID_BYTES: Final = 16
+
+MAX_NUMBER: Final = (1 << 44) - 1
+"""The highest sequence number."""
 
 MAX_ENTITY: Final = (1 << 19) - 1
 """The highest id an entity may have, and so how many can exist at once: a message's key in the index of the store on
@@ -124,6 +132,7 @@ class Counters:
     scheduled: int = 0
     size_in_bytes: int = 0
     damaged: int = 0
+    claimed: int = 0
 
     def count(self, state: int, change: int) -> None:
         if state == ACTIVE:
@@ -132,6 +141,8 @@ class Counters:
             self.deferred += change
         elif state == SCHEDULED:
             self.scheduled += change
+        elif state == CLAIMED:
+            self.claimed += change
         else:
             self.damaged += change
 
@@ -143,6 +154,21 @@ class Counters:
         self.scheduled += delta.scheduled
         self.size_in_bytes += delta.size_in_bytes
         self.damaged += delta.damaged
+        self.claimed += delta.claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages of one entity whose numbers follow each other without a gap, all in one state."""
+
+    first: int
+    last: int
+    size: int
+    """Of all of them, bodies included."""
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +203,7 @@ class Changes:
     """What one commit makes durable. Applied in the order of the fields; a removed number never comes back.
 
     The counters of an entity follow from its changes: `deltas` says by how much, and a store adds that to what it
-    keeps, in the same commit.
+    keeps, in the same commit. (It corrects them for messages of runs that were found damaged meanwhile.)
     """
 
     entities: dict[int, StoredEntity] = field(default_factory=dict)
@@ -193,6 +219,15 @@ class Changes:
     removals: list[tuple[int, StoredMessage]] = field(default_factory=list)
     """As the messages were when removed. Those already gone are no error, but are counted off a second time: the
     counters would drift, so no message is ever removed twice."""
+    run_updates: list[tuple[int, Run, int, int]] = field(default_factory=list)
+    """Entity, messages, the state before, the state now: of all messages of the run, each of which exists and was in
+    the state before. One that was found damaged meanwhile stays as it is, and stays counted as damaged."""
+    run_removals: list[tuple[int, Run, int]] = field(default_factory=list)
+    """Entity, messages, the state that they were in; as `removals`, with the bodies that nobody else has. One that was
+    found damaged meanwhile stays."""
+    claims: dict[tuple[int, bytes], bytes | None] = field(default_factory=dict)
+    """By entity and id (16 bytes): what is to be kept of a claim, opaque, or None to forget it. Of an entity that does
+    not exist they are no error, and nothing is kept; they go with their entity."""
     session_states: list[tuple[int, str, bytes | None, int]] = field(default_factory=list)
     """Entity, session id, state or None to clear it, when; the last for a session wins. An empty state is one.
     Of an entity that does not exist they are no error, and nothing is kept."""
@@ -213,6 +248,9 @@ class Changes:
             or self.rewrites
             or self.advances
             or self.entities
+            or self.run_updates
+            or self.run_removals
+            or self.claims
             or self.session_states
             or self.seen
             or self.forgotten
@@ -234,6 +272,20 @@ class Changes:
                 raise StoreError(f"A key of {len(key)} bytes was given as seen; every one has {SEEN_KEY_BYTES}.")
             if not 0 <= at < 1 << 44:
                 raise StoreError(f"The time {at} at which a key was seen is not between 0 and {(1 << 44) - 1}.")
+
+    def check_runs(self) -> None:
+        """StoreError for a run that is empty, or with numbers that no message can have."""
+        runs = [run for _, run, *_ in self.run_updates]
+        runs += [run for _, run, _ in self.run_removals]
+        for run in runs:
+            if not 0 < run.first <= run.last <= MAX_NUMBER:
+                raise StoreError(f"A run from {run.first} to {run.last} was given; numbers are from 1 to {MAX_NUMBER}.")
+
+    def check_claims(self) -> None:
+        """StoreError for an id that is of another length."""
+        for _, claim in self.claims:
+            if len(claim) != CLAIM_ID_BYTES:
+                raise StoreError(f"The id of a claim has {len(claim)} bytes; it must have {CLAIM_ID_BYTES}.")
 
     def deltas(self) -> dict[int, Counters]:
         """By entity: what to add to its counters; `last_sequence_number` is the highest given out, or 0.
@@ -269,6 +321,14 @@ class Changes:
             else:
                 delta.count(message.state, -1)
             delta.size_in_bytes -= len(message.payload) if message.body is None else message.size
+        for entity, run, before, after in self.run_updates:
+            delta = found[entity]
+            delta.count(before, -run.count)
+            delta.count(after, run.count)
+        for entity, run, before in self.run_removals:
+            delta = found[entity]
+            delta.count(before, -run.count)
+            delta.size_in_bytes -= run.size
         return found
 
 
@@ -297,6 +357,7 @@ TimedRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None
 SessionCountsRead = Callable[[dict[str, int] | StoreError], None]
 SessionStateRead = Callable[[bytes | StoreError | None], None]
 SessionsRead = Callable[[list[str] | StoreError], None]
+RunsRead = Callable[[list[Run] | StoreError], None]
 SeenRead = Callable[[list[tuple[bytes, int]] | StoreError], None]
 
 
@@ -322,6 +383,10 @@ class Store(Protocol):
         """The highest key of a body that was in the store when it was opened; 0 if there was none."""
         ...
 
+    def claims(self) -> list[tuple[int, bytes, bytes]]:
+        """Entity, id and content of all claims that were in the store when it was opened."""
+        ...
+
     def commit(self, changes: Changes, done: Committed) -> None:
         """Make the changes durable, then call `done(None)`, or do none of them and say why.
 
@@ -331,6 +396,12 @@ class Store(Protocol):
         ...
 
     def read(self, wanted: Range, done: MessagesRead) -> None: ...
+
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
+        """As `read`, but numbers and sizes only: the messages as runs, each as long as can be. `limit` is of messages,
+        so the last run may end early; `max_bytes` is of their sizes, without annexes. The range is of one state. With
+        `now`, messages with expires_at <= now are left out; so are the numbers `but`."""
+        ...
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         """Those of the numbers that exist, in any state, ascending, up to `max_bytes` as in `Range`. The work is for

@@ -17,7 +17,9 @@ from weakref import WeakValueDictionary
 
 from .base import (
     ACTIVE,
+    CLAIMED,
     DEFERRED,
+    MAX_NUMBER,
     SCHEDULED,
     Body,
     Changes,
@@ -26,6 +28,8 @@ from .base import (
     OnDamage,
     Position,
     Range,
+    Run,
+    RunsRead,
     SeenRead,
     SessionCountsRead,
     SessionsRead,
@@ -41,9 +45,8 @@ from .sorted_numbers import SortedNumbers
 _Answer = TypeVar("_Answer")
 
 _NUMBER_BITS = 44
-_MAX_NUMBER = (1 << _NUMBER_BITS) - 1
 _BEFORE_ALL = -(1 << 128)
-_STATES = (ACTIVE, DEFERRED, SCHEDULED)
+_STATES = (ACTIVE, DEFERRED, SCHEDULED, CLAIMED)
 
 
 class MemoryStore:
@@ -62,6 +65,9 @@ class MemoryStore:
     def highest_body_key(self) -> int:
         return max(self._bodies, default=0)
 
+    def claims(self) -> list[tuple[int, bytes, bytes]]:
+        return [(id, claim, content) for id, owner in self._entities.items() for claim, content in owner.claims.items()]
+
     def commit(self, changes: Changes, done: Committed) -> None:
         try:
             self._check_open()
@@ -74,6 +80,12 @@ class MemoryStore:
 
     def read(self, wanted: Range, done: MessagesRead) -> None:
         self._ask(wanted.entity, lambda entity: entity.read(wanted), done)
+
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
+        if wanted.state is None:
+            done(StoreError("Runs are read of one state."))
+        else:
+            self._ask(wanted.entity, lambda entity: entity.read_runs(wanted, now, but), done)
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         self._ask(entity, lambda entity: entity.read_numbers(numbers, max_bytes), done)
@@ -128,11 +140,13 @@ class MemoryStore:
         except (TypeError, ValueError) as error:
             raise StoreError(f"An entity's definition cannot be kept as JSON: {error}.") from error
         changes.check_seen()
+        changes.check_runs()
+        changes.check_claims()
         fresh = set()
         for id, message in changes.appends:
             number = message.sequence_number
-            if not 0 < number <= _MAX_NUMBER:
-                raise StoreError(f"The sequence number {number} is not between 1 and {_MAX_NUMBER}.")
+            if not 0 < number <= MAX_NUMBER:
+                raise StoreError(f"The sequence number {number} is not between 1 and {MAX_NUMBER}.")
             if id in self._entities:
                 taken = number in self._entities[id].messages
             elif id in entities:
@@ -165,15 +179,24 @@ class MemoryStore:
         for id, message in changes.removals:
             if owner := self._entities.get(id):
                 owner.remove(message.sequence_number)
+        for id, run, before, after in changes.run_updates:
+            if owner := self._entities.get(id):
+                owner.move_run(run, before, after)
+        for id, run, before in changes.run_removals:
+            if owner := self._entities.get(id):
+                owner.remove_run(run, before)
+        for (id, claim), content in changes.claims.items():
+            if owner := self._entities.get(id):
+                owner.set_claim(claim, content)
         for id, session_id, state, updated_at in changes.session_states:
             if owner := self._entities.get(id):
                 owner.set_session_state(session_id, state, updated_at)
         for id, key, at in changes.seen:
             if owner := self._entities.get(id):
                 owner.see(key, at)
-        for id, before in changes.forgotten:
+        for id, time in changes.forgotten:
             if owner := self._entities.get(id):
-                owner.forget(before)
+                owner.forget(time)
         for id, delta in changes.deltas().items():
             if owner := self._entities.get(id):
                 owner.stored.counters.add(delta)
@@ -194,6 +217,8 @@ class _Entity:
         """Of active messages: the time in the high bits, the sequence number in the low ones."""
         self._due_times = SortedNumbers()
         """Of scheduled messages, likewise."""
+        self.claims: dict[bytes, bytes] = {}
+        """By id: what is kept of each."""
         self._session_states: dict[str, tuple[bytes, int]] = {}
         """With the time when they were set."""
         self._seen: dict[int, list[bytes]] = {}
@@ -242,6 +267,23 @@ class _Entity:
             message.annex = changed.annex
         self.add(message)
 
+    def move_run(self, run: Run, before: int, after: int) -> None:
+        for number in list(self._by_state[before].between(run.first - 1, run.last)):
+            message = self.remove(number)
+            if message is not None:
+                message.state = after
+                self.add(message)
+
+    def remove_run(self, run: Run, before: int) -> None:
+        for number in list(self._by_state[before].between(run.first - 1, run.last)):
+            self.remove(number)
+
+    def set_claim(self, claim: bytes, content: bytes | None) -> None:
+        if content is None:
+            self.claims.pop(claim, None)
+        else:
+            self.claims[claim] = content
+
     def read(self, wanted: Range) -> list[StoredMessage]:
         return self._copies(islice(self._numbers(wanted), wanted.limit), wanted.max_bytes)
 
@@ -268,6 +310,27 @@ class _Entity:
                 orders.append(numbers.between(wanted.after, wanted.through))
         return orders[0] if len(orders) == 1 else merge(*orders)
 
+    def read_runs(self, wanted: Range, now: int | None, but: Sequence[int]) -> list[Run]:
+        runs: list[Run] = []
+        left_out = set(but)
+        count = size = 0
+        for number in self._numbers(wanted):
+            message = self.messages[number]
+            is_over = now is not None and message.expires_at is not None and message.expires_at <= now
+            if is_over or number in left_out:
+                continue
+            if count == wanted.limit:
+                break
+            if runs and runs[-1].last == number - 1:
+                runs[-1] = Run(runs[-1].first, number, runs[-1].size + message.size)
+            else:
+                runs.append(Run(number, number, message.size))
+            count += 1
+            size += message.size
+            if size >= wanted.max_bytes:
+                break
+        return runs
+
     def read_numbers(self, numbers: Sequence[int], max_bytes: int) -> list[StoredMessage]:
         return self._copies((number for number in sorted(set(numbers)) if number in self.messages), max_bytes)
 
@@ -286,7 +349,7 @@ class _Entity:
     ) -> tuple[list[StoredMessage], int | None]:
         behind = _BEFORE_ALL if after is None else after[0] << _NUMBER_BITS | after[1]
         first = list(islice(times.between(behind, None), limit + 1))
-        past = (key & _MAX_NUMBER for key in first[:limit] if key >> _NUMBER_BITS <= now)
+        past = (key & MAX_NUMBER for key in first[:limit] if key >> _NUMBER_BITS <= now)
         found = self._copies(past, max_bytes)
         others = first[len(found) :]
         return found, others[0] >> _NUMBER_BITS if others else None

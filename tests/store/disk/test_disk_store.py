@@ -23,6 +23,7 @@ from peeklock.store.disk.commits.entry import Entry
 from peeklock.store.disk.commits.record import to_bytes
 from peeklock.store.disk.index import connections as sqlite_file
 from peeklock.store.disk.index import queries as sqlite_queries
+from peeklock.store.disk.index import runs as sqlite_runs
 from peeklock.store.disk.index import schema as sqlite_schema
 from peeklock.store.disk.index import writer as sqlite_writer
 from peeklock.store.disk.index.pages import sum_up
@@ -360,7 +361,7 @@ def test_every_index_is_partial_so_that_a_plain_message_is_in_none(sqlite: Drive
     ]
 
 
-SCANS = tuple(f"SCAN {table}" for table in ("message", "session", "body", "history", "old"))
+SCANS = tuple(f"SCAN {table}" for table in ("message", "session", "body", "history", "claim", "old"))
 
 _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?)"
 
@@ -369,11 +370,17 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
     ("statement", "how"),
     [
         (sqlite_queries.BY_NUMBER, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
-        (sqlite_queries.ACTIVE_BY_NUMBER, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_queries.IN_LARGE_STATE, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
         (sqlite_queries.BY_KEYS, "message USING INTEGER PRIMARY KEY (rowid=?)"),
-        (sqlite_queries.BY_STATE, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        (sqlite_queries.IN_SMALL_STATE, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
         (sqlite_queries.BY_SESSION, _SESSION),
         (sqlite_queries.BY_SESSION_AND_STATE, _SESSION),
+        (sqlite_queries.RUNS_IN_LARGE_STATE.together, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_queries.RUNS_IN_LARGE_STATE.each, "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        (sqlite_queries.RUNS_IN_SMALL_STATE.together, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        (sqlite_queries.RUNS_IN_SMALL_STATE.each, "INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        (sqlite_queries.RUNS_OF_SESSION.together, _SESSION),
+        (sqlite_queries.RUNS_OF_SESSION.each, _SESSION),
         (sqlite_queries.EXPIRED.past, "INDEX message_expiry (<expr>=? AND expires_at>? AND expires_at<?)"),
         (sqlite_queries.EXPIRED.following, "INDEX message_expiry (<expr>=?"),
         (sqlite_queries.DUE.past, "INDEX message_due (<expr>=? AND due_at>? AND due_at<?)"),
@@ -393,7 +400,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
 )
 def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
     names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now", "behind", "behind_key"]
-    names += ["keys", "skip", "top", "updated_after", "since"]
+    names += ["keys", "skip", "top", "updated_after", "since", "usual_state"]
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
     steps = [step for *_, step in plan]
@@ -417,11 +424,17 @@ def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, s
         ("rewrites", "USING ROWID SEARCH ON TABLE message FOR IN-OPERATOR"),
         ("moves", "message USING INTEGER PRIMARY KEY (rowid=?)"),
         ("body_moves", "body USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("run_updates", "message USING COVERING INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        ("run_removals", "message USING INDEX message_state (state=? AND rowid>? AND rowid<?)"),
+        ("damaged", "message USING INTEGER PRIMARY KEY (rowid=?)"),
+        ("claims", "INDEX sqlite_autoindex_claim_1 (entity=? AND id=?)"),
     ],
 )
 def test_what_a_commit_changes_or_deletes_it_looks_up(section: str, how: str) -> None:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         sqlite_schema.create(connection)
+        for statement in sqlite_runs.TRIGGERS:
+            connection.execute(statement)
         steps: list[str] = []
         for statement in sqlite_writer._STEPS[section].split(";")[:-1]:
             parameters = {"bytes": b"", section: "[]"}
@@ -429,6 +442,36 @@ def test_what_a_commit_changes_or_deletes_it_looks_up(section: str, how: str) ->
             steps += [step for *_, step in plan]
     assert any(how in step for step in steps), steps
     assert not [step for step in steps if step.startswith(SCANS)]
+
+
+@pytest.mark.parametrize(
+    ("trigger", "hows"),
+    [
+        ("apply_run_update", ["message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"]),
+        (
+            "apply_run_removal",
+            [
+                "message USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+                "body USING INTEGER PRIMARY KEY (rowid=?)",
+                "message USING INDEX message_body (body=?)",
+            ],
+        ),
+    ],
+)
+def test_a_run_is_a_range_of_keys(trigger: str, hows: list[str]) -> None:
+    (text,) = [each for each in sqlite_runs.TRIGGERS if f"TRIGGER {trigger} " in each]
+    begin, end = text.index("BEGIN"), text.rindex("END")
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        sqlite_schema.create(connection)
+        steps: list[str] = []
+        for statement in text[begin + len("BEGIN") : end].split(";")[:-1]:
+            parameters = dict.fromkeys(("first_key", "last_key", "before", "after"), 1)
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {statement.replace('NEW.', ':')}", parameters)
+            steps += [step for *_, step in plan]
+    assert [how for how in hows if not any(how in step for step in steps)] == [], steps
+    # Whether there is any body: the scan ends with the first.
+    scans = [" ".join(step.split()[:2]) for step in steps if step.startswith(SCANS)]
+    assert scans == ["SCAN body"] * (trigger == "apply_run_removal")
 
 
 def test_every_folder_that_was_made_is_synced_into_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from store_harness import body, entity, message
 from store_story import Story
 
-from peeklock.store.base import Changes, Counters, StoreError
+from peeklock.store.base import ACTIVE, CLAIMED, DEFERRED, Changes, Counters, Run, StoreError
 from peeklock.store.disk.commits.batch import Batch
 from peeklock.store.disk.commits.entry import SECTIONS, Entry, runs_of
 from peeklock.store.disk.commits.record import parameters_of, to_bytes
@@ -283,6 +283,34 @@ def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed
                 _assert_extents_have_all(alone)
 
 
+def test_a_mark_of_damage_counts_a_message_off_the_state_that_it_is_in_by_then(tmp_path: Path) -> None:
+    """It was read as active; then it was claimed, deferred or removed, or another mark came first."""
+    with indexes(tmp_path, "index") as (index,):
+        index.apply(made(Changes(entities={1: entity(1)})))
+        index.apply(made(Changes(appends=[(1, message(number, b"1")) for number in range(1, 6)])))
+        index.apply(
+            made(
+                Changes(
+                    run_updates=[(1, Run(1, 2, 2), ACTIVE, CLAIMED)],
+                    updates=[(1, message(3, state=DEFERRED), ACTIVE)],
+                    removals=[(1, message(4, b"1"))],
+                )
+            )
+        )
+        for numbers in ([1, 3], [1, 4, 5, 6]):
+            batch = Batch(Changes())
+            for number in numbers:
+                batch.mark_damaged(1, number)
+            entry, _ = Entry.of(batch, 1, 100)
+            assert entry.stands_alone
+            index.apply(parameters_of(to_bytes(entry)))
+        assert index.rows("SELECT key, state FROM message") == [
+            (key(1, n), s) for n, s in ((1, 3), (2, 4), (3, 3), (5, 3))
+        ]
+        counters = "active, deferred, scheduled, claimed, damaged, size_in_bytes"
+        assert index.rows(f"SELECT {counters} FROM entity") == [(0, 0, 0, 1, 3, 4)]
+
+
 def _tables(index: Index, story: Story) -> dict[str, list[Any]]:
     # What dropped entities leave behind is no one's; it is deleted later.
     history = index.rows(f"SELECT key, seen FROM history WHERE key >> {NUMBER_BITS} IN (SELECT id FROM entity)")
@@ -293,6 +321,7 @@ def _tables(index: Index, story: Story) -> dict[str, list[Any]]:
         # A body that went and came back is at one of its places or at the other.
         "body": index.rows("SELECT key FROM body"),
         "session": sorted(index.rows(sessions)),
+        "claim": sorted(index.rows("SELECT * FROM claim WHERE entity IN (SELECT id FROM entity)")),
         "dropped": index.rows("SELECT * FROM dropped_entity"),
         "history": [
             row for row in history if row[0] & (1 << NUMBER_BITS) - 1 >= story.forgotten.get(row[0] >> NUMBER_BITS, 0)

@@ -13,6 +13,7 @@ from store_harness import Driver, as_dict, body, message
 
 from peeklock.store.base import Body, Changes, StoredMessage
 from peeklock.store.disk.index import tidying as sqlite_tidying
+from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.log import segments
 from peeklock.store.disk.store import DiskStore
 
@@ -199,6 +200,98 @@ def test_rewritten_messages_free_the_segment_they_were_in(store: Driver, tmp_pat
         store.commit(Changes(rewrites=[(1, each, 0, size)]))
     until(store, lambda: first not in logs(tmp_path))
     assert_has(store, 1, messages)
+
+
+class Looks:
+    """Counts the segments that are looked at, by a clock that stands still until it is moved."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.now = 1000.0
+        is_needed = Writer.is_needed
+
+        def counting(writer: Writer, segment: int) -> bool:
+            self.count += 1
+            return is_needed(writer, segment)
+
+        monkeypatch.setattr(Writer, "is_needed", counting)
+        monkeypatch.setattr(sqlite_tidying, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+def rewrite(driver: Driver, messages: list[StoredMessage]) -> None:
+    """One by one; the index is asked in between, as by who receives."""
+    for each in messages:
+        size, before = each.size, each.state
+        each.payload, each.state = b"deferred", 1
+        driver.commit(Changes(rewrites=[(1, each, before, size)]))
+        driver.numbered(1, each.sequence_number)
+
+
+def test_segments_are_not_looked_at_again_and_again_while_nothing_was_filled(
+    looks: Looks, store: Driver, tmp_path: Path
+) -> None:
+    messages = [filled(number) for number in range(1, 301)]
+    for at in range(0, 300, 20):
+        store.append(1, *messages[at : at + 20])
+    rewrite(store, messages[:20])
+    newest = max(logs(tmp_path))
+    looks.count = 0
+    rewrite(store, messages[20:120])
+    begun = max(logs(tmp_path)) != newest
+    # Each of them once, and again when another was filled. With each commit five would be looked at: five hundred.
+    assert looks.count <= (1 + begun) * len(logs(tmp_path))
+    before = looks.count
+    looks.now += 10.0
+    rewrite(store, messages[120:121])
+    assert looks.count > before
+
+
+def test_under_a_steady_load_the_log_is_tidied_without_a_pause(looks: Looks, store: Driver, tmp_path: Path) -> None:
+    """The clock stands still: as if all were written within half a second."""
+    most = 0
+    for first in range(1, 4001, 100):
+        pass_through(store, range(first, first + 100))
+        most = max(most, sum(logs(tmp_path).values()))
+    assert most <= ROOM
+
+
+@pytest.mark.usefixtures("looks")
+def test_segments_that_were_left_for_later_are_freed_when_the_store_is_closed(store: Driver, tmp_path: Path) -> None:
+    messages = [filled(number) for number in range(1, 1001)]
+    for at in range(0, 1000, 20):
+        store.append(1, *messages[at : at + 20])
+    assert len(logs(tmp_path)) > 10
+    store.commit(Changes(removals=[(1, each) for each in messages]))
+    store.numbers(1)
+    store.store.close()
+    assert len(logs(tmp_path)) == 1
+
+
+def test_segments_that_were_left_for_later_are_freed_when_nothing_happens_any_more(
+    looks: Looks, store: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [filled(number) for number in range(1, 1001)]
+    for at in range(0, 1000, 20):
+        store.append(1, *messages[at : at + 20])
+    store.commit(Changes(removals=[(1, each) for each in messages]))
+    store.numbers(1)
+    assert len(logs(tmp_path)) > 5
+
+    def passing() -> float:
+        looks.now += 0.3
+        return looks.now
+
+    monkeypatch.setattr(sqlite_tidying, "monotonic", passing)
+    for _ in range(1000):
+        if len(logs(tmp_path)) == 1:
+            return
+        store.numbers(1)  # applies nothing, and wakes the thread
+    raise AssertionError("the log was not tidied")
 
 
 def test_a_store_that_dies_while_messages_are_moved_has_them_all(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from ..base import MAX_ENTITY
+from ..base import MAX_NUMBER as MAX_NUMBER
 
 NUMBER_BITS: Final = 44
-MAX_NUMBER: Final = (1 << NUMBER_BITS) - 1
+assert MAX_NUMBER == (1 << NUMBER_BITS) - 1
 assert MAX_ENTITY <= (1 << (63 - NUMBER_BITS)) - 1
 
 LENGTH_BITS: Final = 32

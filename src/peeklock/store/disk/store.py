@@ -20,7 +20,6 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from ..base import (
-    DAMAGED,
     Changes,
     Committed,
     Counters,
@@ -29,6 +28,8 @@ from ..base import (
     OnDamage,
     Position,
     Range,
+    Run,
+    RunsRead,
     SeenRead,
     SessionCountsRead,
     SessionsRead,
@@ -65,6 +66,8 @@ _JOINED_ROWS = 4096
 _JOINED_BYTES = 8 * 1024 * 1024
 """Commits that waited are written together up to this, so that the first of them is not kept waiting long."""
 
+_CLAIMS = "SELECT entity, id, content FROM claim WHERE entity IN (SELECT id FROM entity)"
+
 _REPLAYED_RECORDS = 100
 """Of the log, applied together at the start."""
 
@@ -86,6 +89,8 @@ class DiskStore:
         self._on_damage: OnDamage = ignore_damage
         self._damaged: set[tuple[int, int]] = set()
         """Entity and number of those that were told."""
+        self._unmarked: set[tuple[int, int]] = set()
+        """Those of them whose state in the index is not that of a damaged message yet."""
         self._commits: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._questions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         """For the thread of the index."""
@@ -101,6 +106,7 @@ class DiskStore:
         """Have the index know all that was committed, before it is asked."""
         self._is_open = False
         self._highest_body_key = 0
+        self._claims: list[tuple[int, bytes, bytes]] = []
 
     def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
         self._on_damage = on_damage
@@ -145,6 +151,9 @@ class DiskStore:
     def highest_body_key(self) -> int:
         return self._highest_body_key
 
+    def claims(self) -> list[tuple[int, bytes, bytes]]:
+        return self._claims
+
     def _open(self, held: ExitStack) -> tuple[Log, Writer, list[StoredEntity]]:
         """Look at everything before anything is changed: a start that is refused leaves the folder as it was."""
         try:
@@ -173,6 +182,7 @@ class DiskStore:
                 connection = writer.database.connected()  # a full disk had it opened again
                 entities = _load_entities(connection)
                 (self._highest_body_key,) = connection.execute("SELECT coalesce(max(key), 0) FROM body").fetchone()
+                self._claims = connection.execute(_CLAIMS).fetchall()
                 self._reader.open()
                 opened.callback(self._reader.close)
                 log = Log(self._segments, self._synced, self._reserve)
@@ -197,6 +207,19 @@ class DiskStore:
 
     def read(self, wanted: Range, done: MessagesRead) -> None:
         self._ask(lambda: self._reader.read(wanted), done)
+
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
+        if wanted.state is None:
+            self._ask(_refuse_any_state, done)
+            return
+        left_out = list(but)
+
+        def read() -> list[Run]:
+            # Those that are not marked yet are still in the state that they were in.
+            left_out.extend(number for entity, number in list(self._unmarked) if entity == wanted.entity)
+            return self._reader.read_runs(wanted, now, left_out)
+
+        self._ask(read, done)
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
         copied = list(numbers)
@@ -257,17 +280,24 @@ class DiskStore:
     def _report_damage(self) -> None:
         """Messages that a read could not give out: from now on they are known as damaged, also after a restart."""
         found, self._reader.damaged = self._reader.damaged, []
-        changes = Changes()
+        found_now: set[tuple[int, int]] = set()
+        batch = Batch(Changes())
         for entity, message, where in found:
             number, before = message.sequence_number, message.state
             if (entity, number) not in self._damaged:
                 self._damaged.add((entity, number))
-                message.state = DAMAGED
-                changes.updates.append((entity, message, before))
+                found_now.add((entity, number))
+                batch.mark_damaged(entity, number)
                 damage = Damage(entity, number, before, message.session_id, where)
                 self._answer(partial(self._on_damage, damage))
-        if changes:
-            self._commits.put((Batch(changes), lambda error: None))
+        if found_now:
+            self._unmarked |= found_now
+
+            def marked(error: StoreError | None) -> None:
+                if error is None:
+                    self._unmarked.difference_update(found_now)
+
+            self._commits.put((batch, marked))
 
     def _are_taken(self, keys: list[int]) -> bool:
         """Asked by the thread of the log, which waits for the answer."""
@@ -299,10 +329,15 @@ class DiskStore:
     def _keep_index(self, index: Index, writer: Writer, tidying: Tidying) -> None:
         while True:
             has_leftovers = index.failure is None and (writer.has_leftovers or tidying.has_work)
+            patience = 0.0 if has_leftovers else index.patience
+            looks_next = index.failure is None and _is_shorter(tidying.patience, patience)
             try:
-                question = self._questions.get(timeout=0.0 if has_leftovers else index.patience)
+                question = self._questions.get(timeout=tidying.patience if looks_next else patience)
             except Empty:
-                self._tidy_up(writer, tidying)
+                if looks_next:
+                    tidying.go_on(index.applied)
+                else:
+                    self._tidy_up(writer, tidying)
                 continue
             if question is None:
                 break
@@ -379,6 +414,15 @@ class DiskStore:
         return entries
 
 
+def _refuse_any_state() -> list[Run]:
+    raise StoreError("Runs are read of one state.")
+
+
+def _is_shorter(patience: float | None, other: float | None) -> bool:
+    """None is endless."""
+    return patience is not None and (other is None or patience < other)
+
+
 def _nothing() -> None:
     """Asked to wake who waits for questions, and might wait too long."""
 
@@ -427,8 +471,8 @@ def _popped(pending: deque[_Waiting | None], waiting: _Waiting) -> _Waiting:
 
 def _load_entities(connection: sqlite3.Connection) -> list[StoredEntity]:
     rows = connection.execute(
-        "SELECT id, path, kind, definition, last_sequence_number, active, deferred, scheduled, size_in_bytes, damaged "
-        "FROM entity ORDER BY id"
+        "SELECT id, path, kind, definition, "
+        "last_sequence_number, active, deferred, scheduled, size_in_bytes, damaged, claimed FROM entity ORDER BY id"
     )
     return [
         StoredEntity(id, path, kind, json.loads(definition), Counters(*counters))

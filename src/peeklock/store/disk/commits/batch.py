@@ -37,6 +37,19 @@ class Batch:
         self.removals = [id << NUMBER_BITS | message.sequence_number for id, message in changes.removals]
         self.freed = {message.body.key for _, message in changes.removals if message.body is not None}
         """Bodies of removed messages, which go unless another message has them."""
+        changes.check_runs()
+        self.run_updates = [
+            (id << NUMBER_BITS | run.first, id << NUMBER_BITS | run.last, before, after)
+            for id, run, before, after in changes.run_updates
+        ]
+        """First key, last key, state before, state."""
+        self.run_removals = [
+            (id << NUMBER_BITS | run.first, id << NUMBER_BITS | run.last, before)
+            for id, run, before in changes.run_removals
+        ]
+        changes.check_claims()
+        self.claims = dict(changes.claims)
+        """By entity and id: what is kept of it, or None."""
         self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
         """By entity and session id: the state, or None, and when."""
         self.seen: dict[int, list[bytes]] = {}
@@ -47,10 +60,12 @@ class Batch:
         """Messages whose payloads are to leave the segment that comes last, if they are still there."""
         self.body_moves: list[tuple[int, bytes, int]] = []
         """As moves, of bodies."""
+        self.damaged: list[int] = []
+        """Keys of messages that were found damaged, whatever state they are in by now."""
         self.deltas = changes.deltas()
         self.dropped = list(changes.dropped_entities)
         self.size = 0
-        """Bytes of payloads, bodies and annexes, of session ids and states, and of what was seen."""
+        """Bytes of payloads, bodies and annexes, of claims, of session ids and states, and of what was seen."""
         self._append(changes.appends)
         for id, message, _ in changes.updates:
             self._update(id << NUMBER_BITS | message.sequence_number, _changed(message))
@@ -59,6 +74,8 @@ class Batch:
             self.updates.pop(key, None)
             self.rewrites[key] = (_changed(message), message.payload, message.annex)
             self.size += len(message.payload) + len(message.annex or b"")
+        for (_, claim), content in self.claims.items():
+            self.size += len(claim) + len(content or b"")
         for id, session_id, state, updated_at in changes.session_states:
             name = session_id.encode()
             self.session_states[id, name] = (state, updated_at)
@@ -130,6 +147,9 @@ class Batch:
         self.body_moves.append((key, data, segment))
         self.size += len(data)
 
+    def mark_damaged(self, id: int, number: int) -> None:
+        self.damaged.append(id << NUMBER_BITS | number)
+
     @property
     def created(self) -> set[int]:
         return {int(id) for id, *_ in self.entities}
@@ -140,7 +160,9 @@ class Batch:
         messages = (
             appended + len(self.copies) + len(self.bodies) + len(self.updates) + len(self.rewrites) + len(self.removals)
         )
-        return messages + len(self.moves) + len(self.body_moves) + len(self.session_states) + len(self.seen)
+        runs = len(self.run_updates) + len(self.run_removals) + len(self.damaged)
+        others = len(self.claims) + len(self.session_states) + len(self.seen)
+        return messages + len(self.moves) + len(self.body_moves) + runs + others
 
     @property
     def makes_longer(self) -> bool:
@@ -152,6 +174,11 @@ class Batch:
     def stands_alone(self) -> bool:
         """Entities come and go seldom; alone, nothing that a later commit does can come before it."""
         return bool(self.entities or self.dropped)
+
+    @property
+    def is_applied_alone(self) -> bool:
+        """What is done depends on the state that messages are in, so nothing changes places with it."""
+        return bool(self.stands_alone or self.run_updates or self.run_removals or self.damaged)
 
 
 class _Run:
@@ -177,8 +204,8 @@ def _is_plain(message: StoredMessage) -> bool:
     )
 
 
-def counter_row(of: Counters) -> tuple[int, int, int, int, int, int]:
-    return (of.last_sequence_number, of.active, of.deferred, of.scheduled, of.size_in_bytes, of.damaged)
+def counter_row(of: Counters) -> tuple[int, int, int, int, int, int, int]:
+    return (of.last_sequence_number, of.active, of.deferred, of.scheduled, of.size_in_bytes, of.damaged, of.claimed)
 
 
 def _changed(message: StoredMessage) -> Changed:

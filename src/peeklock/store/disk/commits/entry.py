@@ -30,6 +30,10 @@ SECTIONS: Final = (
     "last_key",
     "runs",
     "freed",
+    "run_updates",
+    "run_removals",
+    "damaged",
+    "claims",
     "session_states",
     "seen",
     "forgotten",
@@ -72,6 +76,12 @@ class Entry:
         self.body_moves: list[tuple[int, int, int, int]] = []
         self.removals: list[int] = []
         self.freed: set[int] = set()
+        self.run_updates: list[tuple[int, int, int, int]] = []
+        """First key, last key, state before, state."""
+        self.run_removals: list[tuple[int, int, int]] = []
+        """First key, last key, state before."""
+        self.damaged: list[int] = []
+        self.claims: dict[tuple[int, bytes], bytes | None] = {}
         self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
         self.seen: dict[int, list[bytes]] = {}
         self.forgotten: dict[int, int] = {}
@@ -85,6 +95,7 @@ class Entry:
         self.record_at = 0
         """Where its record begins in its segment."""
         self.stands_alone = False
+        """It is not joined with others."""
 
     @classmethod
     def of(cls, batch: Batch, segment: int, offset: int) -> tuple[Entry, list[bytes]]:
@@ -92,9 +103,11 @@ class Entry:
         entry = cls()
         entry.entities, entry.dropped = batch.entities, batch.dropped
         entry.updates, entry.removals, entry.freed = batch.updates, batch.removals, batch.freed
+        entry.run_updates, entry.run_removals, entry.claims = batch.run_updates, batch.run_removals, batch.claims
+        entry.damaged = batch.damaged
         entry.session_states, entry.seen, entry.forgotten = batch.session_states, batch.seen, batch.forgotten
         entry.deltas = batch.deltas
-        entry.rows, entry.stands_alone = batch.rows, batch.stands_alone
+        entry.rows, entry.stands_alone = batch.rows, batch.is_applied_alone
         payloads: list[bytes] = []
         end = entry._place_appends(batch, segment, offset, payloads)
         end = entry._place_others(batch, segment, end, payloads)
@@ -170,6 +183,7 @@ class Entry:
             # A removed number never comes back, so nothing of a later entry is meant for it.
             joined.removals += entry.removals
             joined.freed |= entry.freed
+            joined.claims |= entry.claims
             joined.session_states |= entry.session_states
             for at, seen in entry.seen.items():
                 joined.seen[at] = joined.seen[at] + seen if at in joined.seen else seen
@@ -242,6 +256,13 @@ class Entry:
         row.put("rewrites", list(self._rewrite_runs(row)))
         row.put("moves", self.moves)
         row.put("body_moves", self.body_moves)
+        row.put_numbers("run_updates", self.run_updates)
+        row.put_numbers("run_removals", self.run_removals)
+        row.put("damaged", self.damaged)
+        row.put(
+            "claims",
+            [(id, *row.place(claim), *row.place(content)) for (id, claim), content in self.claims.items()],
+        )
         row.put(
             "session_states",
             [

@@ -20,7 +20,7 @@ _LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes
 _LONG_NUMBERS: Final = re.compile("[0-9]{19,}")
 _NUMBERS: Final = ("first_key", "last_key")
 
-_WIDTHS: Final = {"appends": 4, "runs": 2, "deltas": 7, "extents": 4}
+_WIDTHS: Final = {"appends": 4, "runs": 2, "run_updates": 4, "run_removals": 3, "deltas": 8, "extents": 4}
 """How many numbers each row of these has. Of appends: first key, enqueued at, segment, how many."""
 _PACKED: Final = b"\0"
 """Begins a section of numbers; JSON never does."""

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...base import ACTIVE, DAMAGED, SCHEDULED
+from ...base import ACTIVE, CLAIMED, DAMAGED, SCHEDULED
 from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
+from .schema import IN_STATE_INDEX
 
 CHUNK_ROWS = 512
 """The most that an answer takes together."""
+
+RUN_ROWS = 4096
+"""The same where nothing but keys and sizes are read."""
 
 _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
 """The messages of a dropped entity are deleted later."""
@@ -23,7 +27,7 @@ _IS_SOUND = f"state <> {DAMAGED}"
 _IS_RICH = " OR ".join(
     f"{column} IS NOT {default}"
     for column, default in {
-        "state": "0",
+        "state": ":usual_state",
         "expires_at": "NULL",
         "delivery_count": "0",
         "session_id": "NULL",
@@ -69,22 +73,58 @@ def _range_query(condition: str, index: str) -> str:
 
 
 BY_NUMBER = _range_query(_IS_SOUND, "NOT INDEXED")
-ACTIVE_BY_NUMBER = _range_query("state = 0", "NOT INDEXED")
-BY_STATE = _range_query("state = :state AND state <> 0", "INDEXED BY message_state")
+IN_LARGE_STATE = _range_query("state = :state", "NOT INDEXED")
+"""For a state that many messages are in, and that no index has."""
+IN_SMALL_STATE = _range_query(f"state = :state AND {IN_STATE_INDEX}", "INDEXED BY message_state")
 
 _OF_ENTITY = f"key >> {NUMBER_BITS} = :entity"
 _OF_SESSION = f"{_OF_ENTITY} AND session_id = :session_id"
 BY_SESSION = _range_query(f"{_OF_SESSION} AND {_IS_SOUND}", "INDEXED BY message_session")
 BY_SESSION_AND_STATE = _range_query(f"{_OF_SESSION} AND state = :state", "INDEXED BY message_session")
 
+LARGE_STATES = (ACTIVE, CLAIMED)
+
 BY_KEYS = _make_query(
     "key", "NOT INDEXED", f"key IN (SELECT value FROM json_each(:keys) WHERE value > :after) AND {_IS_SOUND}"
 )
 
 
+_SIZE = f"(place & {LENGTH_MASK}) + CASE WHEN body IS NULL THEN 0 ELSE {_BODY_LENGTH} END"
+
+
+class RunsQuery(NamedTuple):
+    """Some messages of one state, in order: what is known of them together, and of each."""
+
+    together: str
+    """How many, first and last key, size."""
+    each: str
+    """Keys and sizes."""
+
+
+def _runs_query(condition: str, index: str) -> RunsQuery:
+    rows = f"""
+        FROM (
+            SELECT key, {_SIZE} AS size FROM message {index}
+            WHERE key > :after AND key <= :through AND state = :state AND {condition}
+                AND (expires_at IS NULL OR expires_at > :now) AND {_ENTITY_EXISTS}
+            ORDER BY key LIMIT :rows
+        )
+    """
+    return RunsQuery(
+        f"SELECT count(*), min(key), max(key), total(size) {rows}",
+        f"SELECT group_concat(key), group_concat(size) {rows}",
+    )
+
+
+RUNS_IN_LARGE_STATE = _runs_query("true", "NOT INDEXED")
+RUNS_IN_SMALL_STATE = _runs_query(IN_STATE_INDEX, "INDEXED BY message_state")
+RUNS_OF_SESSION = _runs_query(_OF_SESSION, "INDEXED BY message_session")
+
+
 class TimedQuery(NamedTuple):
     """Messages of one state whose time has come, and the time that comes after that many of them."""
 
+    state: int
     past: str
     following: str
 
@@ -93,6 +133,7 @@ def _timed_query(time: str, state: int, index: str) -> TimedQuery:
     behind = f"({time}, key) > (:behind, :behind_key)"
     timed = f"{_OF_ENTITY} AND {time} IS NOT NULL AND state = {state} AND {behind}"
     return TimedQuery(
+        state,
         _make_query(time, f"INDEXED BY {index}", f"{timed} AND {time} <= :now"),
         f"""
             SELECT {time} FROM message INDEXED BY {index}

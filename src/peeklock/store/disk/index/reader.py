@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from ...base import ACTIVE, SEEN_KEY_BYTES, Body, Position, Range, StoredMessage, StoreError
+from ...base import ACTIVE, SEEN_KEY_BYTES, Body, Position, Range, Run, StoredMessage, StoreError
 from ..failures import store_error
 from ..keys import LENGTH_MASK, MAX_NUMBER, first_key
 from ..log.segments import Segments
 from . import queries
 from .connections import connect_reader
+from .found_runs import Runs
 
 _Answer = TypeVar("_Answer")
 
@@ -53,6 +54,7 @@ class Reader:
             "through": before + min(max(wanted.through, 0), MAX_NUMBER),
             "state": wanted.state,
             "session_id": wanted.session_id,
+            "usual_state": _usual_state(wanted),
         }
         # The first message is there whatever its size.
         return self._in_snapshot(
@@ -60,6 +62,40 @@ class Reader:
                 connection, _query(wanted), wanted.entity, parameters, wanted.limit, max(wanted.max_bytes, 1)
             )
         )
+
+    def read_runs(self, wanted: Range, now: int | None, but: list[int]) -> list[Run]:
+        before = first_key(wanted.entity)
+        parameters = {
+            "entity": wanted.entity,
+            "after": before + min(max(wanted.after, 0), MAX_NUMBER),
+            "through": before + min(max(wanted.through, 0), MAX_NUMBER),
+            "state": wanted.state,
+            "session_id": wanted.session_id,
+            "now": _BEFORE_ALL_TIMES if now is None else now,
+        }
+        query = _runs_query(wanted)
+        found = Runs(before, wanted.limit, max(wanted.max_bytes, 1), but)
+
+        def chunks(connection: sqlite3.Connection) -> list[Run]:
+            are_together = True
+            while not found.is_full:
+                parameters["rows"] = rows = min(found.room, queries.RUN_ROWS)
+                if are_together:
+                    count, first, last, size = connection.execute(query.together, parameters).fetchone()
+                    are_together = not count or found.take(first, last, count, int(size))
+                if not are_together:
+                    joined_keys, joined_sizes = connection.execute(query.each, parameters).fetchone()
+                    keys = _numbers(joined_keys)
+                    count, last = len(keys), keys[-1] if keys else 0
+                    found.take_each(keys, _numbers(joined_sizes))
+                    # Where there were gaps, there are mostly more.
+                    are_together = count > 0 and keys[-1] - keys[0] == count - 1
+                if count < rows:
+                    break
+                parameters["after"] = last
+            return found.runs()
+
+        return self._in_snapshot(chunks)
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int) -> list[StoredMessage]:
         before = first_key(entity)
@@ -70,7 +106,7 @@ class Reader:
             room = max(max_bytes, 1)
             for at in range(0, len(keys), queries.CHUNK_ROWS):
                 chunk = keys[at : at + queries.CHUNK_ROWS]
-                parameters = {"after": before, "keys": json.dumps(chunk)}
+                parameters = {"after": before, "keys": json.dumps(chunk), "usual_state": ACTIVE}
                 messages = self._chunks(connection, queries.BY_KEYS, entity, parameters, len(chunk), room)
                 found += messages
                 room -= sum(message.read_size for message in messages)
@@ -149,7 +185,8 @@ class Reader:
         behind = {"behind": time, "behind_key": first_key(entity) + number}
 
         def timed(connection: sqlite3.Connection) -> tuple[list[StoredMessage], int | None]:
-            found = self._chunks(connection, query.past, entity, {"now": now} | behind, limit, max(max_bytes, 1))
+            usual = {"now": now, "usual_state": query.state} | behind
+            found = self._chunks(connection, query.past, entity, usual, limit, max(max_bytes, 1))
             others = {"entity": entity, "offset": len(found)} | behind
             following = connection.execute(query.following, others).fetchone()
             return found, following[0] if following else None
@@ -191,7 +228,7 @@ class Reader:
             room = min(max_bytes - size, _CHUNK_BYTES)
             place = {"entity": entity, "rows": rows, "offset": offset}
             chosen = connection.execute(query, parameters | place).fetchone()
-            messages, looked_at, last = self._fetch(connection, entity, chosen, room)
+            messages, looked_at, last = self._fetch(connection, entity, parameters["usual_state"], chosen, room)
             found += messages
             size += sum([message.read_size for message in messages])
             if looked_at == chosen[0] < rows:
@@ -205,7 +242,7 @@ class Reader:
         return found
 
     def _fetch(
-        self, connection: sqlite3.Connection, entity: int, chosen: Any, room: int
+        self, connection: sqlite3.Connection, entity: int, state: int, chosen: Any, room: int
     ) -> tuple[list[StoredMessage], int, int]:
         """Of the messages that were chosen those up to the one that reaches the room: the sound ones, how many were
         looked at, and the number of the last of these."""
@@ -220,7 +257,7 @@ class Reader:
         segments = [lowest] if lowest == highest else _numbers(joined_segments)[:fitting]
         contents = self._segments.read(lowest, places) if lowest == highest else self._contents(segments, places)
         messages = [
-            StoredMessage(number, content or b"", enqueued_at)
+            StoredMessage(number, content or b"", enqueued_at, None, 0, state)
             for number, content, enqueued_at in zip(numbers, contents, _numbers(times), strict=False)
         ]
         broken = {at for at, content in enumerate(contents) if content is None}
@@ -295,7 +332,17 @@ def _query(wanted: Range) -> str:
         return queries.BY_SESSION if wanted.state is None else queries.BY_SESSION_AND_STATE
     if wanted.state is None:
         return queries.BY_NUMBER
-    return queries.ACTIVE_BY_NUMBER if wanted.state == ACTIVE else queries.BY_STATE
+    return queries.IN_LARGE_STATE if wanted.state in queries.LARGE_STATES else queries.IN_SMALL_STATE
+
+
+def _usual_state(wanted: Range) -> int:
+    return ACTIVE if wanted.state is None else wanted.state
+
+
+def _runs_query(wanted: Range) -> queries.RunsQuery:
+    if wanted.session_id is not None:
+        return queries.RUNS_OF_SESSION
+    return queries.RUNS_IN_LARGE_STATE if wanted.state in queries.LARGE_STATES else queries.RUNS_IN_SMALL_STATE
 
 
 def _numbers(joined: str | None) -> list[int]:

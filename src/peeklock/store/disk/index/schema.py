@@ -23,6 +23,10 @@ VERSION: Final = 1
 PAGE_SIZE: Final = 8192
 """4096 appends a quarter slower; 16384 doubles what a small commit writes for a tenth more in large ones."""
 
+IN_STATE_INDEX: Final = "state <> 0 AND state <> 4"
+"""Repeated by each query that is to use the index of states. Claimed messages are not in it: they lie together and are
+found by their keys."""
+
 # Space that messages leave behind stays in the file's free list and is used again. auto_vacuum would give it
 # back to the file system, but its pointer map costs every append and removal about a sixth.
 _TABLES: Final = (
@@ -36,6 +40,7 @@ _TABLES: Final = (
         deferred INTEGER NOT NULL,
         scheduled INTEGER NOT NULL,
         damaged INTEGER NOT NULL,
+        claimed INTEGER NOT NULL,
         size_in_bytes INTEGER NOT NULL,
         definition TEXT NOT NULL
     ) STRICT
@@ -60,7 +65,7 @@ _TABLES: Final = (
     CREATE INDEX message_expiry ON message (key >> {NUMBER_BITS}, expires_at)
     WHERE expires_at IS NOT NULL AND state = 0
     """,
-    "CREATE INDEX message_state ON message (state) WHERE state <> 0",
+    f"CREATE INDEX message_state ON message (state) WHERE {IN_STATE_INDEX}",
     # With the key before the state, so that a session is read in order in any state or in one; and with the state, so
     # that sessions are counted and listed without a look at their messages.
     f"""
@@ -75,6 +80,15 @@ _TABLES: Final = (
     "CREATE INDEX message_body ON message (body) WHERE body IS NOT NULL",
     "CREATE TABLE body (key INTEGER PRIMARY KEY, segment INTEGER NOT NULL, place INTEGER NOT NULL) STRICT",
     "CREATE INDEX body_segment ON body (segment)",
+    # What is kept of a claim is opaque; which messages it has is in there, and in their state.
+    """
+    CREATE TABLE claim (
+        entity INTEGER NOT NULL,
+        id BLOB NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (entity, id)
+    ) STRICT
+    """,
     # States may be long, so they are not in the B-tree that sessions are listed from, and are set again without
     # touching it.
     """

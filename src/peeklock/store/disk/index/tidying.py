@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
+from time import monotonic
 from typing import Final
 
 from ...base import Changes, StoreError
@@ -20,6 +22,9 @@ log = logging.getLogger(__name__)
 
 _CHECKED: Final = 4
 """Segments that are looked at at a time, so that no question waits long."""
+_PAUSE: Final = 0.5
+"""Seconds until a segment that was needed is looked at again, unless another was filled meanwhile. Where messages were
+rewritten and so left a segment, a look at it goes through all of them."""
 _FEW: Final = 0.5
 """A segment with less than this part of it needed is emptied."""
 _MOVED_ROWS: Final = 1024
@@ -37,6 +42,12 @@ class Tidying:
         self._commit = commit
         """Writes moves to the log; `moved` is to be called once they are applied, or failed."""
         self._checked = 0
+        self._unchecked = 0
+        """How many segments were not looked at since something was applied."""
+        self._looked_at = -inf
+        """When segments were looked at last."""
+        self._needed_at: dict[int, float] = {}
+        """When segments were found to be needed, since one was filled."""
         self._current = 0
         """The segment that was written when segments were examined last."""
         self._examined = 0
@@ -51,6 +62,11 @@ class Tidying:
     def has_work(self) -> bool:
         return not self._is_moving and (self._emptied is not None or bool(self._unexamined))
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds until `go_on` is to be called; None when all segments were looked at."""
+        return max(0.0, self._looked_at + _PAUSE - monotonic()) if self._unchecked > 0 else None
+
     def moved(self, *, failed: bool) -> None:
         self._is_moving = False
         if failed:
@@ -59,14 +75,30 @@ class Tidying:
     def free_some(self, applied: Place) -> None:
         """Look at a few of the segments behind what is applied; whenever something was."""
         behind = self._segments.before(applied.segment)
+        self._unchecked = len(behind)
         if not behind:
             return
         if applied.segment != self._current:
             self._current = applied.segment
+            self._needed_at.clear()
             self._examine(behind)
-        checked = _next(behind, self._checked)
-        self._checked = checked[-1]
-        self._free({behind[0], *checked})
+        self._look(behind)
+
+    def go_on(self, applied: Place) -> None:
+        """Look at a few more, when nothing was applied for a while."""
+        self._look(self._segments.before(applied.segment))
+
+    def _look(self, behind: list[int]) -> None:
+        now = monotonic()
+        due = [segment for segment in behind if self._needed_at.get(segment, -inf) + _PAUSE <= now]
+        if due:
+            checked = _next(due, self._checked)
+            self._checked = checked[-1]
+            self._unchecked -= len(checked)
+            self._looked_at = now
+            self._free({due[0], *checked})
+        elif not behind:
+            self._unchecked = 0
 
     def _examine(self, behind: list[int]) -> None:
         """To see how much of a segment is needed takes a look at every message in it: only where there is waste."""
@@ -122,7 +154,9 @@ class Tidying:
 
     def _free(self, candidates: set[int]) -> None:
         try:
-            unneeded = [segment for segment in candidates if not self._writer.is_needed(segment)]
+            needed = {segment for segment in candidates if self._writer.is_needed(segment)}
+            self._needed_at.update(dict.fromkeys(needed, self._looked_at))
+            unneeded = sorted(candidates - needed)
             if unneeded:
                 with self._pin.try_hold() as is_held:
                     if is_held:  # else a backup is copying them; they are freed later

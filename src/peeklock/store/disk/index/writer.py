@@ -21,22 +21,19 @@ from ...base import DAMAGED, StoreFull
 from ..commits.entry import SECTIONS
 from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 from ..log.segments import Place
+from . import runs
 from .connections import WriterConnection
 from .database import Database
+from .rows import fields
 
 _PURGE_ROWS = 1000
 """Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""
 
 
-def _fields(*names: str) -> str:
-    """The items of a row that came as a JSON array, under these names."""
-    return ", ".join(f"json_extract(value, '$[{at}]') AS {name}" for at, name in enumerate(names))
-
-
 _CHANGED = ("state", "delivery_count", "enqueued_at", "expires_at", "due_at")
 _SESSION_PLACE = ("session_at", "session_length")
 _ANNEX_PLACE = ("annex_at", "annex_length")
-_COUNTERS = ("last_sequence_number", "active", "deferred", "scheduled", "size_in_bytes", "damaged")
+_COUNTERS = ("last_sequence_number", "active", "deferred", "scheduled", "size_in_bytes", "damaged", "claimed")
 _SET_CHANGED = ", ".join(f"{name} = row.{name}" for name in _CHANGED)
 _ADD_COUNTERS = ", ".join(f"{name} = entity.{name} + row.{name}" for name in _COUNTERS[1:])
 _ANNEX = "substr(NEW.bytes, annex_at, annex_length)"
@@ -51,15 +48,19 @@ _FREE_BODIES = """
     DELETE FROM body WHERE key IN (SELECT value FROM json_each({freed}))
     AND NOT EXISTS (SELECT 1 FROM message WHERE message.body = body.key)
 """
+_CLAIMS = f"""(
+    SELECT {fields("entity", "id_at", "id_length", "content_at", "content_length")} FROM json_each(NEW.claims)
+) AS row"""
+_CLAIM_ID = "substr(NEW.bytes, id_at, id_length)"
 _SESSION_STATES = f"""(
-    SELECT {_fields("entity", "session_at", "session_length", "state_at", "state_length", "updated_at")}
+    SELECT {fields("entity", "session_at", "session_length", "state_at", "state_length", "updated_at")}
     FROM json_each(NEW.session_states)
 ) AS row"""
 
 _STEPS = {
     "entities": f"""
         INSERT INTO entity (id, path, kind, definition, {", ".join(_COUNTERS)})
-        SELECT {_fields("id", "path", "kind", "definition", *_COUNTERS)}
+        SELECT {fields("id", "path", "kind", "definition", *_COUNTERS)}
         FROM json_each(NEW.entities) WHERE true
         ON CONFLICT (id) DO UPDATE
         SET path = excluded.path, kind = excluded.kind, definition = excluded.definition;
@@ -68,7 +69,7 @@ _STEPS = {
         INSERT INTO message (key, segment, place, {", ".join(_CHANGED)}, session_id, annex)
         SELECT first_key + each.key, segment, CAST(each.value AS INTEGER), {_CHANGED_LATER}, session_id, annex
         FROM (SELECT first_key, segment, {_OF_RUN}, places
-              FROM (SELECT {_fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "places")}
+              FROM (SELECT {fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.appends))
               LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
         CROSS JOIN json_each(places) AS each;
@@ -76,22 +77,22 @@ _STEPS = {
     "bodies": f"""
         INSERT INTO body (key, segment, place)
         SELECT key, segment, place
-        FROM (SELECT {_fields("key", "segment", "place")} FROM json_each(NEW.bodies)) WHERE true
+        FROM (SELECT {fields("key", "segment", "place")} FROM json_each(NEW.bodies)) WHERE true
         ON CONFLICT (key) DO NOTHING;
     """,
     "copies": f"""
         INSERT INTO message (key, segment, place, body, {", ".join(_CHANGED)}, session_id, annex)
         SELECT key, segment, place, body, {", ".join(_CHANGED)}, session_id, annex
-        FROM (SELECT {_fields("key", "place", "body")}, segment, {", ".join(_CHANGED)}, session_id, annex
+        FROM (SELECT {fields("key", "place", "body")}, segment, {", ".join(_CHANGED)}, session_id, annex
               FROM (SELECT {_OF_RUN}, segment, copies
-                    FROM (SELECT {_fields(*_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "copies")}
+                    FROM (SELECT {fields(*_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "copies")}
                           FROM json_each(NEW.copies))
                     LIMIT -1 OFFSET 0)
               CROSS JOIN json_each(copies));
     """,
     "updates": f"""
         UPDATE message SET {_SET_CHANGED}
-        FROM (SELECT {_fields("key", *_CHANGED)} FROM json_each(NEW.updates)) AS row
+        FROM (SELECT {fields("key", *_CHANGED)} FROM json_each(NEW.updates)) AS row
         WHERE message.key = row.key;
     """,
     # An upsert of what is there: for an UPDATE FROM, SQLite would look at all messages.
@@ -99,7 +100,7 @@ _STEPS = {
         INSERT INTO message (key, segment, place, {", ".join(_CHANGED)}, annex)
         SELECT first_key + each.key, segment, each.value, {", ".join(_CHANGED)}, annex
         FROM (SELECT first_key, segment, {", ".join(_CHANGED)}, {_ANNEX} AS annex, places
-              FROM (SELECT {_fields("first_key", *_CHANGED, *_ANNEX_PLACE, "segment", "places")}
+              FROM (SELECT {fields("first_key", *_CHANGED, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.rewrites))
               LIMIT -1 OFFSET 0)
         CROSS JOIN json_each(places) AS each
@@ -110,24 +111,38 @@ _STEPS = {
     """,
     "moves": f"""
         UPDATE message SET segment = row.segment, place = row.place
-        FROM (SELECT {_fields("key", "before", "segment", "place")} FROM json_each(NEW.moves)) AS row
+        FROM (SELECT {fields("key", "before", "segment", "place")} FROM json_each(NEW.moves)) AS row
         WHERE message.key = row.key AND message.segment = row.before;
     """,
     "body_moves": f"""
         UPDATE body SET segment = row.segment, place = row.place
-        FROM (SELECT {_fields("key", "before", "segment", "place")} FROM json_each(NEW.body_moves)) AS row
+        FROM (SELECT {fields("key", "before", "segment", "place")} FROM json_each(NEW.body_moves)) AS row
         WHERE body.key = row.key AND body.segment = row.before;
     """,
     "first_key": "DELETE FROM message WHERE key BETWEEN NEW.first_key AND NEW.last_key;",
     "runs": f"""
         DELETE FROM message WHERE key IN (
             SELECT run_message.key
-            FROM (SELECT {_fields("first_key", "last_key")} FROM json_each(NEW.runs))
+            FROM (SELECT {fields("first_key", "last_key")} FROM json_each(NEW.runs))
             CROSS JOIN message AS run_message
             WHERE run_message.key BETWEEN first_key AND last_key
         );
     """,
     "freed": f"{_FREE_BODIES.format(freed='NEW.freed')};",
+    **runs.STEPS,
+    "damaged": runs.MARK_DAMAGED,
+    "claims": f"""
+        INSERT INTO claim (entity, id, content)
+        SELECT entity, {_CLAIM_ID}, substr(NEW.bytes, content_at, content_length)
+        FROM {_CLAIMS}
+        WHERE content_at IS NOT NULL AND entity IN (SELECT id FROM entity)
+        ON CONFLICT (entity, id) DO UPDATE SET content = excluded.content;
+
+        DELETE FROM claim WHERE rowid IN (
+            SELECT old.rowid FROM {_CLAIMS} CROSS JOIN claim AS old
+            WHERE content_at IS NULL AND old.entity = row.entity AND old.id = {_CLAIM_ID}
+        );
+    """,
     "session_states": f"""
         INSERT INTO session (entity, session_id, updated_at, state)
         SELECT entity, {_SESSION_ID}, updated_at, substr(NEW.bytes, state_at, state_length)
@@ -143,14 +158,14 @@ _STEPS = {
     "seen": f"""
         INSERT INTO history (key, seen)
         SELECT key, substr(NEW.bytes, seen_at, seen_length)
-        FROM (SELECT {_fields("key", "seen_at", "seen_length")} FROM json_each(NEW.seen))
+        FROM (SELECT {fields("key", "seen_at", "seen_length")} FROM json_each(NEW.seen))
         WHERE key >> {NUMBER_BITS} IN (SELECT id FROM entity)
         ON CONFLICT (key) DO UPDATE SET seen = CAST(seen || excluded.seen AS BLOB);
     """,
     "forgotten": f"""
         DELETE FROM history WHERE key IN (
             SELECT old.key
-            FROM (SELECT {_fields("first_key", "end_key")} FROM json_each(NEW.forgotten))
+            FROM (SELECT {fields("first_key", "end_key")} FROM json_each(NEW.forgotten))
             CROSS JOIN history AS old
             WHERE old.key >= first_key AND old.key < end_key
         );
@@ -158,7 +173,7 @@ _STEPS = {
     "deltas": f"""
         UPDATE entity SET
             last_sequence_number = max(entity.last_sequence_number, row.last_sequence_number), {_ADD_COUNTERS}
-        FROM (SELECT {_fields("id", *_COUNTERS)} FROM json_each(NEW.deltas)) AS row
+        FROM (SELECT {fields("id", *_COUNTERS)} FROM json_each(NEW.deltas)) AS row
         WHERE entity.id = row.id;
     """,
     "dropped": """
@@ -168,7 +183,7 @@ _STEPS = {
     """,
     "extents": f"""
         INSERT INTO extent (segment, entity, first_key, last_key)
-        SELECT {_fields("segment", "entity", "first_key", "last_key")} FROM json_each(NEW.extents) WHERE true
+        SELECT {fields("segment", "entity", "first_key", "last_key")} FROM json_each(NEW.extents) WHERE true
         ON CONFLICT (segment, entity) DO UPDATE
         SET first_key = min(first_key, excluded.first_key), last_key = max(last_key, excluded.last_key);
     """,
@@ -183,6 +198,9 @@ _SELDOM = (
     "moves",
     "body_moves",
     "freed",
+    *runs.STEPS,
+    "damaged",
+    "claims",
     "session_states",
     "seen",
     "forgotten",
@@ -199,6 +217,7 @@ def _create(view: str, steps: Iterable[str]) -> list[str]:
 
 
 _SET_UP = [
+    *runs.TRIGGERS,
     *_create("entry", _STEPS.values()),
     *_create("usual_entry", (step for section, step in _STEPS.items() if section not in _SELDOM)),
 ]
@@ -210,7 +229,7 @@ _OF_ENTITY = f"key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS}
 _NEXT_DROPPED = "SELECT min(id) FROM dropped_entity"
 _DROPPED_AMONG = f"""
     SELECT id FROM dropped_entity
-    WHERE id IN (SELECT id FROM (SELECT {_fields("id")} FROM json_each(:entities)))
+    WHERE id IN (SELECT id FROM (SELECT {fields("id")} FROM json_each(:entities)))
 """
 _FIRST_MESSAGES = f"FROM message WHERE {_OF_ENTITY} ORDER BY key LIMIT {_PURGE_ROWS}"
 _PURGED_BODIES = (
@@ -219,6 +238,7 @@ _PURGED_BODIES = (
 _PURGES = (
     f"DELETE FROM message WHERE key IN (SELECT key {_FIRST_MESSAGES})",
     f"DELETE FROM session WHERE id IN (SELECT id FROM session WHERE entity = :entity LIMIT {_PURGE_ROWS})",
+    f"DELETE FROM claim WHERE rowid IN (SELECT rowid FROM claim WHERE entity = :entity LIMIT {_PURGE_ROWS})",
     f"DELETE FROM history WHERE key IN (SELECT key FROM history WHERE {_OF_ENTITY} LIMIT {_PURGE_ROWS})",
 )
 

@@ -17,7 +17,17 @@ from ..log.segments import Segments
 from ..log.synced import Synced
 from .findings import INDEX
 
-_COLUMNS = ("path", "kind", "active", "deferred", "scheduled", "damaged", "size_in_bytes", "last_sequence_number")
+_COLUMNS = (
+    "path",
+    "kind",
+    "active",
+    "deferred",
+    "scheduled",
+    "claimed",
+    "damaged",
+    "size_in_bytes",
+    "last_sequence_number",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from ...base import ACTIVE, DAMAGED, DEFERRED, SCHEDULED, StoreError
+from ...base import ACTIVE, CLAIMED, DAMAGED, DEFERRED, SCHEDULED, StoreError
 from ..commits.record import parameters_of
 from ..keys import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS
 from ..log.segments import Segments
@@ -50,8 +50,14 @@ _COUNTS: Final = f"""
     FROM message LEFT JOIN body ON body.key = message.body
     GROUP BY 1, 2
 """
-_STATES: Final = {ACTIVE: "active", DEFERRED: "deferred", SCHEDULED: "scheduled", DAMAGED: "damaged"}
-_COUNTERS: Final = "SELECT id, path, size_in_bytes, active, deferred, scheduled, damaged FROM entity"
+_STATES: Final = {
+    ACTIVE: "active",
+    DEFERRED: "deferred",
+    SCHEDULED: "scheduled",
+    DAMAGED: "damaged",
+    CLAIMED: "claimed",
+}
+_COUNTERS: Final = f"SELECT id, path, size_in_bytes, {', '.join(_STATES.values())} FROM entity"
 
 
 class Totals(NamedTuple):

@@ -58,13 +58,13 @@ _RECOUNT: Final = f"""
     WITH counted AS (
         SELECT message.key >> {NUMBER_BITS} AS id, count(*) FILTER (WHERE state = 0) AS active,
             count(*) FILTER (WHERE state = 1) AS deferred, count(*) FILTER (WHERE state = 2) AS scheduled,
-            count(*) FILTER (WHERE state = 3) AS damaged,
+            count(*) FILTER (WHERE state = 3) AS damaged, count(*) FILTER (WHERE state = 4) AS claimed,
             sum((message.place & {LENGTH_MASK}) + coalesce(body.place & {LENGTH_MASK}, 0)) AS size
         FROM message LEFT JOIN body ON body.key = message.body GROUP BY 1
     )
-    UPDATE entity SET (active, deferred, scheduled, damaged, size_in_bytes) = (
+    UPDATE entity SET (active, deferred, scheduled, damaged, claimed, size_in_bytes) = (
         SELECT coalesce(sum(active), 0), coalesce(sum(deferred), 0), coalesce(sum(scheduled), 0),
-            coalesce(sum(damaged), 0), coalesce(sum(size), 0)
+            coalesce(sum(damaged), 0), coalesce(sum(claimed), 0), coalesce(sum(size), 0)
         FROM counted WHERE counted.id = entity.id
     )
 """
