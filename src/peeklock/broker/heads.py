@@ -63,17 +63,20 @@ _UNLOCKED_ENTRIES: Final = _TO_SEQUENCE + _TO_ENQUEUED
 _TO_SMALL_STATE: Final = _TO_STATE + _SMALL_INT
 
 
-def _starts(before: bytes, entries: bytes, values: int, small: int = 0) -> tuple[bytes, bytes]:
-    """What comes before the sequence number; and the same where the number in the topic follows at the end."""
-    return (
-        before + _opening(entries, values, small) + _TO_SEQUENCE,
-        before + _opening(entries + _TO_ENQUEUED_SEQUENCE, values + 1, small) + _TO_SEQUENCE,
-    )
+def _start(before: bytes, entries: bytes, values: int, small: int = 0) -> bytes:
+    """What comes before the sequence number."""
+    return before + _opening(entries, values, small) + _TO_SEQUENCE
 
 
-_LOCKED_START, _LOCKED_COPY_START = _starts(b"", _UNLOCKED_ENTRIES + _TO_LOCKED, 3)
-_UNLOCKED_START, _UNLOCKED_COPY_START = _starts(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES, 2)
-_PEEKED_START, _PEEKED_COPY_START = _starts(b"", _UNLOCKED_ENTRIES + _TO_SMALL_STATE, 2, small=1)
+_LOCKED_ENTRIES: Final = _UNLOCKED_ENTRIES + _TO_LOCKED
+_LOCKED_START: Final = _start(b"", _LOCKED_ENTRIES, 3)
+_LOCKED_COPY_START: Final = _start(b"", _LOCKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 4)
+_UNLOCKED_START: Final = _start(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES, 2)
+_UNLOCKED_COPY_START: Final = _start(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 3)
+_PEEKED_ENTRIES: Final = _UNLOCKED_ENTRIES + _TO_SMALL_STATE
+_PEEKED_START: Final = _start(b"", _PEEKED_ENTRIES, 2, small=1)
+_PEEKED_COPY_START: Final = _start(b"", _PEEKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 3, small=1)
+"""A copy of a topic's message has the number in the topic behind all else."""
 _MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq"
 _pack_locked: Final = struct.Struct(
     f">{len(_TO_COUNT)}sB{len(_TO_LOCK_TOKEN)}s16s{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq"
