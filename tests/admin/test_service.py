@@ -404,22 +404,74 @@ def in_background(ask: Callable[[], Answer]) -> tuple[threading.Thread, list[Ans
     return thread, answers
 
 
+def is_waited_for(broker: BrokerThread) -> bool:
+    """Whether a request waits for what is on its way to the store."""
+    return broker.call(lambda: bool(broker.broker.namespace.journal._barriers))
+
+
 def test_a_change_is_answered_when_it_is_durable_and_another_meanwhile_is_refused(start_broker: StartBroker) -> None:
     store = HeldStore()
     broker = start_broker(data=None, make_store=lambda call: store)
     atom = AtomClient(broker.broker.port)
     broker.call(store.hold)
-    thread, answers = in_background(lambda: atom.put("/orders", queue()))
+    changed = queue("<MaxDeliveryCount>2</MaxDeliveryCount>")
+    thread, answers = in_background(lambda: atom.put("/queue", changed, If_Match="*"))
     eventually(lambda: broker.call(lambda: len(store.held or ())) == 1)
-    assert atom.get("/orders").status == 404
-    second = atom.put("/orders", queue())
+    assert atom.get("/queue").said("MaxDeliveryCount") == "10"
+    second = atom.put("/queue", queue(), If_Match="*")
     assert second.status == 409
     assert second.detail.startswith("SubCode=40901. ")
     assert not answers
     broker.call(store.let_go)
     thread.join()
-    assert answers[0].status == 201
-    assert atom.get("/orders").status == 200
+    assert answers[0].status == 200
+    assert atom.get("/queue").said("MaxDeliveryCount") == "2"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/orders", queue()),
+        ("/news", topic()),
+        ("/topic/Subscriptions/mine", subscription()),
+    ],
+)
+def test_what_another_client_is_creating_exists_when_a_second_client_is_told_so(
+    start_broker: StartBroker, path: str, body: str
+) -> None:
+    store = HeldStore()
+    broker = start_broker(data=None, make_store=lambda call: store)
+    atom = AtomClient(broker.broker.port)
+    assert atom.put("/topic", topic()).status == 201
+    broker.call(store.hold)
+    first, answers = in_background(lambda: atom.put(path, body))
+    eventually(lambda: broker.call(lambda: len(store.held or ())) == 1)
+    assert atom.get(path).status == 404
+    second, refusals = in_background(lambda: atom.put(path, body))
+    eventually(lambda: refusals or is_waited_for(broker))
+    assert not refusals
+    broker.call(store.let_go)
+    first.join()
+    second.join()
+    assert (answers[0].status, refusals[0].status, atom.get(path).status) == (201, 409, 200)
+    assert refusals[0].detail.startswith("SubCode=40900. ")
+
+
+def test_what_another_client_failed_to_create_is_created_for_the_next(start_broker: StartBroker) -> None:
+    store = HeldStore()
+    broker = start_broker(data=None, make_store=lambda call: store)
+    atom = AtomClient(broker.broker.port)
+    failures: list[StoreError] = [StoreFull("There is no room.")]
+    store.fails = lambda changes: failures.pop() if failures else None
+    broker.call(store.hold)
+    first, answers = in_background(lambda: atom.put("/orders", queue()))
+    eventually(lambda: broker.call(lambda: len(store.held or ())) == 1)
+    second, others = in_background(lambda: atom.put("/orders", queue()))
+    eventually(lambda: others or is_waited_for(broker))
+    broker.call(store.let_go)
+    first.join()
+    second.join()
+    assert (answers[0].status, others[0].status) == (403, 201)
 
 
 @pytest.mark.parametrize(

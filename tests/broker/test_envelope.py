@@ -13,10 +13,11 @@ from broker.world import SECOND, TOKEN, Receiver, World, delivered
 from peeklock.amqp.codec import decode_value, encode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
-from peeklock.amqp.sections import NULL, PROPERTIES, list_section
+from peeklock.amqp.sections import HEADER, NULL, PROPERTIES, list_section
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
+    DURABLE,
     MAX_ID_LENGTH,
     AddedProperties,
     Annex,
@@ -64,7 +65,7 @@ def kept_annotations(annotations: dict[Any, Any]) -> dict[Any, Any]:
     return {key: value for key, value in out.message_annotations.items() if key not in ADDED}
 
 
-ADDED = {"x-opt-sequence-number", "x-opt-enqueued-time", "x-opt-enqueue-sequence-number"}
+ADDED = {"x-opt-sequence-number", "x-opt-enqueued-time"}
 
 
 # --- in ---
@@ -327,11 +328,10 @@ def stored(**fields: Any) -> StoredMessage:
 
 def test_header_and_annotations_are_as_the_contract_has_them() -> None:
     message = delivered(stored(delivery_count=2), 1_800_000_060_000)
-    assert message.header == Header(durable=True, priority=4, ttl=None, delivery_count=2)
+    assert message.header == Header(durable=False, priority=4, ttl=None, delivery_count=2)
     assert message.message_annotations == {
         "x-opt-sequence-number": 5,
         "x-opt-enqueued-time": 1_800_000_000_000,
-        "x-opt-enqueue-sequence-number": 5,
         "x-opt-locked-until": 1_800_000_060_000,
     }
     types = {str(key): type(value) for key, value in message.message_annotations.items()}
@@ -341,7 +341,7 @@ def test_header_and_annotations_are_as_the_contract_has_them() -> None:
 
 
 def test_the_numbers_are_longs_on_the_wire() -> None:
-    encoded = head(stored(), None)
+    encoded = head(stored(), None, is_copy=True)
     assert encode_value(Symbol("x-opt-sequence-number")) + b"\x81" + (5).to_bytes(8) in encoded
     assert encode_value(Symbol("x-opt-enqueue-sequence-number")) + b"\x81" + (5).to_bytes(8) in encoded
 
@@ -357,20 +357,35 @@ def test_what_is_not_locked_says_nothing_of_a_lock() -> None:
     st.integers(0, 255),
     st.integers(0, 2**42),
     st.one_of(st.none(), st.integers(0, 2**42)),
+    st.sampled_from([None, DURABLE]),
+    st.booleans(),
 )
-def test_the_fast_head_is_the_full_head(number: int, count: int, enqueued_at: int, locked_until: int | None) -> None:
-    message = stored(sequence_number=number, delivery_count=count, enqueued_at=enqueued_at)
+def test_the_fast_head_is_the_full_head(
+    number: int, count: int, enqueued_at: int, locked_until: int | None, annex: bytes | None, is_copy: bool
+) -> None:
+    message = stored(sequence_number=number, delivery_count=count, enqueued_at=enqueued_at, annex=annex)
     token = None if locked_until is None else TOKEN
-    fast, full = head(message, locked_until, token), _full_head(message, locked_until, token)
+    fast = head(message, locked_until, token, is_copy=is_copy)
+    full = _full_head(message, locked_until, token, is_copy=is_copy)
     assert Message.decode(fast + BODY) == Message.decode(full + BODY)
     # The same sections in the same order; only the width of the numbers inside may differ.
     assert fast[:3] == full[:3] == b"\x00\x53\x70"
 
 
-@given(st.integers(1, 2**44 - 1), st.integers(0, 255), st.integers(0, 2**42), st.sampled_from([0, 1, 2]))
-def test_the_fast_head_of_what_is_peeked_is_the_full_head(number: int, count: int, at: int, state: int) -> None:
-    message = stored(sequence_number=number, delivery_count=count, enqueued_at=at, state=state)
-    fast, full = head(message, None, with_state=True), _full_head(message, None, None, state)
+@given(
+    st.integers(1, 2**44 - 1),
+    st.integers(0, 255),
+    st.integers(0, 2**42),
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from([None, DURABLE]),
+    st.booleans(),
+)
+def test_the_fast_head_of_what_is_peeked_is_the_full_head(
+    number: int, count: int, at: int, state: int, annex: bytes | None, is_copy: bool
+) -> None:
+    message = stored(sequence_number=number, delivery_count=count, enqueued_at=at, state=state, annex=annex)
+    fast = head(message, None, with_state=True, is_copy=is_copy)
+    full = _full_head(message, None, None, state, is_copy)
     assert Message.decode(fast + BODY) == Message.decode(full + BODY)
     assert encode_value(Symbol("x-opt-message-state")) + b"\x54" + bytes((state,)) in fast
 
@@ -489,8 +504,41 @@ def test_many_annotations_of_a_sender_fit_too() -> None:
 def test_an_annex_survives_the_store() -> None:
     annex = Annex(3, b"\xa3\x01k\x43", 2, "source", 1000, 12, 3)
     assert Annex.decode(annex.encode()) == annex
+    every = annex._replace(durable=True, delivery_annotations=b"\xc1\x01\x00")
+    for kept in (every, every._replace(durable=False), every._replace(delivery_annotations=b"")):
+        assert Annex.decode(kept.encode()) == kept
     assert Annex.decode(None) == Annex()
     assert Annex.decode(encode_value(list(annex[:5]))) == annex._replace(enqueued_number=None, hops=0), "as it once was"
+
+
+def test_a_copy_of_a_topic_tells_the_number_that_the_topic_gave() -> None:
+    for annex, given_number in ((None, 5), (Annex(priority=7).encode(), 5), (Annex(enqueued_number=3).encode(), 3)):
+        message = stored(annex=annex)
+        told = Message.decode(head(message, None, is_copy=True) + BODY).message_annotations or {}
+        assert (told["x-opt-sequence-number"], told["x-opt-enqueue-sequence-number"]) == (5, given_number)
+
+
+@pytest.mark.parametrize("fields", [{}, {"annex": Annex(priority=7).encode()}])
+def test_a_message_that_was_not_forwarded_tells_one_number(fields: dict[str, bytes]) -> None:
+    told = delivered(stored(**fields)).message_annotations or {}
+    assert set(told) == {"x-opt-sequence-number", "x-opt-enqueued-time"}
+
+
+@pytest.mark.parametrize("priority", [None, 7])
+@pytest.mark.parametrize("durable", [None, False, True])
+def test_durable_comes_back_as_the_sender_set_it(durable: bool | None, priority: int | None) -> None:
+    fields = [encode_value(durable), encode_value(None if priority is None else UByte(priority))]
+    payload = list_section(HEADER, fields) + Message(properties=properties(), data=[b"x"]).encode()
+    incoming = read_incoming(payload, False)
+    for state in (False, True):
+        encoded = head(stored(annex=incoming.annex, payload=incoming.bare), None, with_state=state)
+        expected = encode_value(durable or None)
+        assert encoded[: 6 + len(expected)] == b"\x00\x53\x70\xc0" + encoded[4:6] + expected
+
+
+def test_durable_that_is_no_boolean_is_nothing() -> None:
+    payload = list_section(HEADER, [encode_value("yes")]) + Message(properties=properties(), data=[b"x"]).encode()
+    assert read_incoming(payload, False).annex is None
 
 
 def test_a_message_that_came_another_way_tells_the_number_it_was_first_given() -> None:

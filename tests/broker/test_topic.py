@@ -149,7 +149,9 @@ def test_the_copies_of_one_message_all_tell_the_number_it_had_in_the_topic() -> 
     world.send("one", "two", to="t")
     told = [
         (annotations[SEQUENCE_NUMBER], annotations[ENQUEUED_SEQUENCE_NUMBER])
-        for annotations in (delivered(copy).message_annotations or {} for copy in world.stored(ALL))
+        for annotations in (
+            delivered(copy, of=world.queue(ALL)).message_annotations or {} for copy in world.stored(ALL)
+        )
     ]
     assert [first for _, first in told] == [1, 1, 2, 2]
     assert [number for number, _ in told] == [1, 2, 3, 4]
@@ -161,8 +163,9 @@ def test_a_subscription_that_came_later_tells_the_number_of_the_topic_too() -> N
     assert world.administer(world.administration.create_subscription, "t", subscription("late")) is None
     world.send("three", to="t")
     early, late = (world.stored(f"t/Subscriptions/{name}")[-1] for name in ("early", "late"))
-    for copy in (early, late):
-        assert (delivered(copy).message_annotations or {})[ENQUEUED_SEQUENCE_NUMBER] == 3
+    for name, copy in (("early", early), ("late", late)):
+        told = delivered(copy, of=world.queue(f"t/Subscriptions/{name}")).message_annotations or {}
+        assert told[ENQUEUED_SEQUENCE_NUMBER] == 3
         assert (copy.sequence_number, copy.annex) == (3, None), "which is its own, where that is free"
     assert body(late) == "three", "what was sent before it was there is not for it"
 

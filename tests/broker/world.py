@@ -22,6 +22,7 @@ from peeklock.broker.definitions import (
     TopicDefinition,
 )
 from peeklock.broker.duplicates import MAX_IDS
+from peeklock.broker.entity import Entity
 from peeklock.broker.envelope import (
     SCHEDULED_ENQUEUE_TIME,
     Incoming,
@@ -583,9 +584,11 @@ def encoded(text: str, **fields: Any) -> bytes:
 TOKEN = LockTags().next()[1]
 
 
-def delivered(message: StoredMessage, locked_until: int | None = None) -> Message:
-    """As a receiver would read it."""
-    return Message.decode(head(message, locked_until, None if locked_until is None else TOKEN) + message.content)
+def delivered(message: StoredMessage, locked_until: int | None = None, of: Entity | None = None) -> Message:
+    """As a receiver would read it, of that entity; by default of one that is no subscription."""
+    token = None if locked_until is None else TOKEN
+    front = head(message, locked_until, token, is_copy=of is not None and of.holds_copies)
+    return Message.decode(front + message.content)
 
 
 def body(message: StoredMessage) -> str:

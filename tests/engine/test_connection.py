@@ -50,6 +50,23 @@ def test_both_sides_see_what_the_other_offers() -> None:
     assert to_client.open.properties == {"product": "test"}
 
 
+@pytest.mark.parametrize(
+    ("theirs", "answered"), [(512, 65536), (65535, 65536), (65536, 65536), (70000, 70000), (1 << 20, 262144)]
+)
+def test_an_open_is_answered_with_no_larger_frames_than_its_sender_takes(theirs: int, answered: int) -> None:
+    pair = Pair.opened(Settings(container_id="c", max_frame_size=theirs), Settings(container_id="s"))
+    (to_client,) = only(ConnectionOpened, pair.client_events)
+    assert to_client.open.max_frame_size == answered
+
+
+def test_an_open_that_is_answered_with_small_frames_keeps_its_own_limit() -> None:
+    pair = Pair.opened(
+        Settings(container_id="c", max_frame_size=1 << 20), Settings(container_id="s", max_frame_size=1024)
+    )
+    (to_client,) = only(ConnectionOpened, pair.client_events)
+    assert to_client.open.max_frame_size == 1024
+
+
 def test_an_open_says_what_can_be_asked_for() -> None:
     pair = Pair.opened(None, Settings(container_id="s", offered_capabilities=("A", "B")))
     (opened,) = only(ConnectionOpened, pair.client_events)

@@ -81,6 +81,20 @@ def test_a_message_goes_to_every_subscription_that_wants_it(colors: Bus) -> None
     assert [colors.counts(f"topic/Subscriptions/{name}") for name in ("all", "red", "blue")] == [(0, 0)] * 3
 
 
+def test_a_copy_tells_the_number_that_the_topic_gave_in_every_way_to_receive_it(colors: Bus) -> None:
+    colors.send("topic", *(colored(str(number), "red") for number in range(1, 4)))
+    red = colors.subscription("red")
+    first, second = receive(red, 2)
+    red.defer_message(first)
+    red.dead_letter_message(second)
+    (deferred,) = red.receive_deferred_messages(first.sequence_number)
+    (peeked,) = red.peek_messages(1, sequence_number=3)
+    (letter,) = receive(colors.subscription("red", **DEAD_LETTERS))
+    (deleted,) = receive(colors.subscription("red", **DELETES))
+    for message in (first, second, deferred, peeked, letter, deleted):
+        assert message.enqueued_sequence_number == int(str(message))
+
+
 def test_a_message_that_nobody_wants_is_accepted_and_dropped(start_bus: StartBus) -> None:
     bus = start_bus(topic(subscription("red", sql("color = 'red'"))), TopicDefinition(name="deserted"))
     bus.send("topic", colored("unwanted", "blue"), colored("wanted", "red"))

@@ -1,6 +1,6 @@
 """azure-servicebus 0.21 for Python, of the time before AMQP: the oldest client of Service Bus that still installs.
 
-Version 0.50 has the same client inside, and needs a C library that Pythons of today have no wheel of.
+Version 0.50 has the same client inside, beside one for AMQP (`test_uamqp`).
 """
 
 from __future__ import annotations

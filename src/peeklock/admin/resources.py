@@ -5,6 +5,7 @@ Knows which operation of the broker belongs to which resource; HTTP is for the s
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -41,7 +42,8 @@ from peeklock.broker.definitions import (
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.errors import BrokerError
+from peeklock.broker.entity import Done
+from peeklock.broker.errors import BrokerError, EntityChanging
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.server.waits import durable
@@ -115,6 +117,19 @@ class Resources:
                 return Listing(path, "Rules", rules, lambda rule: rule_entry(path, rule))
         return None
 
+    async def create(self, start: Callable[[Done], None]) -> None:
+        """Create an entity. If a change of it is on its way to the store, the outcome of that comes first.
+
+        Clients take a conflict for an entity that exists, and use it at once.
+        """
+        try:
+            await durable(start)
+        except EntityChanging:
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.namespace.journal.when_settled(lambda: None if settled.done() else settled.set_result(None))
+            await settled
+            await durable(start)
+
     def resource(self, address: Address) -> Resource | None:
         """The resource at that address, there or not; None when none can be put there."""
         match address:
@@ -174,9 +189,9 @@ class EntityResource:
 
     async def create(self, wanted: QueueDefinition | TopicDefinition) -> None:
         if isinstance(wanted, TopicDefinition):
-            await durable(lambda done: self._administration.create_topic(wanted, done))
+            await self._resources.create(lambda done: self._administration.create_topic(wanted, done))
         else:
-            await durable(lambda done: self._administration.create_queue(wanted, done))
+            await self._resources.create(lambda done: self._administration.create_queue(wanted, done))
 
     async def update(self, wanted: QueueDefinition | TopicDefinition) -> None:
         if isinstance(wanted, TopicDefinition):
@@ -214,7 +229,7 @@ class SubscriptionResource:
         return wanted
 
     async def create(self, wanted: SubscriptionDefinition) -> None:
-        await durable(lambda done: self._administration.create_subscription(self._topic, wanted, done))
+        await self._resources.create(lambda done: self._administration.create_subscription(self._topic, wanted, done))
 
     async def update(self, wanted: SubscriptionDefinition) -> None:
         await durable(lambda done: self._administration.update_subscription(self._topic, wanted, done))

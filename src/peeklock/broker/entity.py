@@ -105,6 +105,8 @@ class Entity:
         self.entity = entity
         self.path = path
         self.definition = definition
+        self.holds_copies = isinstance(definition, SubscriptionDefinition)
+        """Its messages are copies of those of a topic."""
         self.dead_letters = dead_letters
         """Where dead letters go; None for a queue that is a dead-letter queue itself."""
         self.transfer_dead_letters = transfer_dead_letters

@@ -108,10 +108,15 @@ class Annex(NamedTuple):
     """How often it was forwarded."""
     delivery_annotations: bytes = b""
     """Those of the sender, which are for us and passed on: a map, encoded. Nothing if there are none."""
+    durable: bool = False
+    """As the sender's header says. Every message is stored; JMS shows it as the delivery mode."""
 
     def encode(self) -> bytes:
-        # Few messages have the last one.
-        return encode_value(list(self) if self.delivery_annotations else list(self[:-1]))
+        # Few messages have the last ones.
+        fields = list(self)
+        if not self.durable:
+            del fields[-1 if self.delivery_annotations else -2 :]
+        return encode_value(fields)
 
     def encode_if_any(self) -> bytes | None:
         return None if self == _EMPTY_ANNEX else self.encode()
@@ -122,6 +127,8 @@ class Annex(NamedTuple):
 
 
 _EMPTY_ANNEX: Final = Annex()
+DURABLE: Final = Annex(durable=True).encode()
+"""The annex of a message of which nothing needs keeping but that its sender called it durable."""
 
 
 class Incoming:
@@ -160,13 +167,14 @@ def read_incoming(data: bytes, wants_session: bool, begin: int = 0, end: int = -
             if isinstance(identity, str):
                 _text(identity, "message id")
         priority = ttl_ms = scheduled_at = annex = session_id = None
+        durable = False
         if found.header is not None:
-            priority, ttl_ms = _read_header(cut(payload, found.header))
+            priority, ttl_ms, durable = _read_header(cut(payload, found.header))
             if ttl_ms == UINT_MAX:
                 ttl_ms = _long_ttl(found)
-        if found.annotations is not None or priority is not None:
+        if found.annotations is not None or priority is not None or durable:
             encoded = b"" if found.annotations is None else cut(payload, found.annotations)
-            annex, scheduled_at = _read_annex(priority, encoded)
+            annex, scheduled_at = _read_annex(priority, durable, encoded)
         if found.delivery_annotations is not None:
             annex = _with_delivery_annotations(annex, cut(payload, found.delivery_annotations))
         if wants_session and properties is not None:
@@ -187,12 +195,14 @@ def _read_usual(data: bytes, begin: int, end: int) -> Incoming | None:
     """
     try:
         at = begin
-        ttl_ms = None
+        annex = ttl_ms = None
         if data[at + 2] == HEADER and data[at : at + 4] == _HEADER_START:
             at += 5 + data[at + 4]
-            priority, ttl_ms = _read_header(data[begin + 3 : at])
+            priority, ttl_ms, durable = _read_header(data[begin + 3 : at])
             if priority is not None or ttl_ms == UINT_MAX:
                 return None
+            if durable:
+                annex = DURABLE
         # A size, a count that is not 0, and a first field that is not null: there is an id.
         id_code = data[at + 6]
         if data[at : at + 4] != _PROPERTIES_START or not data[at + 5] or id_code == 0x40:
@@ -213,7 +223,7 @@ def _read_usual(data: bytes, begin: int, end: int) -> Incoming | None:
             return None
     except (IndexError, DecodeError):
         return None  # the scan says what is wrong with it
-    return Incoming(data[at:end], None, ttl_ms, None, None)
+    return Incoming(data[at:end], annex, ttl_ms, None, None)
 
 
 def _data_end(data: bytes, at: int) -> int:
@@ -420,22 +430,23 @@ def _text(value: Any, what: str) -> str | None:
 
 
 # Most headers are one of a few; each is read once. Bounded, so that senders cannot fill it.
-_headers: dict[bytes, tuple[int | None, int | None]] = {}
+_headers: dict[bytes, tuple[int | None, int | None, bool]] = {}
 
 
-def _read_header(encoded: bytes) -> tuple[int | None, int | None]:
-    """Priority and time to live."""
+def _read_header(encoded: bytes) -> tuple[int | None, int | None, bool]:
+    """Priority and time to live, and whether it says durable."""
     known = _headers.get(encoded)
     if known is not None:
         return known
     values = [decode_value(field)[0] for field in raw_fields(encoded, slice(0, len(encoded)))[:3]]
     values += [None] * (3 - len(values))
-    _, priority, ttl_ms = values
+    durable, priority, ttl_ms = values
     for name, value, most in (("priority", priority, _MAX_PRIORITY), ("ttl", ttl_ms, UINT_MAX)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most):
             raise DecodeError(f"header.{name} is not a number from 0 to {most}")
     # The default priority needs no keeping: a header without one means the same (3.2.1).
-    read = (None if priority in (None, _DEFAULT_PRIORITY) else int(priority), int(ttl_ms) if ttl_ms else None)
+    kept = None if priority in (None, _DEFAULT_PRIORITY) else int(priority)
+    read = (kept, int(ttl_ms) if ttl_ms else None, durable is True)
     if len(_headers) < 1024 and len(encoded) <= 256:
         _headers[encoded] = read
     return read
@@ -450,20 +461,20 @@ def _long_ttl(found: Scanned) -> int | None:
 
 
 # Messages sent together mostly have the same annotations; each form is read once. Bounded as the headers are.
-_annexes: dict[tuple[int | None, bytes], tuple[bytes | None, int | None]] = {}
+_annexes: dict[tuple[int | None, bool, bytes], tuple[bytes | None, int | None]] = {}
 
 
-def _read_annex(priority: int | None, annotations: bytes) -> tuple[bytes | None, int | None]:
-    """What is kept of the annotations (a map, encoded, or nothing) and the priority; and when it is scheduled."""
-    known = _annexes.get((priority, annotations))
+def _read_annex(priority: int | None, durable: bool, annotations: bytes) -> tuple[bytes | None, int | None]:
+    """What is kept of the annotations (a map, encoded, or nothing) and the header; and when it is scheduled."""
+    known = _annexes.get((priority, durable, annotations))
     if known is not None:
         return known
     kept, scheduled_at = _read_annotations(annotations) if annotations else ([], None)
-    annex = Annex(priority, b"".join(kept), len(kept)).encode() if kept or priority is not None else None
+    annex = Annex(priority, b"".join(kept), len(kept), durable=durable).encode_if_any()
     if len(_annexes) >= 1024:
         _annexes.clear()
     if len(annotations) <= 256:
-        _annexes[priority, annotations] = annex, scheduled_at
+        _annexes[priority, durable, annotations] = annex, scheduled_at
     return annex, scheduled_at
 
 

@@ -18,6 +18,7 @@ from peeklock.amqp.sections import (
 from peeklock.amqp.types import Int, Symbol, UInt
 from peeklock.broker.envelope import (
     DEAD_LETTER_SOURCE,
+    DURABLE,
     ENQUEUED_SEQUENCE_NUMBER,
     ENQUEUED_TIME,
     LOCK_TOKEN,
@@ -34,8 +35,9 @@ def _symbol(name: str) -> bytes:
     return encode_value(Symbol(name))
 
 
-_TO_COUNT: Final = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x42\x52"
-"""A header of durable, no priority, no ttl, not the first acquirer, up to the byte with the delivery count."""
+_TO_COUNT: Final = b"\x00\x53\x70\xc0\x07\x05\x40\x40\x40\x40\x52"
+"""A header of neither durable, priority, ttl nor first acquirer, up to the byte with the delivery count."""
+_DURABLE_TO_COUNT: Final = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x40\x52"
 _LONG, _TIMESTAMP, _SMALL_INT = b"\x81", b"\x83", b"\x54"
 _TO_SEQUENCE: Final = _symbol(SEQUENCE_NUMBER) + _LONG
 _TO_ENQUEUED: Final = _symbol(ENQUEUED_TIME) + _TIMESTAMP
@@ -57,64 +59,80 @@ def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
     return b"\x00\x53\x72\xc1" + bytes((size, 2 * (values + small)))
 
 
-_UNLOCKED_ENTRIES: Final = _TO_SEQUENCE + _TO_ENQUEUED + _TO_ENQUEUED_SEQUENCE
-_LOCKED_START: Final = _opening(_UNLOCKED_ENTRIES + _TO_LOCKED, 4) + _TO_SEQUENCE
-_UNLOCKED_START: Final = _NO_DELIVERY_ANNOTATIONS + _opening(_UNLOCKED_ENTRIES, 3) + _TO_SEQUENCE
+_UNLOCKED_ENTRIES: Final = _TO_SEQUENCE + _TO_ENQUEUED
 _TO_SMALL_STATE: Final = _TO_STATE + _SMALL_INT
-_PEEKED_START: Final = _opening(_UNLOCKED_ENTRIES + _TO_SMALL_STATE, 3, small=1) + _TO_SEQUENCE
-_MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq{len(_TO_ENQUEUED_SEQUENCE)}sq"
+
+
+def _start(before: bytes, entries: bytes, values: int, small: int = 0) -> bytes:
+    """What comes before the sequence number."""
+    return before + _opening(entries, values, small) + _TO_SEQUENCE
+
+
+_LOCKED_ENTRIES: Final = _UNLOCKED_ENTRIES + _TO_LOCKED
+_LOCKED_START: Final = _start(b"", _LOCKED_ENTRIES, 3)
+_LOCKED_COPY_START: Final = _start(b"", _LOCKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 4)
+_UNLOCKED_START: Final = _start(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES, 2)
+_UNLOCKED_COPY_START: Final = _start(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 3)
+_PEEKED_ENTRIES: Final = _UNLOCKED_ENTRIES + _TO_SMALL_STATE
+_PEEKED_START: Final = _start(b"", _PEEKED_ENTRIES, 2, small=1)
+_PEEKED_COPY_START: Final = _start(b"", _PEEKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 3, small=1)
+"""A copy of a topic's message has the number in the topic behind all else."""
+_MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq"
 _pack_locked: Final = struct.Struct(
     f">{len(_TO_COUNT)}sB{len(_TO_LOCK_TOKEN)}s16s{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq"
 ).pack
 _pack_peeked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_PEEKED_START)}s{_MIDDLE}{len(_TO_SMALL_STATE)}sB").pack
 _pack_unlocked: Final = struct.Struct(f">{len(_TO_COUNT)}sB{len(_UNLOCKED_START)}s{_MIDDLE}").pack
 
+_pack_first: Final = struct.Struct(f">{len(_TO_ENQUEUED_SEQUENCE)}sq").pack
+
 
 def head(
-    message: StoredMessage, locked_until: int | None, token: bytes | None = None, with_state: bool = False
+    message: StoredMessage,
+    locked_until: int | None,
+    token: bytes | None = None,
+    with_state: bool = False,
+    is_copy: bool = False,
 ) -> bytes:
     """Header and annotations for one delivery of the message: what goes in front of its payload.
 
     One that is locked has its lock token among the delivery annotations, which names the same as the delivery tag (see
-    `lock_tags`); one that is received for good has an empty section of them, because some clients look for one.
+    `lock_tags`); one that is received for good has an empty section of them, because some clients look for one. The
+    number that a message was first given is told of one that was forwarded, and of the copy that a subscription has.
     """
     count = message.delivery_count
-    if message.annex is not None or message.expires_at is not None or count > 255:
-        return _full_head(message, locked_until, token, message.state if with_state else None)
+    to_count = _TO_COUNT
+    if message.annex is not None:
+        if message.annex != DURABLE:
+            return _full_head(message, locked_until, token, message.state if with_state else None, is_copy)
+        to_count = _DURABLE_TO_COUNT
+    if message.expires_at is not None or count > 255:
+        return _full_head(message, locked_until, token, message.state if with_state else None, is_copy)
     number = message.sequence_number
     if with_state:
         if locked_until is not None:
-            return _full_head(message, locked_until, token, message.state)
-        return _pack_peeked(
-            _TO_COUNT,
+            return _full_head(message, locked_until, token, message.state, is_copy)
+        start = _PEEKED_COPY_START if is_copy else _PEEKED_START
+        made = _pack_peeked(
+            to_count, count, start, number, _TO_ENQUEUED, message.enqueued_at, _TO_SMALL_STATE, message.state
+        )
+    elif token is None or locked_until is None:
+        start = _UNLOCKED_COPY_START if is_copy else _UNLOCKED_START
+        made = _pack_unlocked(to_count, count, start, number, _TO_ENQUEUED, message.enqueued_at)
+    else:
+        made = _pack_locked(
+            to_count,
             count,
-            _PEEKED_START,
+            _TO_LOCK_TOKEN,
+            token,
+            _LOCKED_COPY_START if is_copy else _LOCKED_START,
             number,
             _TO_ENQUEUED,
             message.enqueued_at,
-            _TO_ENQUEUED_SEQUENCE,
-            number,
-            _TO_SMALL_STATE,
-            message.state,
+            _TO_LOCKED,
+            locked_until,
         )
-    if token is None or locked_until is None:
-        return _pack_unlocked(
-            _TO_COUNT, count, _UNLOCKED_START, number, _TO_ENQUEUED, message.enqueued_at, _TO_ENQUEUED_SEQUENCE, number
-        )
-    return _pack_locked(
-        _TO_COUNT,
-        count,
-        _TO_LOCK_TOKEN,
-        token,
-        _LOCKED_START,
-        number,
-        _TO_ENQUEUED,
-        message.enqueued_at,
-        _TO_ENQUEUED_SEQUENCE,
-        number,
-        _TO_LOCKED,
-        locked_until,
-    )
+    return made + _pack_first(_TO_ENQUEUED_SEQUENCE, number) if is_copy else made
 
 
 def _delivery_annotations(annex: Annex, token: bytes | None, is_peeked: bool) -> bytes:
@@ -132,24 +150,34 @@ def _delivery_annotations(annex: Annex, token: bytes | None, is_peeked: bool) ->
 
 
 def _full_head(
-    message: StoredMessage, locked_until: int | None, token: bytes | None, state: int | None = None
+    message: StoredMessage,
+    locked_until: int | None,
+    token: bytes | None,
+    state: int | None = None,
+    is_copy: bool = False,
 ) -> bytes:
     annex = Annex.decode(message.annex)
     ttl = NULL
     if message.expires_at is not None and 0 < message.expires_at - message.enqueued_at <= UINT_MAX:
         ttl = encode_value(UInt(message.expires_at - message.enqueued_at))
     priority = NULL if annex.priority is None else bytes((0x50, annex.priority & 0xFF))
-    header = list_section(HEADER, [b"\x41", priority, ttl, b"\x42", encode_value(UInt(message.delivery_count))])
+    durable = b"\x41" if annex.durable else NULL
+    header = list_section(HEADER, [durable, priority, ttl, NULL, encode_value(UInt(message.delivery_count))])
     header += _delivery_annotations(annex, token, state is not None)
     number = _pack_long(message.sequence_number)
-    first = number if annex.enqueued_number is None else _pack_long(annex.enqueued_number)
-    fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at), _TO_ENQUEUED_SEQUENCE, first]
-    count = 6 + annex.annotation_fields
+    fields = [_TO_SEQUENCE, number, _TO_ENQUEUED, _pack_long(message.enqueued_at)]
+    count = 4 + annex.annotation_fields
     if locked_until is not None:
         fields += (_TO_LOCKED, _pack_long(locked_until))
         count += 2
     if state is not None:
         fields += (_TO_STATE, encode_value(Int(state)))
+        count += 2
+    first = annex.enqueued_number
+    if first is None and is_copy:
+        first = message.sequence_number
+    if first is not None:
+        fields += (_TO_ENQUEUED_SEQUENCE, _pack_long(first))
         count += 2
     if annex.dead_letter_source is not None:
         fields += (_TO_DEAD_LETTER_SOURCE, encode_value(annex.dead_letter_source))

@@ -148,7 +148,7 @@ def _maker(
 
     def make(body: bytes) -> Message:
         return Message(
-            header=Header(durable=True, ttl=ttl),
+            header=None if ttl is None else Header(ttl=ttl),
             message_annotations=annotations,
             properties=Properties(message_id=message_id or uuid4().hex, **properties),  # type: ignore[arg-type]
             application_properties=applied,

@@ -52,6 +52,7 @@ ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
 """A property of an open: a close with the reason follows."""
 _AFTER_OPEN: Final = {Begin, Attach, Flow, Transfer, Disposition, Detach, End}
 _ENDED: Final = ConnectionState.ENDED
+_USUAL_FRAME_SIZE: Final = 65536
 _MAX_DESCRIPTION: Final = 100
 """Characters of an error description that fit the smallest frame a peer may insist on."""
 
@@ -347,13 +348,24 @@ class Connection:
             Open(
                 container_id=settings.container_id,
                 hostname=settings.hostname,
-                max_frame_size=settings.max_frame_size,
+                max_frame_size=self._offered_frame_size(),
                 channel_max=settings.channel_max,
                 idle_time_out=settings.idle_time_out_ms,
                 offered_capabilities=list(self.offered_capabilities) or None,
                 properties=properties,
             ),
         )
+
+    def _offered_frame_size(self) -> int:
+        """Bytes of the largest frame that the peer is asked for.
+
+        uamqp, which older SDKs are made of, cannot send frames larger than those it accepts itself. So the answer to an
+        open names no more than the open does, or what is usual.
+        """
+        ours = self.settings.max_frame_size
+        if self.remote_open is None:
+            return ours
+        return min(ours, max(self.remote_open.max_frame_size, _USUAL_FRAME_SIZE))
 
     # --- performatives ---
 

@@ -146,7 +146,7 @@ class BrowsingNode(Node):
 
     def _send(self, message: StoredMessage) -> None:
         link = self._link
-        parts = [head(message, None, with_state=True), message.payload]
+        parts = [head(message, None, with_state=True, is_copy=self._container.holds_copies), message.payload]
         if message.body is not None:
             parts.append(message.body.data)
         tag = message.sequence_number.to_bytes(16)

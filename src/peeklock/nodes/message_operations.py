@@ -73,7 +73,7 @@ def peek_message(call: Call) -> None:
         elif call.is_crowded():
             call.fail(_crowded())
         else:
-            call.answer({"messages": _encoded(messages)})
+            call.answer({"messages": _encoded(messages, container.holds_copies)})
         leave()
 
     session_id = session_id_of(call)
@@ -103,12 +103,14 @@ def receive_by_sequence_number(call: Call) -> None:
         if isinstance(messages, BrokerError):
             call.fail(messages)
         elif mode == RECEIVE_AND_DELETE:
-            call.answer({"messages": _encoded([message for message, _ in messages])})
+            call.answer({"messages": _encoded([message for message, _ in messages], container.holds_copies)})
         else:
             for _, lock in messages:
                 if lock is not None:
                     lock.charge(call.peer.held)
-            call.answer({"messages": [_locked(message, lock) for message, lock in messages if lock is not None]})
+            is_copy = container.holds_copies
+            locked = [_locked(message, lock, is_copy) for message, lock in messages if lock is not None]
+            call.answer({"messages": locked})
         leave()
 
     def check() -> None:
@@ -128,8 +130,8 @@ def receive_by_sequence_number(call: Call) -> None:
     call.peer.reads.enter(fetch, call.fail)
 
 
-def _locked(message: StoredMessage, lock: Lock) -> dict[str, Any]:
-    encoded = head(message, lock.locked_until, lock.token, with_state=True) + message.content
+def _locked(message: StoredMessage, lock: Lock, is_copy: bool) -> dict[str, Any]:
+    encoded = head(message, lock.locked_until, lock.token, with_state=True, is_copy=is_copy) + message.content
     return {"lock-token": UUID(bytes=lock.token), "message": encoded}
 
 
@@ -139,12 +141,12 @@ _pack_opening = struct.Struct(">BII").pack
 _pack_entry = struct.Struct(f">BII{len(_TO_LENGTH)}sI").pack
 
 
-def _encoded(messages: list[StoredMessage]) -> Encoded:
+def _encoded(messages: list[StoredMessage], are_copies: bool) -> Encoded:
     """A list of maps that have a message each. Encoded here, because there are many: by the codec it takes thrice."""
     parts: list[bytes] = []
     size = 4
     for message in messages:
-        front = head(message, None, with_state=True)
+        front = head(message, None, with_state=True, is_copy=are_copies)
         length = len(front) + message.size
         entry = _pack_entry(_MAP, 8 + len(_TO_LENGTH) + length, 2, _TO_LENGTH, length)
         parts += (entry, front, message.payload)

@@ -52,6 +52,7 @@ class Receiving(Node):
         self._container = container
         self._reserved = 0
         self._held = peer.held
+        self._gives_copies = container.holds_copies
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
         container.check_receiving()
@@ -77,12 +78,11 @@ class Receiving(Node):
         link = self._link
         if lock is not None:
             lock.charge(self._held)
-            link.send(lock.tag, _parts(message, lock.locked_until, lock.token), context=lock)
+            link.send(lock.tag, _parts(message, lock.locked_until, lock.token, self._gives_copies), context=lock)
         else:
             self._reserved -= 1
             if link.attached:
-                tag = message.sequence_number.to_bytes(16)
-                link.send(tag, _parts(message, None, None), settled=True)
+                link.send(b"", _parts(message, None, None, self._gives_copies), settled=True)
                 self._answer_drain()
         self.peer.wake()
 
@@ -265,11 +265,12 @@ class SelectingNode(Receiving):
         self._queue.stop_selecting(self._selection)
 
 
-def _parts(message: StoredMessage, locked_until: int | None, token: bytes | None) -> tuple[bytes, ...]:
+def _parts(message: StoredMessage, locked_until: int | None, token: bytes | None, is_copy: bool) -> tuple[bytes, ...]:
     """A message for the wire; where its bytes are cut means nothing."""
+    front = head(message, locked_until, token, False, is_copy)
     if message.body is None:
-        return head(message, locked_until, token), message.payload
-    return head(message, locked_until, token), message.payload, message.body.data
+        return front, message.payload
+    return front, message.payload, message.body.data
 
 
 def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:

@@ -166,17 +166,19 @@ class RestService:
         if received is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         try:
-            return await self._deliver(request, asked, received)
+            return await self._deliver(request, asked, received, queue.holds_copies)
         except BaseException:
             receive.release(received)
             raise
         finally:
             receive.answered(received)
 
-    async def _deliver(self, request: web.Request, asked: Asked, received: Received) -> web.StreamResponse:
+    async def _deliver(
+        self, request: web.Request, asked: Asked, received: Received, is_copy: bool
+    ) -> web.StreamResponse:
         """Write the answer. Raises when the client cannot have got it."""
         message, lock = received
-        written = write_message(message, lock)
+        written = write_message(message, lock, is_copy)
         if lock is not None:
             place = f"{origin_of(request)}/{asked.place}/{MESSAGES}/{message.sequence_number}/{lock_token(lock)}"
             written.headers.append(("Location", place))

@@ -41,7 +41,7 @@ class Written:
     body: bytes = b""
 
 
-def write_message(message: StoredMessage, lock: Lock | None) -> Written:
+def write_message(message: StoredMessage, lock: Lock | None, is_copy: bool) -> Written:
     try:
         decoded = Message.decode(message.content)
     except DecodeError:
@@ -49,7 +49,7 @@ def write_message(message: StoredMessage, lock: Lock | None) -> Written:
         decoded = Message(data=[message.content])
     properties = decoded.properties or Properties()
     written, omitted = Written(body=_body(decoded)), 0
-    broker_properties, omitted = _broker_properties(message, lock, properties)
+    broker_properties, omitted = _broker_properties(message, lock, properties, is_copy)
     written.headers.append((BROKER_PROPERTIES, json.dumps(broker_properties, separators=(",", ":"))))
     content_type = properties.content_type
     if content_type and content_type.isprintable() and len(content_type) <= MAX_CONTENT_TYPE:
@@ -67,7 +67,9 @@ def lock_token(lock: Lock) -> str:
     return str(UUID(bytes_le=lock.tag))
 
 
-def _broker_properties(message: StoredMessage, lock: Lock | None, properties: Properties) -> tuple[dict[str, Any], int]:
+def _broker_properties(
+    message: StoredMessage, lock: Lock | None, properties: Properties, is_copy: bool
+) -> tuple[dict[str, Any], int]:
     """By name, in the order of the service; and how many there is no room for."""
     try:
         annex = Annex.decode(message.annex)
@@ -76,7 +78,7 @@ def _broker_properties(message: StoredMessage, lock: Lock | None, properties: Pr
     annotations = _annotations(annex.annotations)
     found: dict[str, Any] = {
         "DeliveryCount": message.delivery_count + 1,  # the service counts this one, too
-        "EnqueuedSequenceNumber": annex.enqueued_number or 0,
+        "EnqueuedSequenceNumber": annex.enqueued_number or (message.sequence_number if is_copy else 0),
         "EnqueuedTimeUtc": format_http_date(message.enqueued_at),
         "SequenceNumber": message.sequence_number,
         "State": _STATES.get(message.state, "Active"),

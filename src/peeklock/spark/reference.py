@@ -29,7 +29,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "reply_to_session_id": "the session that answers go to",
     "to": "the address it was sent to",
     "sequence_number": "the number that the entity gave it",
-    "enqueued_sequence_number": "the number that the entity gave it which it was first sent to",
+    "enqueued_sequence_number": "of a forwarded message and of a copy of a topic: the number that it was first given",
     "enqueued_time": "when the entity took it",
     "scheduled_enqueue_time": "when it is, or was, due",
     "expires_at": "when its time to live is over",

@@ -13,6 +13,7 @@ from peeklock.amqp.types import Int, ULong
 from peeklock.broker.envelope import read_incoming
 from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.rules.errors import SqlError
+from peeklock.broker.rules.jms import DEFAULT_PRIORITY
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.rules.selectors import NAMES, Selector, compile_selector, rule_of
 from peeklock.broker.rules.sql import matches_everything
@@ -23,10 +24,14 @@ GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 def stored(
-    user: dict[Any, Any] | None = None, priority: int | None = None, delivery_count: int = 0, **properties: Any
+    user: dict[Any, Any] | None = None,
+    priority: int | None = None,
+    delivery_count: int = 0,
+    durable: bool = False,
+    **properties: Any,
 ) -> StoredMessage:
     message = Message(
-        header=None if priority is None else Header(priority=priority),
+        header=Header(durable=durable, priority=DEFAULT_PRIORITY if priority is None else priority),
         properties=Properties(**{"message_id": "id-1", **properties}),
         application_properties=user,
         data=[b"the body"],
@@ -107,7 +112,8 @@ def test_a_selector_says_of_a_message_what_jms_says(selector: str, matches: bool
         ("JMSTimestamp >= 1700000000000", stored(creation_time=1_700_000_000_001)),
         ("JMSTimestamp IS NULL", stored()),
         ("JMSExpiration = 0", stored()),
-        ("JMSDeliveryMode = 'PERSISTENT'", stored()),
+        ("JMSDeliveryMode = 'NON_PERSISTENT'", stored()),
+        ("JMSDeliveryMode = 'PERSISTENT'", stored(durable=True)),
         ("JMSDestination = 'q'", stored(to="q")),
         ("JMSReplyTo = 'answers'", stored(reply_to="answers")),
         ("JMSXGroupID = 'a' AND JMSXGroupSeq = 3", stored(group_id="a", group_sequence=3)),

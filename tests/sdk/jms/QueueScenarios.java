@@ -78,7 +78,8 @@ final class QueueScenarios extends Steps {
             sent.setLongProperty("amount", 5_000_000_000L);
             MessageProducer producer = session.createProducer(queue);
             producer.send(sent, DeliveryMode.PERSISTENT, 9, 0);
-            Message got = next(session.createConsumer(queue));
+            MessageConsumer consumer = session.createConsumer(queue);
+            Message got = next(consumer);
             equal(sent.getJMSMessageID(), got.getJMSMessageID());
             equal("correlation", got.getJMSCorrelationID());
             equal("type", got.getJMSType());
@@ -88,6 +89,8 @@ final class QueueScenarios extends Steps {
             equal(5_000_000_000L, got.getLongProperty("amount"));
             equal(9, got.getJMSPriority());
             equal(DeliveryMode.PERSISTENT, got.getJMSDeliveryMode());
+            producer.send(session.createTextMessage("passing"), DeliveryMode.NON_PERSISTENT, 4, 0);
+            equal(DeliveryMode.NON_PERSISTENT, next(consumer).getJMSDeliveryMode());
             equal(false, got.getJMSRedelivered());
             equal(1, got.getIntProperty("JMSXDeliveryCount"));
         }

@@ -29,6 +29,11 @@ class Fields(Protocol):
         ...
 
     @property
+    def durable(self) -> bool:
+        """As the sender set it."""
+        ...
+
+    @property
     def delivery_count(self) -> int:
         """How often it was delivered before."""
         ...
@@ -73,7 +78,7 @@ JMS_PROPERTIES: Final[dict[str, Callable[[Fields], Value]]] = {
     "JMSMessageID": lambda message: _id(message.field(_MESSAGE_ID), f"{_ID_PREFIX}AMQP_NO_PREFIX:"),
     "JMSCorrelationID": lambda message: _id(message.field(_CORRELATION_ID), ""),
     "JMSPriority": lambda message: DEFAULT_PRIORITY if message.priority is None else message.priority,
-    "JMSDeliveryMode": lambda message: "PERSISTENT",  # the broker stores every message
+    "JMSDeliveryMode": lambda message: "PERSISTENT" if message.durable else "NON_PERSISTENT",  # stored either way
     "JMSTimestamp": lambda message: _number(message.field(_CREATION_TIME)),
     "JMSExpiration": lambda message: _number(message.field(_ABSOLUTE_EXPIRY)) or 0,
     "JMSXGroupSeq": lambda message: _number(message.field(_GROUP_SEQUENCE)),

@@ -159,6 +159,10 @@ class View:
     def priority(self) -> int | None:
         return Annex.decode(self._annex).priority
 
+    @property
+    def durable(self) -> bool:
+        return Annex.decode(self._annex).durable
+
     def _read_user(self, name: str) -> Value | Missing:
         spelling = self._spelling(name)
         if spelling is None:
