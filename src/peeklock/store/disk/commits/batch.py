@@ -96,6 +96,8 @@ class Batch:
         plain: Any = None
         """Columns of the last message that was plain: those of one turn share them, whichever entity they are for."""
         plain_at = 0
+        plain_annex: bytes | None = None
+        annex_size = 0
         for id, message in appends:
             number = message.sequence_number
             if not 0 < number <= MAX_NUMBER:
@@ -110,10 +112,12 @@ class Batch:
             size += len(payload)
             kind: Any
             if _is_plain(message):
-                if plain is None or message.enqueued_at != plain_at:
-                    plain_at = message.enqueued_at
-                    plain = (*_changed(message), None, None)
+                if plain is None or message.enqueued_at != plain_at or message.annex is not plain_annex:
+                    plain_at, plain_annex = message.enqueued_at, message.annex
+                    annex_size = 0 if plain_annex is None else len(plain_annex)
+                    plain = (*_changed(message), None, plain_annex)
                 kind = plain
+                size += annex_size
             else:
                 annex, body = message.annex, message.body
                 # As bytes: in SQLite's JSON a string ends at its first NUL.
@@ -192,14 +196,13 @@ class _Run:
 
 
 def _is_plain(message: StoredMessage) -> bool:
-    """As nearly all are: two of them differ by when they were enqueued and by their payload, and nothing else."""
+    """As nearly all are: two of them differ by when they were enqueued, by their payload, and seldom by their annex."""
     return (
         message.state == ACTIVE
         and not message.delivery_count
         and message.expires_at is None
         and message.due_at is None
         and message.session_id is None
-        and message.annex is None
         and message.body is None
     )
 

@@ -32,10 +32,11 @@ _IS_RICH = " OR ".join(
         "delivery_count": "0",
         "session_id": "NULL",
         "due_at": "NULL",
-        "annex": "NULL",
+        "coalesce(annex, :usual_annex)": ":usual_annex",
         "message.body": "NULL",
     }.items()
 )
+"""The usual annex is one that many messages have: it is not told for each of them."""
 
 _BODY_LENGTH = f"(SELECT place & {LENGTH_MASK} FROM body WHERE body.key = message.body)"
 
@@ -58,7 +59,8 @@ def _make_query(place: str, index: str, condition: str) -> str:
             json_group_array(json_array(
                 key & {MAX_NUMBER}, state, expires_at, delivery_count, session_id, due_at,
                 length(annex), message.body, {_BODY_LENGTH}
-            )) FILTER (WHERE {_IS_RICH})
+            )) FILTER (WHERE {_IS_RICH}),
+            group_concat(key & {MAX_NUMBER}) FILTER (WHERE annex = :usual_annex)
         FROM (
             SELECT * FROM message {index}
             WHERE {condition} AND {_ENTITY_EXISTS}

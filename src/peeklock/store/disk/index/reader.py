@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,8 @@ from .found_runs import Runs
 _Answer = TypeVar("_Answer")
 
 _CHUNK_BYTES = 1024 * 1024
+_SHORT_ANNEX = 64
+"""Bytes of one that many messages may have alike: it says how they were sent, not what they are."""
 _BEFORE_ALL_TIMES = -(1 << 63)
 
 
@@ -40,6 +42,8 @@ class Reader:
         earlier could find pages of another time in it."""
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
         """What was read and is still in use, so that the readers of several entities have it in memory once."""
+        self._usual_annex = b""
+        """A short one that was read lately; at first one that no message has."""
         self.damaged: list[tuple[int, StoredMessage, str]] = []
         """Entity, message without its payload, and where the log should have that; for the owner to take."""
 
@@ -226,7 +230,7 @@ class Reader:
         while len(found) < limit and size < max_bytes:
             rows = min(limit - len(found), most)
             room = min(max_bytes - size, _CHUNK_BYTES)
-            place = {"entity": entity, "rows": rows, "offset": offset}
+            place = {"entity": entity, "rows": rows, "offset": offset, "usual_annex": self._usual_annex}
             chosen = connection.execute(query, parameters | place).fetchone()
             messages, looked_at, last = self._fetch(connection, entity, parameters["usual_state"], chosen, room)
             found += messages
@@ -246,13 +250,15 @@ class Reader:
     ) -> tuple[list[StoredMessage], int, int]:
         """Of the messages that were chosen those up to the one that reaches the room: the sound ones, how many were
         looked at, and the number of the last of these."""
-        count, joined_numbers, times, lowest, highest, joined_segments, joined_places, joined_rich = chosen
+        count, joined_numbers, times, lowest, highest, joined_segments, joined_places, joined_rich, annexed = chosen
         if not count:
             return [], 0, 0
+        usual = self._usual_annex
+        with_usual: set[int] = set(_numbers(annexed)) if annexed else set()
         rich = {row[0]: row for row in json.loads(joined_rich)} if joined_rich != "[]" else {}
         numbers = _numbers(joined_numbers)
         places = _numbers(joined_places)
-        fitting = _fitting(numbers, places, rich, room)
+        fitting = _fitting(numbers, places, rich, room, with_usual, len(usual))
         numbers, places = numbers[:fitting], places[:fitting]
         segments = [lowest] if lowest == highest else _numbers(joined_segments)[:fitting]
         contents = self._segments.read(lowest, places) if lowest == highest else self._contents(segments, places)
@@ -261,6 +267,10 @@ class Reader:
             for number, content, enqueued_at in zip(numbers, contents, _numbers(times), strict=False)
         ]
         broken = {at for at, content in enumerate(contents) if content is None}
+        if with_usual:
+            for message in messages:
+                if message.sequence_number in with_usual:
+                    message.annex = usual
         if rich:
             broken |= self._enrich(connection, entity, messages, rich)
         if broken:
@@ -284,6 +294,9 @@ class Reader:
         if annexed:
             (joined,) = connection.execute(queries.ANNEXES, {"keys": json.dumps(annexed)}).fetchone()
             annexes = dict(json.loads(joined))
+            last = bytes.fromhex(annexes[annexed[-1] - before])
+            if len(last) <= _SHORT_ANNEX:
+                self._usual_annex = last
         wanted = {row[7] for message in messages if (row := rich.get(message.sequence_number)) and row[7] is not None}
         bodies = self._fetch_bodies(connection, wanted) if wanted else {}
         broken: set[int] = set()
@@ -350,13 +363,22 @@ def _numbers(joined: str | None) -> list[int]:
     return numbers
 
 
-def _fitting(numbers: list[int], places: list[int], rich: dict[int, Any], room: int) -> int:
-    """How many from the first on, up to the one that reaches the room."""
+def _fitting(
+    numbers: list[int],
+    places: list[int],
+    rich: dict[int, Any],
+    room: int,
+    with_usual: Collection[int] = (),
+    usual_size: int = 0,
+) -> int:
+    """How many from the first on, up to the one that reaches the room; some have the usual annex."""
     total = count = 0
     for place in places:
         total += place & LENGTH_MASK
         if rich and (row := rich.get(numbers[count])) is not None:
             total += (row[6] or 0) + (row[8] or 0)
+        elif with_usual and numbers[count] in with_usual:
+            total += usual_size
         count += 1
         if total >= room:
             break
