@@ -473,8 +473,10 @@ class SessionReceiver(Consumer):
         credit: int = 1000,
         deletes: bool = False,
         time_out: int = MINUTE,
+        selector: Only | None = None,
     ) -> None:
         super().__init__(world, credit, deletes)
+        self.selector = selector
         self.session: Session | None = None
         self.failure: BrokerError | None = None
         """Why there is no session, or none any more."""
