@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -571,7 +572,7 @@ def incoming(
     if at is not None:
         fields["message_annotations"] = {Symbol(SCHEDULED_ENQUEUE_TIME): Timestamp(at)}
     if ttl is not None:
-        fields["header"] = Header(ttl=ttl)
+        fields["header"] = replace(fields.get("header") or Header(), ttl=ttl)
     return read_incoming(encoded(text, **fields), session_id is not None)
 
 
