@@ -252,6 +252,7 @@ def test_every_setting_has_its_place_in_the_description(kind: type) -> None:
             max_message_size_in_kilobytes=256,
             enable_partitioning=True,
             support_ordering=False,
+            order_by_priority=True,
             authorization_rules=(AuthorizationRule(name="k", primary_key="p", rights=frozenset({Right.SEND})),),
         ),
         TopicDefinition(

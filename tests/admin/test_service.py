@@ -126,6 +126,21 @@ def test_a_text_is_cleared_by_leaving_it_out(atom: AtomClient) -> None:
     assert (updated.said("UserMetadata"), updated.said("ForwardTo")) == (None, None)
 
 
+def test_the_order_by_priority_is_set_on_creation_and_stays_when_an_update_does_not_name_it(atom: AtomClient) -> None:
+    created = atom.put("/orders", queue("<OrderByPriority>true</OrderByPriority>"))
+    assert (created.status, created.said("OrderByPriority")) == (201, "true")
+    updated = atom.put("/orders", queue("<LockDuration>PT40S</LockDuration>"), If_Match="*")
+    assert (updated.status, updated.said("OrderByPriority")) == (200, "true")
+    refused = atom.put("/orders", queue("<OrderByPriority>false</OrderByPriority>"), If_Match="*")
+    assert refused.status == 400
+    assert "OrderByPriority of 'orders' false: cannot be changed once the entity exists" in refused.detail
+
+
+def test_clients_of_the_service_see_nothing_of_a_setting_that_it_does_not_have(atom: AtomClient) -> None:
+    assert "OrderByPriority" not in atom.put("/orders", queue()).text
+    assert "OrderByPriority" not in atom.put("/shop", topic()).text
+
+
 def test_a_destination_is_told_as_an_address_of_the_namespace(atom: AtomClient) -> None:
     created = atom.put("/orders", queue("<ForwardTo>sb://elsewhere/queue</ForwardTo>"))
     assert created.said("ForwardTo") == f"http://127.0.0.1:{atom.port}/queue"

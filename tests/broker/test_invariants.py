@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from broker.windows import check_windows
 from broker.world import (
     MINUTE,
     SECOND,
+    Consumer,
     FlakyStore,
     Only,
     Receiver,
@@ -26,6 +28,7 @@ from broker.world import (
     incoming,
     session_queue,
 )
+from peeklock.amqp.message import Header
 from peeklock.broker.backlog import Budget
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError
@@ -45,11 +48,15 @@ happens = rule(chance=st.randoms(use_true_random=True))
 class Broker(RuleBasedStateMachine):
     """Clients that do what they like, and a store that is slow, late, and sometimes refuses."""
 
+    orders = False
+    """Whether `q` delivers by priority."""
+
     def __init__(self) -> None:
         super().__init__()
         self.store = FlakyStore()
+        queue = QueueDefinition(name="q", max_delivery_count=3, dead_lettering_on_message_expiration=True)
         self.world = World(
-            QueueDefinition(name="q", max_delivery_count=3, dead_lettering_on_message_expiration=True),
+            replace(queue, order_by_priority=self.orders),
             session_queue("s", max_delivery_count=3, lock_duration_ms=30 * SECOND),
             store=self.store,
         )
@@ -83,7 +90,8 @@ class Broker(RuleBasedStateMachine):
         self.sent[text] = BrokerError("not yet")
         if ttl is not None:
             self.expirable.add(text)
-        return text, incoming(text, session_id=session if to == "s" else None, ttl=ttl, at=at)
+        fields = {"header": Header(priority=priority(text))} if self.orders else {}
+        return text, incoming(text, session_id=session if to == "s" else None, ttl=ttl, at=at, **fields)
 
     def _sent(self, texts: list[str]) -> Any:
         def outcome(error: BrokerError | None) -> None:
@@ -156,8 +164,11 @@ class Broker(RuleBasedStateMachine):
     def accept(self, chance: Random) -> None:
         id = chance.choice((None, None, *SESSIONS))
         credit, deletes = chance.randrange(7), chance.random() < 0.3
+        selector = self._session_selector(chance)
         with suppress(BrokerError):
-            self.holders.append(SessionReceiver(self.world, id, credit=credit, deletes=deletes, time_out=5 * SECOND))
+            self.holders.append(
+                SessionReceiver(self.world, id, credit=credit, deletes=deletes, time_out=5 * SECOND, selector=selector)
+            )
 
     @happens
     def close(self, chance: Random) -> None:
@@ -421,13 +432,44 @@ class Broker(RuleBasedStateMachine):
             else:
                 selecting = SelectingReceiver(self.world, self.world.queue(to), Only(cost=100), deletes=to == "q")
                 assert sorted(selecting.bodies) == sorted(waiting)
-                assert selecting.numbers == sorted(selecting.numbers)
+                assert self._in_order(to, selecting)
                 selecting.leave()
                 for lock in selecting.locks:
                     self.world.queue(to).release(lock)
-                got = selecting.bodies if to == "q" else Receiver(self.world, self.world.queue(to), deletes=True).bodies
+                if to == "q":
+                    got = selecting.bodies
+                else:
+                    last = Receiver(self.world, self.world.queue(to), deletes=True)
+                    assert self._in_order(to, last)
+                    got = last.bodies
             assert sorted(got) == sorted(waiting)
         assert all(self.world.namespace.queue(to).counters.active == 0 for to in PATHS)
+
+    def _session_selector(self, chance: Random) -> Only | None:
+        return None
+
+    def _in_order(self, to: str, receiver: Consumer) -> bool:
+        by_priority = self.orders and to == "q"
+        places = [(-priority(body(each)) if by_priority else 0, each.sequence_number) for each in receiver.got]
+        return places == sorted(places)
+
+
+class OrderingBroker(Broker):
+    """As above, with priorities and with selectors in sessions. The store makes every commit, sooner or later."""
+
+    orders = True
+
+    def _session_selector(self, chance: Random) -> Only | None:
+        parity = chance.randrange(3)
+        return chance.choice((None, Only(lambda text: int(text[1:]) % 3 == parity, chance.choice((1, 100)))))
+
+    @happens
+    def fail(self, chance: Random) -> None:
+        self.store.fails_to_read = chance.random() < 0.2
+
+
+def priority(text: str) -> int:
+    return int(text[1:]) % 10
 
 
 @pytest.fixture(autouse=True, params=[128 * 1024 * 1024, 2000])
@@ -441,18 +483,21 @@ def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytes
     monkeypatch.setattr("peeklock.broker.returns.MAX_RETURNS", 5)
 
 
-def test_whatever_happens_nothing_is_lost_or_there_twice() -> None:
+@pytest.mark.parametrize("kind", [Broker, OrderingBroker])
+def test_whatever_happens_nothing_is_lost_or_there_twice(kind: type[Broker]) -> None:
     bounds = settings(max_examples=30, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(Broker, settings=bounds)
+    run_state_machine_as_test(kind, settings=bounds)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_for_a_long_time_nothing_is_lost_or_there_twice(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "seed"), [*((Broker, seed) for seed in range(20)), *((OrderingBroker, seed) for seed in range(8))]
+)
+def test_whatever_happens_for_a_long_time_nothing_is_lost_or_there_twice(kind: type[Broker], seed: int) -> None:
     """Longer than the machine would go on by itself, with all that can happen about equally often."""
     chance = Random(seed)
     names = [name for name, member in vars(Broker).items() if hasattr(member, "hypothesis_stateful_rule")]
     assert len(names) > 15
-    broker = Broker()
+    broker = kind()
     for _ in range(400):
         getattr(broker, chance.choice(names))(chance)
     broker.teardown()

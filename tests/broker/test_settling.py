@@ -22,6 +22,7 @@ class Holder:
     """Holds a session with a credit of 100."""
 
     deletes = False
+    selector = None
 
     def __init__(self) -> None:
         self.session: Session | BrokerError | None = None

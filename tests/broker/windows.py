@@ -31,7 +31,8 @@ def check_windows(world: World) -> None:
         if isinstance(container, SessionQueue):
             _check_sessions(container, stored)
         else:
-            _check_window(container, container._backlog, _active(stored))
+            for backlog in container._backlog.lanes:
+                _check_window(container, backlog, _active(stored, backlog.session_id))
     assert world.namespace._machinery.budget.used == used
 
 
@@ -39,7 +40,7 @@ def _backlogs(queue: Queue | SessionQueue) -> Iterator[Backlog]:
     if isinstance(queue, SessionQueue):
         yield from (session.backlog for session in queue._held if session.backlog is not None)
     else:
-        yield queue._backlog
+        yield from queue._backlog.lanes
 
 
 def _active(stored: list[StoredMessage], session: str | None = None) -> set[int]:

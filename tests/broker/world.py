@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -474,8 +475,10 @@ class SessionReceiver(Consumer):
         credit: int = 1000,
         deletes: bool = False,
         time_out: int = MINUTE,
+        selector: Only | None = None,
     ) -> None:
         super().__init__(world, credit, deletes)
+        self.selector = selector
         self.session: Session | None = None
         self.failure: BrokerError | None = None
         """Why there is no session, or none any more."""
@@ -570,7 +573,7 @@ def incoming(
     if at is not None:
         fields["message_annotations"] = {Symbol(SCHEDULED_ENQUEUE_TIME): Timestamp(at)}
     if ttl is not None:
-        fields["header"] = Header(ttl=ttl)
+        fields["header"] = replace(fields.get("header") or Header(), ttl=ttl)
     return read_incoming(encoded(text, **fields), session_id is not None)
 
 

@@ -67,6 +67,13 @@ def test_a_queue_is_created_with_the_settings_that_are_given(commands: Commands)
     assert commands.json("queue", "show", name) == made
 
 
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_an_entity_that_orders_by_priority_is_created(commands: Commands, kind: str) -> None:
+    name = new_name()
+    assert commands.json(kind, "create", name, "--order-by-priority")["OrderByPriority"] is True
+    assert "--order-by-priority" not in commands.ok(kind, "update", "--help")
+
+
 def test_a_queue_without_settings_has_the_services_defaults(commands: Commands) -> None:
     name = new_name()
     assert commands.ok("queue", "create", name) == f"created the queue {name}\n"

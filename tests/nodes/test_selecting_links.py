@@ -109,8 +109,32 @@ def test_a_bad_selector_is_refused_with_the_reason(
     assert world.queue()._selecting is None
 
 
-def test_a_selector_with_a_session_is_refused(world: World) -> None:
+def test_a_session_link_with_a_selector_gets_what_matches_and_is_answered_with_both(world: World) -> None:
+    send(world, 1, 2, 3, 1, to="s", session_id="a")
+    send(world, 1, to="s", session_id="b")
     both = {SESSION_FILTER: "a", SELECTOR: Described(SELECTOR, "n = 1")}
+    link = selecting(world, "", "s", filter=both | {Symbol("other"): "x"})
+    assert link.attach.source.filter == both
+    assert link.bodies() == ["m1", "m1"]
+    link.wire.say(frame(Detach(handle=link.handle, closed=True)))
+    all_of_it = selecting(world, "", "s", filter={SESSION_FILTER: None})
+    assert all_of_it.attach.source.filter == {SESSION_FILTER: "b"}
+    assert selecting(world, "", "s", filter={SESSION_FILTER: "a"}).bodies() == ["m1", "m2", "m3", "m1"]
+
+
+def test_a_session_link_with_a_bad_selector_is_refused_and_the_session_stays_free(world: World) -> None:
+    send(world, 1, to="s", session_id="a")
+    both = {SESSION_FILTER: None, SELECTOR: Described(SELECTOR, "n = ")}
     link = selecting(world, "", "s", filter=both, credit=0)
     (detach,) = link.wire.take(Detach)
-    assert detach.error.condition == "amqp:not-implemented"
+    assert detach.error.condition == "amqp:invalid-field"
+    assert selecting(world, "", "s", filter={SESSION_FILTER: None}).bodies() == ["m1"]
+
+
+def test_a_drain_of_a_session_link_with_a_selector_is_answered_when_all_was_looked_at(world: World) -> None:
+    send(world, *range(20), to="s", session_id="a")
+    both = {SESSION_FILTER: "a", SELECTOR: Described(SELECTOR, "n = 19")}
+    link = selecting(world, "", "s", filter=both, credit=0)
+    link.grant(5, drain=True)
+    assert link.bodies() == ["m19"]
+    assert len(link.drained) == 1

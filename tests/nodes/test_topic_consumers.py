@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.world import World, incoming
+from broker.world import FlakyStore, World, incoming
 from nodes.wire import Wire, flow, frame
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message
@@ -17,6 +17,7 @@ from peeklock.broker.authorization import Right
 from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.temporary import RETRY_MS
+from peeklock.store.base import StoreError
 
 RED = "color = 'red'"
 BLUE = "color = 'blue'"
@@ -463,8 +464,73 @@ def test_a_look_up_that_is_only_detached_deletes_nothing(world: World, client: C
     client.detach(client.durable())
     handle = client.next_handle()
     client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.take(Attach, Detach)
     client.detach(handle)
+    assert len(client.take(Detach)) == 1
+    assert subscriptions(world) == ["all", "mine$me$D"]
+
+
+def closing(client: Client, store: FlakyStore) -> None:
+    """Close a look-up of the subscription `mine`, while the store makes no commit."""
+    handle = client.next_handle()
+    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.take(Attach, Detach)
+    store.held = []
+    client.close(handle)
+
+
+def test_the_close_is_answered_when_the_deletion_is_durable(world: World, client: Client) -> None:
+    store = world.store
+    assert isinstance(store, FlakyStore)
+    client.detach(client.durable())
+    closing(client, store)
+    assert client.take(Detach) == []
+    store.release_commits()
     world.run()
+    client.hear()
+    (answer,) = client.take(Detach)
+    assert (answer.closed, answer.error) == (True, None)
+    assert subscriptions(world) == ["all"]
+
+
+def test_the_answer_says_why_the_subscription_could_not_be_deleted(world: World, client: Client) -> None:
+    store = world.store
+    assert isinstance(store, FlakyStore)
+    client.detach(client.durable())
+    closing(client, store)
+    store.fails = lambda changes: StoreError("the disk is broken") if changes.dropped_entities else None
+    store.release_commits()
+    world.run()
+    client.hear()
+    (answer,) = client.take(Detach)
+    assert answer.error is not None
+    assert subscriptions(world) == ["all", "mine$me$D"]
+    store.fails = lambda changes: None
+    assert client.unsubscribe("mine").source is not None
+    assert subscriptions(world) == ["all"]
+
+
+def test_a_client_that_leaves_before_the_answer_harms_nobody(world: World, client: Client) -> None:
+    store = world.store
+    assert isinstance(store, FlakyStore)
+    client.detach(client.durable())
+    closing(client, store)
+    client.peer.closed()
+    store.release_commits()
+    world.run()
+    assert subscriptions(world) == ["all"]
+
+
+def test_a_consumer_that_comes_between_look_up_and_close_keeps_the_subscription(world: World, client: Client) -> None:
+    client.detach(client.durable())
+    handle = client.next_handle()
+    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    Client(world).durable()
+    client.take(Attach, Detach)
+    client.close(handle)
+    (answer,) = client.take(Detach)
+    assert answer.error is not None
+    assert answer.error.condition == Condition.RESOURCE_LOCKED
     assert subscriptions(world) == ["all", "mine$me$D"]
 
 

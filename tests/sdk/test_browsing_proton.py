@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from proton import Message, symbol
-from proton.reactor import AtLeastOnce, AtMostOnce, Copy, Selector
+from proton import Described, Message, symbol
+from proton.reactor import AtLeastOnce, AtMostOnce, Copy, Filter, Selector
 from proton.utils import BlockingConnection, LinkDetached
 from test_proton import connect, receiver_of, send
 
@@ -18,7 +18,10 @@ from serving import BrokerThread, StartBroker
 
 @pytest.fixture
 def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(QueueDefinition(name="queue", max_delivery_count=3, lock_duration_ms=60_000))
+    return start_broker(
+        QueueDefinition(name="queue", max_delivery_count=3, lock_duration_ms=60_000),
+        QueueDefinition(name="sessions", requires_session=True),
+    )
 
 
 @pytest.fixture
@@ -92,6 +95,25 @@ def test_a_receiver_with_a_selector_takes_what_it_selects_and_leaves_the_rest(
     for body in ("red", "blue", "green"):
         assert plain.receive().body == body
         plain.accept()
+
+
+def test_a_receiver_with_a_session_and_a_selector_takes_what_it_selects_of_the_session(
+    connection: BlockingConnection,
+) -> None:
+    for number, session in enumerate(("a", "b", "a", "a")):
+        send(connection, str(number), to="sessions", group_id=session, properties={"n": number})
+    selector = Described(symbol("apache.org:selector-filter:string"), "n <> 2")
+    both = {symbol("com.microsoft:session-filter"): "a", symbol("selector"): selector}
+    selecting: Any = connection.create_receiver("sessions", credit=10, options=Filter(both))
+    for body in ("0", "3"):
+        assert selecting.receive(timeout=10).body == body
+        selecting.accept()
+    selecting.link.drain(0)
+    connection.wait(lambda: selecting.link.credit == 0, msg="waiting for the answer to a drain")
+    assert not selecting.fetcher.has_message
+    selecting.close()
+    whole: Any = connection.create_receiver("sessions", credit=10, options=Filter({next(iter(both)): "a"}))
+    assert whole.receive(timeout=10).body == "2"
 
 
 def test_a_message_that_comes_later_is_selected_too(connection: BlockingConnection) -> None:

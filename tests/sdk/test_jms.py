@@ -30,10 +30,12 @@ NAMESPACE = NamespaceDefinition(
     queues=(
         QueueDefinition(name="queue", lock_duration_ms=60_000),
         QueueDefinition(name="other", lock_duration_ms=60_000),
+        QueueDefinition(name="urgent", order_by_priority=True),
     ),
     topics=(
         TopicDefinition(name="topic", subscriptions=(SubscriptionDefinition(name="all"),)),
         TopicDefinition(name="news"),
+        TopicDefinition(name="alarms", order_by_priority=True),
     ),
 )
 """What each scenario finds."""

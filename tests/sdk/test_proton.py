@@ -43,8 +43,8 @@ def connection(broker: BrokerThread) -> Iterator[BlockingConnection]:
     connection.close()
 
 
-def send(connection: BlockingConnection, *bodies: Any, **properties: Any) -> None:
-    sender: Any = connection.create_sender("queue")
+def send(connection: BlockingConnection, *bodies: Any, to: str = "queue", **properties: Any) -> None:
+    sender: Any = connection.create_sender(to)
     for body in bodies:
         delivery = sender.send(Message(body=body, durable=True, **properties))
         assert delivery.remote_state == Delivery.ACCEPTED

@@ -59,7 +59,14 @@ def values_of(setting: Setting[Any]) -> st.SearchStrategy[Any]:
 
 def definitions(kind: type, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     each = {field: values_of(setting) for field, setting in settings_of(kind).items()}
-    return st.builds(kind, name=st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True), **each, **parts)
+    each["name"] = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
+    return st.fixed_dictionaries(each | parts).map(lambda values: kind(**possible(values)))
+
+
+def possible(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the pair of settings that exclude each other."""
+    excluded = {"order_by_priority": False} if values.get("requires_session") else {}
+    return {field: value for field, value in (values | excluded).items() if field in values}
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)

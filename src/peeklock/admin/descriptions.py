@@ -27,7 +27,7 @@ from peeklock.broker.definitions import (
 )
 from peeklock.broker.durations import format_duration
 from peeklock.broker.names import DefinitionError, fold
-from peeklock.broker.settings import MAX_MESSAGE_SIZE, Kind, Profile, Setting, settings_of
+from peeklock.broker.settings import MAX_MESSAGE_SIZE, ORDER_BY_PRIORITY, Kind, Profile, Setting, settings_of
 
 MESSAGE_SIZE_SINCE: Final = "2021-05"
 """The version of the interface that knows MaxMessageSizeInKilobytes."""
@@ -81,6 +81,8 @@ def _write_setting(setting: Setting[Any], value: Any, shown: Shown) -> str:
         if shown.api_version < MESSAGE_SIZE_SINCE:
             return ""
         value = shown.profile.max_message_bytes // 1024 if value is None else value
+    if setting is ORDER_BY_PRIORITY and not value:
+        return ""  # the service has no such element
     match setting.kind:
         case Kind.DURATION:
             text = format_duration(value)
@@ -171,6 +173,7 @@ ELEMENTS: Final[dict[type, tuple[str, ...]]] = {
         "UserMetadata",
         "ForwardDeadLetteredMessagesTo",
         "MaxMessageSizeInKilobytes",
+        "OrderByPriority",
     ),
     TopicDefinition: (
         "DefaultMessageTimeToLive",
@@ -198,6 +201,7 @@ ELEMENTS: Final[dict[type, tuple[str, ...]]] = {
         "EnableExpress",
         "UserMetadata",
         "MaxMessageSizeInKilobytes",
+        "OrderByPriority",
     ),
     SubscriptionDefinition: (
         "LockDuration",

@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Final
 
 from peeklock.broker.returns import Returns
+from peeklock.broker.waiting import Waiting
 from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ class Budget:
         self.used = 0
 
 
-class Backlog:
-    """Waiting messages in order of their numbers."""
+class Backlog(Waiting):
+    """Waiting messages in order of their numbers: all of a queue, or those of one session or priority."""
 
     def __init__(
         self,
@@ -88,7 +89,8 @@ class Backlog:
         watch: Callable[[ReadPage, PageRead], None] = _unwatched,
     ) -> None:
         self._entity = entity
-        self._session_id = session_id
+        self.session_id = session_id
+        """None: of any session."""
         self._store = store
         self._budget = budget
         self._on_loaded = on_loaded
@@ -128,6 +130,13 @@ class Backlog:
         """Start with what the store has: numbers up to `tail`."""
         self._tail = tail
         self._through = 0 if any_stored else tail
+
+    @property
+    def lanes(self) -> list[Backlog]:
+        return [self]
+
+    def hold(self, held: bool) -> None:
+        self.held = held
 
     @property
     def at_hand(self) -> int:
@@ -193,6 +202,9 @@ class Backlog:
             message = ready.popleft()
             gone.discard(message.sequence_number)
             self._let_go(message)
+
+    def drop(self, message: StoredMessage) -> None:
+        self.discard(message.sequence_number)
 
     def next_after(self, number: int) -> int:
         """No message above that number and below this one waits; those in between are taken, as far as is known."""
@@ -352,7 +364,7 @@ class Backlog:
             through=through,
             limit=limit,
             max_bytes=min(PAGE_BYTES, max(LEAST_PAGE_BYTES, self._budget.limit - self._budget.used)),
-            session_id=self._session_id,
+            session_id=self.session_id,
         )
         read = partial(self._store.read, wanted)
         self._is_load_watched = self._through < self._read_again or self._returns is not None

@@ -24,6 +24,7 @@ from peeklock.broker.entity_ids import EntityIds
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.names import fold
+from peeklock.broker.priorities import PriorityQueue
 from peeklock.broker.queue import Queue
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
@@ -240,8 +241,9 @@ class Catalogue:
                 Queue(row.id, row.path, definition, self._machinery, row.counters, None)
                 for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
             )
-            kind = SessionQueue if definition.requires_session else Queue
-            made = kind(main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable)
+            made = self._kind_of(main.path, definition)(
+                main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable
+            )
             for part in (letters, unforwardable):
                 self._containers[fold(part.path)] = part
         made.created_at = main.definition.get("created_at", made.created_at)
@@ -255,6 +257,13 @@ class Catalogue:
         else:
             self._count += not definition.temporary
         return made
+
+    def _kind_of(self, path: str, definition: QueueDefinition | SubscriptionDefinition) -> type[AnyQueue]:
+        if definition.requires_session:
+            return SessionQueue
+        owner = definition if isinstance(definition, QueueDefinition) else self._containers[topic_of(path)].definition
+        assert isinstance(owner, QueueDefinition | TopicDefinition)
+        return PriorityQueue if owner.order_by_priority else Queue
 
     def begin(self, container: AnyContainer) -> None:
         """All that the entity may meet is there: let it live."""

@@ -41,6 +41,7 @@ from peeklock.broker.settings import (
     MAX_DELIVERY_COUNT,
     MAX_MESSAGE_SIZE,
     MAX_SIZE,
+    ORDER_BY_PRIORITY,
     PROFILES,
     REQUIRES_DUPLICATE_DETECTION,
     REQUIRES_SESSION,
@@ -70,6 +71,7 @@ class EntityDefinition:
     def __post_init__(self) -> None:
         self._check_name()
         self.check(PROFILES[LAXEST])
+        self._check_together()
         for name, setting in settings_of(type(self)).items():
             if setting.kind is Kind.STATUS:
                 object.__setattr__(self, name, Status(getattr(self, name)))
@@ -83,6 +85,9 @@ class EntityDefinition:
 
     def _check_name(self) -> None:
         check_entity_name(self.name)
+
+    def _check_together(self) -> None:
+        """DefinitionError for settings that exclude each other."""
 
     def to_json(self) -> dict[str, Any]:
         """For the store: every setting, so that a later default changes nothing that exists."""
@@ -126,9 +131,15 @@ class QueueDefinition(EntityDefinition):
     enable_partitioning: Annotated[bool, ENABLE_PARTITIONING] = ENABLE_PARTITIONING.default
     enable_express: Annotated[bool, ENABLE_EXPRESS] = ENABLE_EXPRESS.default
     support_ordering: Annotated[bool, SUPPORT_ORDERING] = SUPPORT_ORDERING.default
+    order_by_priority: Annotated[bool, ORDER_BY_PRIORITY] = ORDER_BY_PRIORITY.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     temporary: bool = False
     """It ends with the connection that made it, or with the broker."""
+
+    def _check_together(self) -> None:
+        if self.order_by_priority and self.requires_session:
+            rule = f"must be false with {REQUIRES_SESSION.name}: the messages of a session stay in order"
+            raise DefinitionError(ORDER_BY_PRIORITY.name, "true", rule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +198,7 @@ class TopicDefinition(EntityDefinition):
         FILTERING_BEFORE_PUBLISHING.default
     )
     enable_subscription_partitioning: Annotated[bool, SUBSCRIPTION_PARTITIONING] = SUBSCRIPTION_PARTITIONING.default
+    order_by_priority: Annotated[bool, ORDER_BY_PRIORITY] = ORDER_BY_PRIORITY.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     temporary: bool = False
     """As of a queue."""

@@ -44,7 +44,7 @@ MAX_DELIVERY_ANNOTATIONS: Final = 64 * 1024
 UINT_MAX: Final = 0xFFFFFFFF
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""
-_DEFAULT_PRIORITY: Final = 4
+DEFAULT_PRIORITY: Final = 4
 _MAX_PRIORITY: Final = 0xFF
 
 # Fields of the properties section (3.2.4).
@@ -445,7 +445,7 @@ def _read_header(encoded: bytes) -> tuple[int | None, int | None, bool]:
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most):
             raise DecodeError(f"header.{name} is not a number from 0 to {most}")
     # The default priority needs no keeping: a header without one means the same (3.2.1).
-    kept = None if priority in (None, _DEFAULT_PRIORITY) else int(priority)
+    kept = None if priority in (None, DEFAULT_PRIORITY) else int(priority)
     read = (kept, int(ttl_ms) if ttl_ms else None, durable is True)
     if len(_headers) < 1024 and len(encoded) <= 256:
         _headers[encoded] = read

@@ -18,6 +18,7 @@ from peeklock.broker.locks import Lock
 from peeklock.broker.numbers import Numbered
 from peeklock.broker.selecting import Selecting, Selection, Selects
 from peeklock.broker.timetable import AGAIN_MS
+from peeklock.broker.waiting import Waiting
 from peeklock.store.base import Counters, StoredMessage
 
 log = logging.getLogger(__name__)
@@ -66,15 +67,7 @@ class Queue(Numbered):
         transfer_dead_letters: Container | None = None,
     ) -> None:
         super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
-        self._backlog = Backlog(
-            entity,
-            machinery.store,
-            machinery.budget,
-            self.wake,
-            self.wake_later,
-            is_out=self._is_out,
-            watch=self._watch,
-        )
+        self._backlog = self._make_backlog()
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._lock_timer: Appointment | None = None
         self._latest_expiry = 0
@@ -88,6 +81,23 @@ class Queue(Numbered):
         self._forwarder: Forwarder | None = None
         self._selecting: Selecting | None = None
         """While there are consumers with selectors."""
+
+    def _make_backlog(self) -> Waiting:
+        """Where its messages wait."""
+        return self._make_lane(None)
+
+    def _make_lane(self, session_id: str | None) -> Backlog:
+        machinery = self._machinery
+        return Backlog(
+            self.entity,
+            machinery.store,
+            machinery.budget,
+            self.wake,
+            self.wake_later,
+            session_id=session_id,
+            is_out=self._is_out,
+            watch=self._watch,
+        )
 
     # --- forwarding ---
 
@@ -186,7 +196,7 @@ class Queue(Numbered):
     def select(self, consumer: Consumer, selector: Selects) -> Selection:
         """The consumer gets only what the selector matches; it says by `want_selected` when it can take messages."""
         if self._selecting is None:
-            self._selecting = Selecting(self, self._machinery, self._backlog)
+            self._selecting = Selecting(self, self._machinery, self._backlog.lanes)
         return self._selecting.add(consumer, selector)
 
     def want_selected(self, selection: Selection) -> None:
@@ -295,16 +305,16 @@ class Queue(Numbered):
         if self._backlog.loading:
             return False
         self._sweeps += 1
-        self._backlog.held = True
+        self._backlog.hold(True)
         return True
 
     def _swept(self) -> None:
         self._sweeps -= 1
-        self._backlog.held = self._sweeps > 0
+        self._backlog.hold(self._sweeps > 0)
         self.wake()
 
     def _discard(self, message: StoredMessage) -> None:
-        self._backlog.discard(message.sequence_number)
+        self._backlog.drop(message)
 
     def _next_waiting(self, after: int, session_id: str | None) -> int:
         return self._backlog.next_after(after)

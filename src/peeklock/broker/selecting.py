@@ -2,8 +2,9 @@
 
 Each keeps a position: every waiting message up to it was looked at, and did not match. So a message is looked at once
 by each of them, however long the queue is and however often it is waked; of a message that comes back the queue tells
-all of them (`returns`). The window is looked through in memory. What is beyond it is read from the store by pages, one
-at a time for a queue, and only while a consumer can take messages.
+all of them (`returns`). Where messages wait in lanes, one for each priority, there is a position in each. The window is
+looked through in memory. What is beyond it is read from the store by pages, one at a time for a queue, and only while a
+consumer can take messages.
 
 The work of one turn is bounded, so that others are served between, and a long one is followed by a rest. Consumers
 without a selector pay nothing.
@@ -81,36 +82,48 @@ class Host(Protocol):
         ...
 
 
+class Place:
+    """How far a consumer has looked in one lane."""
+
+    __slots__ = ("backlog", "position", "returns", "seen_returns")
+
+    def __init__(self, backlog: Backlog, returns: Returns) -> None:
+        self.backlog = backlog
+        self.returns = returns
+        self.position = 0
+        self.seen_returns = returns.end
+        """How many of the messages that came back it has looked at."""
+
+
 class Selection:
     """One consumer, and how far it has looked."""
 
-    __slots__ = ("consumer", "is_reading", "position", "seen_returns", "selector")
+    __slots__ = ("consumer", "is_reading", "places", "selector")
 
-    def __init__(self, consumer: Any, selector: Selects, seen_returns: int) -> None:
+    def __init__(self, consumer: Any, selector: Selects, places: list[Place]) -> None:
         self.consumer = consumer
         self.selector = selector
-        self.position = 0
-        self.seen_returns = seen_returns
-        """How many of the messages that came back it has looked at."""
+        self.places = places
+        """In the order of the lanes."""
         self.is_reading = False
 
 
 class Selecting:
     """All such consumers of one queue."""
 
-    def __init__(self, host: Host, machinery: Machinery, backlog: Backlog) -> None:
+    def __init__(self, host: Host, machinery: Machinery, lanes: list[Backlog]) -> None:
         self._host = host
         self._store = machinery.store
         self._agenda = machinery.agenda
         self._pace = machinery.pace
-        self._backlog = backlog
-        self._returns = Returns()
+        self._lanes = [(lane, Returns()) for lane in lanes]
         self._selections: set[Selection] = set()
         self._wanting: dict[Selection, None] = {}
         """Those that could take a message when last asked, next in turn first."""
         self._is_reading = False
         self._is_resting = False
-        backlog.select(self._returns)
+        for lane, returns in self._lanes:
+            lane.select(returns)
 
     @property
     def is_over(self) -> bool:
@@ -121,7 +134,7 @@ class Selecting:
             raise QuotaExceeded(
                 f"'{self._host.path}' has {MAX_SELECTIONS} receivers with message selectors; no more are allowed."
             )
-        selection = Selection(consumer, selector, self._returns.end)
+        selection = Selection(consumer, selector, [Place(lane, returns) for lane, returns in self._lanes])
         self._selections.add(selection)
         return selection
 
@@ -129,7 +142,8 @@ class Selecting:
         self._selections.discard(selection)
         self._wanting.pop(selection, None)
         if not self._selections:
-            self._backlog.select(None)
+            for lane, _ in self._lanes:
+                lane.select(None)
 
     def want(self, selection: Selection) -> None:
         """Its consumer can take messages."""
@@ -150,7 +164,8 @@ class Selecting:
             self._pace.when_rested(self._go_on)
             return
         started = self._agenda.monotonic()
-        self._backlog.merge_returned()
+        for lane, _ in self._lanes:
+            lane.merge_returned()
         self._look_around()
         self._pace.worked(started)
 
@@ -178,62 +193,73 @@ class Selecting:
 
     def _look(self, selection: Selection, work: int) -> int:
         """Go on as far as the work allows; returns what is left of it."""
-        consumer, backlog, returns = selection.consumer, self._backlog, self._returns
+        for place in selection.places:
+            work, is_over = self._look_at_lane(selection, place, work)
+            if not is_over:
+                return work
+        selection.consumer.starved()
+        return work
+
+    def _look_at_lane(self, selection: Selection, place: Place, work: int) -> tuple[int, bool]:
+        """As above; and whether all of the lane has been looked at."""
+        consumer, backlog, returns = selection.consumer, place.backlog, place.returns
         while work > 0:
             if not consumer.ready():
                 self._wanting.pop(selection, None)
                 break
-            if selection.seen_returns < returns.first:  # it does not know which came back
-                selection.position = min(selection.position, returns.lowest_forgotten - 1)
-                selection.seen_returns = returns.first
-            if selection.seen_returns < returns.end:
-                number = returns.at(selection.seen_returns)
-                if backlog.through < number <= selection.position:
-                    self._read_return(selection, number)
+            if place.seen_returns < returns.first:  # it does not know which came back
+                place.position = min(place.position, returns.lowest_forgotten - 1)
+                place.seen_returns = returns.first
+            if place.seen_returns < returns.end:
+                number = returns.at(place.seen_returns)
+                if backlog.through < number <= place.position:
+                    self._read_return(selection, place, number)
                     break
-                selection.seen_returns += 1
+                place.seen_returns += 1
                 # Those above the position are met in their turn.
-                message = backlog.waiting(number) if number <= selection.position else None
+                message = backlog.waiting(number) if number <= place.position else None
             else:
-                message = backlog.next_waiting(selection.position)
+                message = backlog.next_waiting(place.position)
                 if message is None:
-                    selection.position = max(selection.position, backlog.through)
-                    if selection.position < backlog.tail:
-                        self._read_on(selection)
-                    else:
-                        consumer.starved()
+                    place.position = max(place.position, backlog.through)
+                    if place.position >= backlog.tail:
+                        return work, True
+                    self._read_on(selection, place)
                     break
-                selection.position = message.sequence_number
+                place.position = message.sequence_number
             if message is not None:
                 work -= selection.selector.work(message)
                 if selection.selector.matches(message):
                     backlog.take_out(message.sequence_number)
                     self._host.dispense(consumer, message)
-        return work
+        return work, False
 
     # --- in the store ---
 
-    def _read_on(self, selection: Selection) -> None:
+    def _read_on(self, selection: Selection, place: Place) -> None:
         wanted = Range(
             entity=self._host.entity,
-            after=selection.position,
-            through=self._backlog.tail,
+            after=place.position,
+            through=place.backlog.tail,
             limit=max(1, TURN_WORK // selection.selector.cost),
             max_bytes=PAGE_BYTES // selection.selector.cost,
+            session_id=place.backlog.session_id,
         )
-        self._read(selection, partial(self._store.read, wanted), partial(self._look_at_page, selection, wanted))
+        read = partial(self._store.read, wanted)
+        self._read(selection, place, read, partial(self._look_at_page, selection, place, wanted))
 
-    def _read_return(self, selection: Selection, number: int) -> None:
+    def _read_return(self, selection: Selection, place: Place, number: int) -> None:
         read = partial(self._store.read_numbers, self._host.entity, [number], PAGE_BYTES)
-        self._read(selection, read, partial(self._look_at_return, selection, number))
+        self._read(selection, place, read, partial(self._look_at_return, selection, place, number))
 
     def _read(
         self,
         selection: Selection,
+        place: Place,
         read: Callable[[Callable[[Any], None]], None],
         look: Callable[[list[StoredMessage], set[int]], None],
     ) -> None:
-        if self._is_reading or not self._backlog.may_take_beyond:
+        if self._is_reading or not place.backlog.may_take_beyond:
             return  # the queue is waked when the other read is answered
         self._is_reading = selection.is_reading = True
         self._to_the_end(selection)
@@ -252,25 +278,29 @@ class Selecting:
 
         self._host.read_watched(read, found)
 
-    def _look_at_page(self, selection: Selection, wanted: Range, page: list[StoredMessage], changed: set[int]) -> None:
-        if self._backlog.through > wanted.after:
+    def _look_at_page(
+        self, selection: Selection, place: Place, wanted: Range, page: list[StoredMessage], changed: set[int]
+    ) -> None:
+        if place.backlog.through > wanted.after:
             return  # the window has come so far: what is in it must not be taken from here
         for message in page:
-            if not self._look_beyond(selection, message, changed):
+            if not self._look_beyond(selection, place, message, changed):
                 return
-            selection.position = message.sequence_number
+            place.position = message.sequence_number
         if len(page) < wanted.limit and sum(message.read_size for message in page) < wanted.max_bytes:
-            selection.position = wanted.through
+            place.position = wanted.through
 
-    def _look_at_return(self, selection: Selection, number: int, found: list[StoredMessage], changed: set[int]) -> None:
-        if number <= self._backlog.through:
+    def _look_at_return(
+        self, selection: Selection, place: Place, number: int, found: list[StoredMessage], changed: set[int]
+    ) -> None:
+        if number <= place.backlog.through:
             return
         for message in found:
-            if not self._look_beyond(selection, message, changed):
+            if not self._look_beyond(selection, place, message, changed):
                 return
-        selection.seen_returns += 1
+        place.seen_returns += 1
 
-    def _look_beyond(self, selection: Selection, message: StoredMessage, changed: set[int]) -> bool:
+    def _look_beyond(self, selection: Selection, place: Place, message: StoredMessage, changed: set[int]) -> bool:
         """Look at a message that is not in memory, and take it if it is selected; False if it cannot be taken now."""
         number = message.sequence_number
         # One that changed was taken meanwhile; if it came back, that is noted.
@@ -279,6 +309,6 @@ class Selecting:
                 return True
             if not selection.consumer.ready():
                 return False
-            self._backlog.take_beyond(number)
+            place.backlog.take_beyond(number)
             self._host.dispense(selection.consumer, message)
         return True

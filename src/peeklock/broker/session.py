@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Consumer
+from peeklock.broker.selecting import Selects
+
+if TYPE_CHECKING:
+    from peeklock.broker.session_selecting import SelectingSession
 
 
 class SessionHolder(Consumer, Protocol):
     """A receiver that holds a session."""
+
+    @property
+    def selector(self) -> Selects | None:
+        """Of the messages of the session that it takes; None for all."""
+        ...
 
     def session_lost(self, failure: BrokerError) -> None:
         """The session is no longer the holder's."""
@@ -23,7 +32,18 @@ class SessionHolder(Consumer, Protocol):
 class Session:
     """A session with messages, or with a holder."""
 
-    __slots__ = ("active", "awake", "backlog", "expires_at", "holder", "id", "locked_until", "locks", "timer")
+    __slots__ = (
+        "active",
+        "awake",
+        "backlog",
+        "expires_at",
+        "holder",
+        "id",
+        "locked_until",
+        "locks",
+        "selecting",
+        "timer",
+    )
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -37,6 +57,8 @@ class Session:
         self.timer: Appointment | None = None
         self.backlog: Backlog | None = None
         """While it is held."""
+        self.selecting: SelectingSession | None = None
+        """While its holder has a selector."""
         self.locks: dict[int, Lock] = {}
         self.awake = False
 

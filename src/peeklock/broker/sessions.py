@@ -30,6 +30,7 @@ from peeklock.broker.numbers import Numbered
 from peeklock.broker.queue import READ_AGAIN_MS
 from peeklock.broker.schedule import unreadable
 from peeklock.broker.session import Session, SessionHolder, Waiter
+from peeklock.broker.session_selecting import SelectingSession
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import ACTIVE, Counters, Damage, StoredMessage, StoreError
 
@@ -196,7 +197,7 @@ class SessionQueue(Numbered):
     def _hold(self, session: Session, holder: SessionHolder) -> None:
         session.holder = holder
         machinery = self._machinery
-        wake = partial(self._wake, session)
+        wake = partial(self.wake, session)
         session.backlog = Backlog(
             self.entity,
             self._store,
@@ -210,6 +211,8 @@ class SessionQueue(Numbered):
         session.backlog.held = self._sweeps > 0
         self._held.add(session)
         session.backlog.resume(self.counters.last_sequence_number, session.active > 0)
+        if holder.selector is not None:
+            session.selecting = SelectingSession(self, session, holder, holder.selector, machinery, session.backlog)
         self.renew_session(session)
 
     def _end_hold(self, session: Session) -> None:
@@ -218,6 +221,9 @@ class SessionQueue(Numbered):
         if session.timer is not None:
             session.timer.cancel()
             session.timer = None
+        if session.selecting is not None:
+            session.selecting.close()
+            session.selecting = None
         if session.backlog is not None:
             session.backlog.forget()
             session.backlog = None
@@ -278,15 +284,18 @@ class SessionQueue(Numbered):
             if session.expires_at <= self._agenda.monotonic():
                 self._session_expired(session)
             else:
-                self._wake(session)
+                self.wake(session)
 
     # --- handing out ---
 
     def want(self, session: Session) -> None:
         """The holder can take messages."""
-        self._wake(session)
+        if session.selecting is not None:
+            session.selecting.want()
+        self.wake(session)
 
-    def _wake(self, session: Session) -> None:
+    def wake(self, session: Session) -> None:
+        """Hand out messages of the session at the end of this turn."""
         if not session.awake and session.holder is not None:
             session.awake = True
             self._machinery.call_soon(partial(self._pump, session))
@@ -296,34 +305,62 @@ class SessionQueue(Numbered):
         holder, backlog = session.holder, session.backlog
         if holder is None or backlog is None or self.doomed:
             return
-        now = self._agenda.now()
         if session.expires_at <= self._agenda.monotonic():
             return  # what follows from that is about to happen
+        if session.selecting is not None:
+            session.selecting.serve()
+            return
+        now = self._agenda.now()
         while holder.ready():
             message = backlog.take()
             if message is None:
                 break
-            number = message.sequence_number
-            lock = session.locks[number] = self._make_lock(message, session.expires_at, session.locked_until, session)
-            if message.expires_at is not None and message.expires_at <= now:
-                # Locked, because the next holder must not read it while it is on its way out.
-                lock.settling = True
-                self._expire(message)
-            elif holder.deletes:
-                holder.reserve()
-                lock.settling = True
-                lane = self._journal.rest
-                lane.changes.removals.append((self.entity, message))
-                lane.wait(self._completed, (lock, partial(self._deleted, holder, message)))
-                self._journal.wake()
-            else:
-                try:
-                    holder.deliver(message, lock)
-                except Exception:
-                    # Those behind it are delivered; its lock runs out, which is an attempt too many in the end.
-                    log.exception("a message of '%s' could not be delivered", self.path)
+            self._hand_out(session, holder, message, now)
         if not backlog.loading and session.holder is holder:
             holder.starved()
+
+    def _hand_out(self, session: Session, holder: SessionHolder, message: StoredMessage, now: int) -> None:
+        number = message.sequence_number
+        lock = session.locks[number] = self._make_lock(message, session.expires_at, session.locked_until, session)
+        if message.expires_at is not None and message.expires_at <= now:
+            # Locked, because the next holder must not read it while it is on its way out.
+            lock.settling = True
+            self._expire(message)
+        elif holder.deletes:
+            holder.reserve()
+            lock.settling = True
+            lane = self._journal.rest
+            lane.changes.removals.append((self.entity, message))
+            lane.wait(self._completed, (lock, partial(self._deleted, holder, message)))
+            self._journal.wake()
+        else:
+            try:
+                holder.deliver(message, lock)
+            except Exception:
+                # Those behind it are delivered; its lock runs out, which is an attempt too many in the end.
+                log.exception("a message of '%s' could not be delivered", self.path)
+
+    # --- to a holder with a selector ---
+
+    def gives_to(self, session: Session, holder: SessionHolder) -> bool:
+        """Whether the holder still gets messages of the session."""
+        return session.holder is holder and session.expires_at > self._agenda.monotonic() and not self.doomed
+
+    def wake_later(self, session: Session) -> None:
+        """The store could not be read."""
+        self._agenda.after(READ_AGAIN_MS, partial(self.wake, session))
+
+    def is_out(self, number: int) -> bool:
+        return self._is_out(number)
+
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        self._watch(read, found)
+
+    def dispense(self, session: Session, holder: SessionHolder, message: StoredMessage) -> None:
+        """Give the holder a message that it selected; or let it expire, if its time is over."""
+        self._hand_out(session, holder, message, self._agenda.now())
 
     def _deleted(self, holder: SessionHolder, message: StoredMessage, error: BrokerError | None) -> None:
         if error is None:
@@ -349,7 +386,7 @@ class SessionQueue(Numbered):
             self._expiries.expect(message.expires_at)
         if session.backlog is not None:
             session.backlog.add(message)
-            self._wake(session)
+            self.wake(session)
         else:
             self._offer(session)
 
@@ -359,7 +396,7 @@ class SessionQueue(Numbered):
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.add(message)
-            self._wake(session)
+            self.wake(session)
 
     def _stayed(self, message: StoredMessage) -> None:
         if message.expires_at is not None:
@@ -367,7 +404,7 @@ class SessionQueue(Numbered):
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.add(message)
-            self._agenda.after(READ_AGAIN_MS, partial(self._wake, session))
+            self._agenda.after(READ_AGAIN_MS, partial(self.wake, session))
         elif session is not None:
             self._offer(session)
 
@@ -407,7 +444,7 @@ class SessionQueue(Numbered):
         for session in self._held:
             if session.backlog is not None:
                 session.backlog.held = self._sweeps > 0
-                self._wake(session)
+                self.wake(session)
 
     def _discard(self, message: StoredMessage) -> None:
         session = self._sessions.get(message.session_id or "")

@@ -166,6 +166,14 @@ ENABLE_PARTITIONING = Setting(
     changeable=False,
     note="duplicates are told apart by partition key too",
 )
+ORDER_BY_PRIORITY = Setting(
+    "OrderByPriority",
+    Kind.FLAG,
+    False,
+    changeable=False,
+    note="messages of a higher priority are delivered first; of a topic: by all its subscriptions without sessions; "
+    "not the emulator's",
+)
 # Kept and told, because clients ask for them; a broker of one process has nothing to do for them.
 ENABLE_EXPRESS = Setting("EnableExpress", Kind.FLAG, False, note="kept and told; accepted is durable anyway")
 SUPPORT_ORDERING = Setting("SupportOrdering", Kind.FLAG, True, note="kept and told; messages are in order anyway")

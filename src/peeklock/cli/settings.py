@@ -36,6 +36,7 @@ HELP = {
     "EnablePartitioning": "Spread over several stores, where the service has them.",
     "EnableExpress": "Kept in memory first, where the service does that.",
     "SupportOrdering": "Messages keep their order.",
+    "OrderByPriority": "Deliver messages of a higher priority first (Peeklock only).",
     "FilteringMessagesBeforePublishing": "Filter before a message is accepted.",
     "EnableSubscriptionPartitioning": "Spread subscriptions over several stores, where the service has them.",
 }

@@ -69,6 +69,7 @@ SETTINGS: Final[Mapping[Kind, Mapping[str, Form]]] = {
         "ForwardDeadLetteredMessagesTo": Form.ENTITY,
         "EnableExpress": Form.FLAG,
         "MaxMessageSizeInKilobytes": Form.COUNT,
+        "OrderByPriority": Form.FLAG,
     },
     Kind.TOPIC: {
         "DefaultMessageTimeToLive": Form.DURATION,
@@ -85,6 +86,7 @@ SETTINGS: Final[Mapping[Kind, Mapping[str, Form]]] = {
         "EnableSubscriptionPartitioning": Form.FLAG,
         "EnableExpress": Form.FLAG,
         "MaxMessageSizeInKilobytes": Form.COUNT,
+        "OrderByPriority": Form.FLAG,
     },
     Kind.SUBSCRIPTION: {
         "LockDuration": Form.DURATION,
@@ -101,7 +103,9 @@ SETTINGS: Final[Mapping[Kind, Mapping[str, Form]]] = {
         "UserMetadata": Form.TEXT,
     },
 }
-UNCHANGEABLE: Final = frozenset({"RequiresDuplicateDetection", "RequiresSession", "EnablePartitioning"})
+UNCHANGEABLE: Final = frozenset(
+    {"RequiresDuplicateDetection", "RequiresSession", "EnablePartitioning", "OrderByPriority"}
+)
 """Settings that hold from the creation on."""
 COUNT_DETAILS: Final = (
     "ActiveMessageCount",

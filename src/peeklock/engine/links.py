@@ -34,7 +34,7 @@ PART_BYTES = 64
 class Link:
     """What both directions share: the life from attach to detach."""
 
-    __slots__ = ("handle", "local", "name", "node", "remote", "session", "state")
+    __slots__ = ("answers_detach_later", "handle", "local", "name", "node", "remote", "session", "state")
     is_sender: bool
 
     def __init__(self, session: Session, name: str, handle: int) -> None:
@@ -45,6 +45,8 @@ class Link:
         self.local: Attach | None = None
         self.remote: Attach | None = None
         self.node: Any = None
+        self.answers_detach_later = False
+        """The owner answers the peer's detach itself, by `detach`; else that is done at once."""
 
     @property
     def attached(self) -> bool:

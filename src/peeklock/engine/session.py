@@ -280,7 +280,8 @@ class Session:
             self.connection.emit(LinkDetached(link, detach.error, bool(detach.closed)))
             if link.local is None:
                 link.accept(source=None, target=None)  # a detach is not answered before the attach is
-            link.detach()
+            if not link.answers_detach_later:
+                link.detach()
 
     def on_flow(self, data: bytes, at: int, end: int) -> None:
         if self.state is not _MAPPED:

@@ -9,7 +9,7 @@ from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
 from peeklock.broker.catalogue import AnyQueue
-from peeklock.broker.errors import BrokerError, InvalidProperty, NotSupported
+from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.links import Sender
@@ -40,8 +40,8 @@ class SessionReceivingNode(Receiving):
         assert link.remote is not None
         assert isinstance(link.remote.source, Source)
         self._source = link.remote.source
-        if filters.selector is not None:
-            raise NotSupported(f"A message selector cannot be used with sessions: receive from '{queue.path}' without.")
+        self.selector = filters.selector
+        self._selector_key = filters.selector_key
         id = session_id_of(filters)
         if id is None:
             self._waiter = queue.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
@@ -68,11 +68,14 @@ class SessionReceivingNode(Receiving):
     def _answer(self, session: Session) -> None:
         # In the form of the request: some clients read a plain string only, one a described one only.
         id: Any = session.id
-        asked = (self._source.filter or {})[SESSION_FILTER]
-        if isinstance(asked, Described):
-            id = Described(asked.descriptor, id)
+        asked = self._source.filter or {}
+        if isinstance(asked[SESSION_FILTER], Described):
+            id = Described(asked[SESSION_FILTER].descriptor, id)
+        answered = {Symbol(SESSION_FILTER): id}
+        if self.selector is not None:
+            answered[self._selector_key] = asked[self._selector_key]
         self._link.accept(
-            source=replace(in_force(self._source), filter={Symbol(SESSION_FILTER): id}),
+            source=replace(in_force(self._source), filter=answered),
             properties={Symbol(LOCKED_UNTIL): TICKS_AT_EPOCH + session.locked_until * 10_000},
         )
 

@@ -43,7 +43,7 @@ from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.dynamic import TEMPORARY_TOPIC, WaitingNode
 from peeklock.nodes.filters import in_force, read_filters
-from peeklock.nodes.node import Node
+from peeklock.nodes.node import Node, error_of
 from peeklock.nodes.receiving import Receiving, ReceivingNode
 
 if TYPE_CHECKING:
@@ -242,20 +242,27 @@ class ConsumerNode(WaitingNode):
 
 
 class UnsubscribingNode(Node):
-    """Stands for a durable subscription that is deleted when the client closes the link."""
+    """Stands for a durable subscription that is deleted when the client closes the link.
+
+    The close is answered when that is durable: to the client it is the end of `unsubscribe`.
+    """
 
     def __init__(self, peer: Peer, link: Sender, topic: Topic, subscription: AnyQueue) -> None:
         path = subscription.path
         super().__init__(peer, Address(path, topic.path, path))
+        self._link = link
         self._subscription = subscription
+        self._is_deleting = False
         self.stand_at(link, subscription)
         definition = subscription.definition
         assert isinstance(definition, SubscriptionDefinition)
         capabilities = [TOPIC, *([SHARED] if definition.shared else [])]
         link.accept(source=Source(address=topic.path, durable=2, expiry_policy=NEVER, capabilities=capabilities))
+        link.answers_detach_later = True
 
     def link_closed(self) -> None:
         path = self._subscription.path
+        self._is_deleting = True
         try:
             self.peer.claims.check(self.address.entity, self.address.entity, Right.MANAGE, self.peer.namespace.now())
             if _is_active(self._subscription):
@@ -267,6 +274,12 @@ class UnsubscribingNode(Node):
     def _deleted(self, error: BrokerError | None) -> None:
         reason = "" if error is None else str(error)
         self.peer.audit(DELETE, OK if error is None else FAILED, self.address.path, reason=reason)
+        self._link.detach(None if error is None else error_of(error))
+        self.peer.wake()
+
+    def closed(self) -> None:
+        if not self._is_deleting and not self._link.attached:
+            self._link.detach()  # the client only suspended it
 
 
 def _idle_limit(peer: Peer) -> int | None:

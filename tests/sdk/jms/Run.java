@@ -25,6 +25,7 @@ final class Run {
 
     static {
         ALL.putAll(AzureScenarios.ALL);
+        ALL.putAll(PriorityScenarios.ALL);
         ALL.putAll(ProducerScenarios.ALL);
         ALL.putAll(QueueScenarios.ALL);
         ALL.putAll(TemporaryScenarios.ALL);

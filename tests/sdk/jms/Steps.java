@@ -22,12 +22,17 @@ abstract class Steps {
 
     /** A connection that is started, with the client id unless it is null. */
     static Connection connect(World world, String clientId) throws JMSException {
+        return connect(world, clientId, "");
+    }
+
+    /** With these options of the client, as the query of its address. */
+    static Connection connect(World world, String clientId, String options) throws JMSException {
         Matcher parts = PARTS.matcher(world.connectionString());
         if (!parts.find()) {
             throw new AssertionError("the connection string has another form: " + world.connectionString());
         }
         JmsConnectionFactory factory =
-            new JmsConnectionFactory(parts.group(2), parts.group(3), "amqp://" + parts.group(1));
+            new JmsConnectionFactory(parts.group(2), parts.group(3), "amqp://" + parts.group(1) + options);
         Connection connection = factory.createConnection();
         try {
             if (clientId != null) {

@@ -1,0 +1,97 @@
+"""A queue that delivers messages of a higher priority first, and those of one priority in order of their numbers.
+
+Each of the ten priorities has a lane: a backlog of its own, with its own window in memory. The store keeps the lanes
+apart as it does sessions, which such a queue does not have: the session id of a stored message is the name of its lane.
+So a message is found by its priority without a look at those before it, however many there are, and also after a
+restart. Its sequence number, and what peeking and browsing show, do not depend on its priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from peeklock.broker.backlog import Backlog
+from peeklock.broker.envelope import DEFAULT_PRIORITY, Annex, Incoming
+from peeklock.broker.queue import Queue
+from peeklock.broker.waiting import Waiting
+from peeklock.store.base import StoredMessage
+
+HIGHEST: Final = 9
+"""As in JMS. AMQP has up to 255 (3.2.1); what is above counts as this."""
+LANES: Final = tuple(f"priority {level}" for level in range(HIGHEST + 1))
+
+
+def lane_of(annex: bytes | None) -> str:
+    """The name of the lane of a message with that annex."""
+    priority = None if annex is None else Annex.decode(annex).priority
+    return LANES[DEFAULT_PRIORITY if priority is None else min(priority, HIGHEST)]
+
+
+class PriorityBacklog(Waiting):
+    """Waiting messages, lane by lane."""
+
+    def __init__(self, lanes: list[Backlog]) -> None:
+        """`lanes`: the highest priority first; the session id of each is its name."""
+        self._lanes = lanes
+        self._by_name = {lane.session_id: lane for lane in lanes}
+
+    @property
+    def lanes(self) -> list[Backlog]:
+        return self._lanes
+
+    @property
+    def at_hand(self) -> int:
+        return sum(lane.at_hand for lane in self._lanes)
+
+    @property
+    def loading(self) -> bool:
+        return any(lane.loading for lane in self._lanes)
+
+    def resume(self, tail: int, any_stored: bool) -> None:
+        for lane in self._lanes:
+            lane.resume(tail, any_stored)
+
+    def add(self, message: StoredMessage) -> None:
+        self._by_name[message.session_id].add(message)
+
+    def take(self) -> StoredMessage | None:
+        for lane in self._lanes:
+            is_whole = lane.through == lane.tail  # before the lane asks a store that may answer at once
+            message = lane.take()
+            if message is not None or not is_whole:
+                return message  # if there is none, the lane has more, which is read: lower priorities wait for it
+        return None
+
+    def drop(self, message: StoredMessage) -> None:
+        self._by_name[message.session_id].drop(message)
+
+    def next_after(self, number: int) -> int:
+        return min(lane.next_after(number) for lane in self._lanes)
+
+    def hold(self, held: bool) -> None:
+        for lane in self._lanes:
+            lane.hold(held)
+
+    def forget(self) -> None:
+        for lane in self._lanes:
+            lane.forget()
+
+
+class PriorityQueue(Queue):
+    """A queue or subscription with `OrderByPriority`."""
+
+    def _make_backlog(self) -> Waiting:
+        return PriorityBacklog([self._make_lane(name) for name in reversed(LANES)])
+
+    def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:
+        admitted = super().admit(messages)
+        for message in admitted:
+            message.session_id = lane_of(message.annex)
+        return admitted
+
+    def _active(
+        self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
+    ) -> StoredMessage:
+        """Also copies of a topic's messages, and those that are due."""
+        return super()._active(bare, annex, ttl, lane_of(annex), now)

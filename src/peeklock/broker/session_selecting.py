@@ -1,0 +1,82 @@
+"""A session whose holder takes only the messages that its selector matches; the others stay in the session.
+
+The session is to `selecting` what a queue is, with one consumer. It is so as long as that one holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from peeklock.broker.backlog import Backlog
+from peeklock.broker.selecting import Selecting, Selects
+from peeklock.broker.session import Session, SessionHolder
+from peeklock.store.base import StoredMessage
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Machinery
+    from peeklock.broker.sessions import SessionQueue
+
+
+class SelectingSession:
+    """One hold of a session."""
+
+    def __init__(
+        self,
+        queue: SessionQueue,
+        session: Session,
+        holder: SessionHolder,
+        selector: Selects,
+        machinery: Machinery,
+        backlog: Backlog,
+    ) -> None:
+        self._queue = queue
+        self._session = session
+        self._holder = holder
+        self._selecting = Selecting(self, machinery, [backlog])
+        self._selection = self._selecting.add(holder, selector)
+
+    # --- for the queue ---
+
+    def want(self) -> None:
+        """The holder can take messages."""
+        self._selecting.want(self._selection)
+
+    def serve(self) -> None:
+        self._selecting.serve()
+
+    def close(self) -> None:
+        """The hold is over."""
+        self._selecting.close()
+
+    # --- for `selecting` ---
+
+    @property
+    def path(self) -> str:
+        return self._queue.path
+
+    @property
+    def entity(self) -> int:
+        return self._queue.entity
+
+    @property
+    def doomed(self) -> bool:
+        """Nothing more is given out: the queue is about to be deleted, or the hold is over."""
+        return not self._queue.gives_to(self._session, self._holder)
+
+    def wake(self) -> None:
+        self._queue.wake(self._session)
+
+    def wake_later(self) -> None:
+        self._queue.wake_later(self._session)
+
+    def is_out(self, number: int) -> bool:
+        return self._queue.is_out(number)
+
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        self._queue.read_watched(read, found)
+
+    def dispense(self, consumer: Any, message: StoredMessage) -> None:
+        self._queue.dispense(self._session, consumer, message)

@@ -1,0 +1,171 @@
+"""Holders of a session with a selector: each gets what it selects of its session, and the rest stays there."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.windows import check_windows
+from broker.world import MINUTE, SECOND, FlakyStore, Only, Receiver, SessionReceiver, World, session_queue
+from peeklock.broker.errors import SessionLockLost
+from peeklock.broker.selecting import TURN_WORK
+
+
+def even(text: str) -> bool:
+    return int(text) % 2 == 0
+
+
+def numbers(*which: int) -> list[str]:
+    return [str(number) for number in which]
+
+
+def check(world: World) -> None:
+    world.check()
+    check_windows(world)
+
+
+def new_world() -> World:
+    return World(session_queue(max_delivery_count=3, lock_duration_ms=MINUTE))
+
+
+@pytest.fixture(params=["in memory", "in the store"])
+def either(request: pytest.FixtureRequest) -> World:
+    """Two sessions with five hundred messages each: the even and the odd ones are in both."""
+    world = new_world()
+    for number in range(500):
+        world.send(str(number), to="s", session_id="one")
+        world.send(str(number), to="s", session_id="two")
+    return world if request.param == "in memory" else world.restarted()
+
+
+def test_a_holder_gets_what_it_selects_of_its_session_in_order(either: World) -> None:
+    holder = SessionReceiver(either, "one", selector=Only(even))
+    assert holder.bodies == numbers(*range(0, 500, 2))
+    assert {message.session_id for message in holder.got} == {"one"}
+    for lock in holder.locks:
+        either.settle(either.sessions().complete, lock)
+    assert holder.starvations
+    holder.close()
+    assert SessionReceiver(either, "one").bodies == numbers(*range(1, 500, 2))
+    assert SessionReceiver(either, "two").bodies == numbers(*range(500))
+    check(either)
+
+
+def test_it_takes_no_more_than_its_credit_and_looks_at_each_message_once(either: World) -> None:
+    selector = Only(even)
+    holder = SessionReceiver(either, "one", credit=3, selector=selector)
+    assert holder.bodies == numbers(0, 2, 4)
+    holder.more(2)
+    assert holder.bodies == numbers(0, 2, 4, 6, 8)
+    for number in range(500, 520):
+        either.send(str(number), to="s", session_id="one")
+        either.send(str(number), to="s", session_id="two")
+    holder.more(1000)
+    assert holder.bodies == numbers(*range(0, 520, 2))
+    assert max(selector.looks.values()) <= 2
+    assert sum(selector.looks.values()) <= 520 + 2
+    check(either)
+
+
+def test_what_comes_while_it_holds_the_session_is_selected(either: World) -> None:
+    holder = SessionReceiver(either, "one", selector=Only(lambda text: text == "1000"))
+    assert holder.bodies == []
+    either.send("999", "1000", "1001", to="s", session_id="one")
+    assert holder.bodies == ["1000"]
+    check(either)
+
+
+def test_what_it_abandons_comes_to_it_again_and_is_a_dead_letter_in_the_end(either: World) -> None:
+    holder = SessionReceiver(either, "one", selector=Only(lambda text: text == "400"))
+    for _ in range(3):
+        either.settle(either.sessions().abandon, holder.locks[-1])
+    assert holder.bodies == ["400"] * 3
+    assert [message.delivery_count for message in holder.got] == [0, 1, 2]
+    assert either.bodies("s/$DeadLetterQueue") == ["400"]
+    check(either)
+
+
+def test_what_it_holds_when_it_leaves_is_there_for_the_next(either: World) -> None:
+    SessionReceiver(either, "one", selector=Only(even)).close()
+    assert SessionReceiver(either, "one").bodies == numbers(*range(500))
+    check(either)
+
+
+def test_it_gets_nothing_more_when_its_lock_has_run_out(either: World) -> None:
+    holder = SessionReceiver(either, "one", credit=1, selector=Only(even))
+    either.advance(2 * MINUTE)
+    assert isinstance(holder.failure, SessionLockLost)
+    either.send("1000", to="s", session_id="one")
+    assert holder.bodies == ["0"]
+    assert SessionReceiver(either, "one").bodies == [*numbers(*range(500)), "1000"]
+    check(either)
+
+
+def test_a_page_that_comes_after_the_session_was_lost_is_not_given_out() -> None:
+    store = FlakyStore()
+    world = World(session_queue(), store=store)
+    world.send(*numbers(*range(10)), to="s", session_id="one")
+    world = World(session_queue(), store=store)
+    store.held_answers = []
+    holder = SessionReceiver(world, "one", selector=Only(even))
+    holder.close()
+    store.release_answers()
+    world.run()
+    assert holder.bodies == []
+    assert SessionReceiver(world, "one").bodies == numbers(*range(10))
+    check(world)
+
+
+def test_a_store_that_cannot_be_read_is_asked_again() -> None:
+    store = FlakyStore()
+    world = World(session_queue(), store=store)
+    world.send(*numbers(*range(10)), to="s", session_id="one")
+    world = World(session_queue(), store=store)
+    store.fails_to_read = True
+    holder = SessionReceiver(world, "one", selector=Only(even))
+    assert holder.bodies == []
+    store.fails_to_read = False
+    world.advance(2 * SECOND)
+    assert holder.bodies == numbers(0, 2, 4, 6, 8)
+    check(world)
+
+
+def test_the_next_free_session_is_held_though_nothing_in_it_matches(either: World) -> None:
+    first = SessionReceiver(either, selector=Only(lambda text: False))
+    second = SessionReceiver(either, selector=Only(lambda text: text == "7"))
+    assert (first.id, first.bodies, second.id, second.bodies) == ("one", [], "two", ["7"])
+    check(either)
+
+
+def test_a_holder_that_deletes_takes_only_what_matches(either: World) -> None:
+    holder = SessionReceiver(either, "one", deletes=True, selector=Only(even))
+    assert holder.bodies == numbers(*range(0, 500, 2))
+    holder.close()
+    assert SessionReceiver(either, "one").bodies == numbers(*range(1, 500, 2))
+    check(either)
+
+
+def test_expired_messages_are_not_given_out() -> None:
+    world = World(session_queue(dead_lettering_on_message_expiration=True))
+    holder = SessionReceiver(world, "one", credit=0, selector=Only(even))
+    world.send("2", to="s", session_id="one", ttl=SECOND)
+    world.send("4", to="s", session_id="one")
+    world.clock.advance(2 * SECOND)
+    holder.more()
+    assert holder.bodies == ["4"]
+    assert world.bodies("s/$DeadLetterQueue") == ["2"]
+    assert Receiver(world, world.dead_letters("s")).bodies == ["2"]
+    check(world)
+
+
+def test_the_work_of_a_turn_is_bounded() -> None:
+    world = new_world()
+    world.send(*numbers(*range(20)), to="s", session_id="one")
+    selector = Only(even, cost=TURN_WORK)
+    holder = SessionReceiver(world, "one", credit=0, selector=selector)
+    holder.credit = 1000
+    assert holder.session is not None
+    world.sessions().want(holder.session)
+    world._turn.popleft()()
+    assert sum(selector.looks.values()) == 1
+    world.run()
+    assert holder.bodies == numbers(*range(0, 20, 2))
