@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 FIELDS: Final = (
     "subject",
@@ -125,8 +126,10 @@ def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFra
     rows = _that_matter(counted).collect()
     tally = _tallies((row for row in rows if row[_HAS_FAILED]), GROUP)
     others_tally = _tallies((row for row in rows if not row[_HAS_FAILED]), ("sent_to",))
-    columns = [*zip(*_compared(tally, others_tally, top), strict=True)]
-    table = pa.table([*map(list, columns)] or [[] for _ in _ARROW_SCHEMA], schema=_ARROW_SCHEMA)
+    found = _compared(tally, others_tally, top)
+    if not found:
+        return failed.sparkSession.createDataFrame([], from_arrow_schema(_ARROW_SCHEMA))
+    table = pa.table([list(column) for column in zip(*found, strict=True)], schema=_ARROW_SCHEMA)
     return failed.sparkSession.createDataFrame(table)
 
 
