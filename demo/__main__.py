@@ -1,6 +1,7 @@
 """`python -m demo`: a broker, a shop on it, and the pipelines over what the shop did. Ends by itself.
 
-Everything goes into a new folder. The pipelines are run as a user runs them, each a command that is shown.
+Everything goes into a new folder. The pipelines are those of the command line, each with the command shown that a user
+would type. They share one Spark, which starts while the shop is open; a command of its own would start another one.
 """
 
 from __future__ import annotations
@@ -8,24 +9,29 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bench.interrupts import Stopped, interrupts
 from bench.processes import Child, StartFailed
 
 from demo.orders import FULFILMENT, LAKE, MOST_DELIVERIES, TOPIC, fulfil, send_orders
+from peeklock.cli.failing import Exit
+from peeklock.cli.main import main as run_command
 from peeklock.client import ClientError, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
-from peeklock.spark.session import missing
+from peeklock.spark.session import local_session, missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SOURCE: Final = Path(__file__).parents[1] / "src"
 
@@ -76,11 +82,14 @@ def _run(folder: Path, orders: int, seconds: float, started: ExitStack) -> None:
             )
         )
     connection_string = broker.first_line()
+    os.environ |= {**_environment(), "PEEKLOCK_CONNECTION_STRING": connection_string}
+    spark = started.enter_context(_starting_spark(orders))
     _open_shop(connection_string, orders, seconds)
+    _wait_for(spark)
     lake, triage, report = folder / "lake", folder / "dead-letters", folder / "report"
-    _pipeline(connection_string, "capture", LAKE, "--to", str(lake), "--until-empty")
-    _pipeline(connection_string, "dead-letters", "--captured", str(lake), "--output", str(triage))
-    _pipeline(connection_string, "report", str(lake), "--output", str(report))
+    _pipeline("capture", LAKE, "--to", str(lake), "--until-empty")
+    _pipeline("dead-letters", "--captured", str(lake), "--output", str(triage))
+    _pipeline("report", str(lake), "--output", str(report))
     print(
         f"""
 This was made:
@@ -116,19 +125,42 @@ def _open_shop(connection_string: str, orders: int, seconds: float) -> None:
     print(f"{sent} messages sent; of those for the fulfilment: {ends}", flush=True)
 
 
-def _pipeline(connection_string: str, *arguments: str) -> None:
+@contextmanager
+def _starting_spark(orders: int) -> Iterator[Future[SparkSession]]:
+    """Begin to start a Spark for all pipelines; it is stopped at the end."""
+    from peeklock.spark.pipelines.amounts import is_small
+
+    print("Spark is starting meanwhile ...", flush=True)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        spark = pool.submit(local_session, "peeklock demo", small=is_small(2 * orders, 0))
+        try:
+            yield spark
+        finally:
+            if spark.exception() is None:
+                spark.result().stop()
+
+
+def _wait_for(spark: Future[SparkSession]) -> None:
+    from peeklock.cli.pipeline_session import sentence_of
+    from peeklock.spark.pipelines.failures import SPARK_ERRORS
+
+    try:
+        spark.result()
+    except SPARK_ERRORS as error:
+        raise CommandFailed(f"Spark cannot be started: {sentence_of(error)}") from error
+
+
+def _pipeline(*arguments: str) -> None:
     print(f"\n$ peeklock pipeline {shlex.join(arguments)}", flush=True)
     began = time.monotonic()
-    command = [sys.executable, "-m", "peeklock", "pipeline", *arguments]
-    environment = {**os.environ, **_environment(), "PEEKLOCK_CONNECTION_STRING": connection_string}
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as process:
-        try:
-            code = process.wait()
-        except Stopped:
-            process.terminate()
-            raise
-    if code:
-        raise CommandFailed(f"`peeklock pipeline {arguments[0]}` ended with {code}")
+    sys.argv = ["peeklock", "pipeline", *arguments]
+    try:
+        run_command()
+    except SystemExit as end:
+        if end.code == Exit.INTERRUPTED:
+            raise Stopped("stopped") from None
+        if end.code:
+            raise CommandFailed(f"`peeklock pipeline {arguments[0]}` ended with {end.code}") from None
     print(f"({time.monotonic() - began:.0f} s)", flush=True)
 
 

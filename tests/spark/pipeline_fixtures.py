@@ -99,7 +99,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting a Spark fails the test."""
 
-    def start(*_: object) -> None:
+    def start(*_: object, **__: object) -> None:
         pytest.fail("a Spark was started")
 
     monkeypatch.setattr("peeklock.spark.session.local_session", start)

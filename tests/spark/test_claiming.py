@@ -17,9 +17,10 @@ from runs import take_all
 from peeklock.client import Message, Properties, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
-from peeklock.spark.checkpoints import durable_offset, settle_checkpoint
+from peeklock.spark.checkpoints import batches_done, durable_offset, settle_checkpoint
 from peeklock.spark.claiming import ClaimReader
 from peeklock.spark.claims import Claims
+from peeklock.spark.draining import drain
 from peeklock.spark.offsets import Limit
 from peeklock.spark.options import Options
 from peeklock.spark.rows import SCHEMA
@@ -259,3 +260,22 @@ def test_options_of_other_modes_are_refused() -> None:
     given = {"connectionString": "Endpoint=sb://localhost;SharedAccessKeyName=a;SharedAccessKey=b", "queue": "q"}
     with pytest.raises(ValueError, match="'startingSequenceNumber' is for mode=peek only"):
         Options.parse({**given, "startingSequenceNumber": "5"}, use="readStream")
+
+
+# --- all there is
+
+
+def test_draining_takes_all_there_is_in_several_batches_and_removes_it(
+    spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path
+) -> None:
+    stream = Stream(spark, bus, make_queue(), tmp_path)
+    options = {**stream.options, "maxMessagesPerTrigger": "4"}
+    for numbers in (range(10), range(10, 16), range(0)):
+        stream.send(numbers)
+        messages = spark.readStream.format("servicebus").options(**options).load()
+        writer = messages.writeStream.format("parquet").option("path", str(stream.target))
+        drain(writer, options, str(stream.checkpoint))
+        with connect(bus.connection_string) as connection:
+            assert connection.management(stream.queue).peek(1, 100) == []
+    assert stream.taken() == list(range(16))
+    assert batches_done(str(stream.checkpoint)) == 5

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pipeline_fixtures import Pipeline
 from pipeline_rows import captured, message
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from peeklock.cli.pipeline_session import sentence_of
@@ -82,6 +83,21 @@ def test_an_entity_that_is_not_there_is_told_before_anything_is_started(
     assert (ended.returncode, ended.stdout) == (3, "")
     (line,) = ended.stderr.splitlines()
     assert "nobody" in line
+
+
+@pytest.mark.parametrize(("more", "said"), [((), ["starting Spark …"]), (("--json",), [])])
+def test_people_are_told_that_a_spark_is_started(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: tuple[str, ...], said: list[str]
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        raise PySparkException("there is no room")
+
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr("peeklock.cli.pipeline_session._is_running", lambda: False)
+    monkeypatch.setattr("peeklock.spark.session.local_session", start)
+    ended = pipeline("report", str(tmp_path), *more)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines() == [*said, "peeklock: Spark cannot be started: there is no room"]
 
 
 @pytest.mark.usefixtures("spark")

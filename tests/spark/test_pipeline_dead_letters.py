@@ -19,14 +19,17 @@ from peeklock.amqp.message import Header, Message, Properties
 from peeklock.cli.messages import DESCRIPTION, REASON
 from peeklock.cli.receiving import peek_all
 from peeklock.client import Sender
+from peeklock.spark.pipelines import amounts
 from peeklock.spark.pipelines.causes import likely_causes, owner, sent_to, statement, successful
 from peeklock.spark.pipelines.dead_letters import (
     chosen,
     counts,
     dead_letter_queues,
     errors,
+    few,
     matching,
     read_dead_letters,
+    read_waiting,
     some_of_each,
     triage,
 )
@@ -163,6 +166,15 @@ def test_what_one_or_two_messages_share_is_no_cause(spark: SparkSession) -> None
     assert causes(spark, [failed(application_properties={"x": "1"}) for _ in range(9)], [message()]) == []
 
 
+def test_a_value_that_is_rare_among_the_others_is_counted_there_too(spark: SparkSession) -> None:
+    bad = [failed(application_properties={"x": "1"}) for _ in range(3)]
+    good = [message(application_properties={"x": "1" if number == 0 else f"v{number}"}) for number in range(20)]
+    found = likely_causes(messages(spark, bad), messages(spark, good))
+    assert columns(found, "name", "value", "failed_with", "failed", "others_with", "others") == [
+        ("x", "1", 3, 3, 1, 20)
+    ]
+
+
 def test_failed_messages_are_compared_with_what_was_sent_to_the_same_topic_and_is_not_among_them(
     spark: SparkSession,
 ) -> None:
@@ -250,6 +262,28 @@ def test_dead_letter_queues_are_found_and_read_without_being_disturbed(spark: Sp
         assert [(message.header or Header()).delivery_count for message in peek_all(management)] == [0, 0]
 
 
+def test_few_messages_are_read_without_spark_and_are_the_same_rows(
+    spark: SparkSession, bus: ServedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(bus)
+    entities = [commands.queue(), commands.queue()]
+    for each in entities:
+        dead_letter(commands, each, ("north", "Bad", "no customer"), ("south", "Late", ""))
+        send(commands, each, "east")
+    options = {"connectionString": bus.connection_string}
+    found = few(options, entities)
+    assert found is not None
+    for here, by_spark in (
+        (found.failed(spark), read_dead_letters(spark, options, entities)),
+        (found.waiting(spark), read_waiting(spark, options, entities)),
+    ):
+        assert here.schema == by_spark.schema
+        assert rows(here) == rows(by_spark.coalesce(1))
+    for most, is_few in ((4, True), (3, False)):
+        monkeypatch.setattr(amounts, "SMALL_MESSAGES", most)
+        assert (few(options, entities) is not None) is is_few
+
+
 def test_no_dead_letter_queue_is_an_empty_frame(spark: SparkSession) -> None:
     assert rows(read_dead_letters(spark, {}, [])) == []
 
@@ -274,6 +308,26 @@ def test_the_command_shows_the_cause_and_sends_the_chosen_again(
     assert peeked(commands, queue)[3:] == ["m-0", "m-1", "m-3"]
     assert list((tmp_path / "tables" / "causes").glob("*.parquet"))
     assert "SharedAccessKey" not in ended.stdout
+
+
+def test_the_command_says_and_writes_the_same_of_few_messages_and_of_more(
+    spark: SparkSession, bus: ServedBroker, pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(bus)
+    queue = commands.queue()
+    dead_letter(commands, queue, *[("north", "Bad", f"order {number}") for number in range(4)], ("south", "Late", ""))
+    send(commands, queue, "south", "east", "east")
+    told, written = [], []
+    for most in (amounts.SMALL_MESSAGES, 1):
+        monkeypatch.setattr(amounts, "SMALL_MESSAGES", most)
+        ended = pipeline("dead-letters", queue, "--output", str(tmp_path / str(most)), "--json", bus=bus)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        told.append(json.loads(ended.stdout))
+        folders = sorted((tmp_path / str(most) / "tables").iterdir())
+        written.append({folder.name: rows(spark.read.parquet(str(folder))) for folder in folders})
+    assert told[0] == told[1]
+    assert len(told[0]["tables"]["causes"]) > 0
+    assert written[0] == written[1]
 
 
 def test_for_people_the_command_prints_tables(spark: SparkSession, bus: ServedBroker, pipeline: Pipeline) -> None:

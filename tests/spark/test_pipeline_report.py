@@ -236,6 +236,36 @@ def test_the_page_needs_nothing_else_and_obeys_nothing_that_a_message_says(spark
         assert list((tmp_path / "tables" / name).glob("*.parquet")), name
 
 
+def test_tables_of_little_data_that_the_driver_writes_are_those_that_spark_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = captured(
+        spark,
+        [
+            message(enqueued_time=at(n), captured_at=at(n + 2), session_id=f"s{n % 3}", message_id=f"{n % 5}")
+            for n in range(9)
+        ],
+    )
+    made = []
+    for small in (True, False):
+        folder = tmp_path / str(small)
+        found = report.publish(frame, str(folder), folder / "report.html", "lake", small=small)
+        places = sorted((folder / "tables").iterdir())
+        assert [len(list(place.glob("*.parquet"))) for place in places] == [1] * len(found.tables)
+        assert all((place / "_SUCCESS").exists() for place in places)
+        read = {place.name: spark.read.parquet(str(place)) for place in places}
+        assert {name: rows(table) for name, table in read.items()} == found.tables
+        made.append((found.tables, found.rates, found.latency, {name: table.schema for name, table in read.items()}))
+    assert made[0] == made[1]
+
+
+def test_tables_replace_those_of_the_last_time(spark: SparkSession, tmp_path: Path) -> None:
+    for count in (2, 3):
+        frame = captured(spark, [message() for _ in range(count)])
+        report.publish(frame, str(tmp_path), tmp_path / "report.html", "lake", small=True)
+    assert columns(spark.read.parquet(str(tmp_path / "tables" / "entities")), "messages") == [(3,)]
+
+
 def test_a_report_of_nothing_is_a_page_too(spark: SparkSession, tmp_path: Path) -> None:
     report.publish(captured(spark, []), str(tmp_path), tmp_path / "report.html", "lake")
     assert Page((tmp_path / "report.html").read_text()).text.count("Nothing to show.") == 5
@@ -286,12 +316,12 @@ def test_the_command_makes_tables_and_a_page_of_a_captured_folder(
 def test_the_command_that_is_interrupted_ends_without_a_word(
     spark: SparkSession, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def endless(*_: object) -> None:
+    def endless(*_: object, **__: object) -> None:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         spark.range(1 << 50).selectExpr("max(hash(id))").collect()
 
     (tmp_path / "lake").mkdir()
-    monkeypatch.setattr(report, "write_tables", endless)
+    monkeypatch.setattr(report, "make_tables", endless)
     ended = pipeline("report", str(tmp_path / "lake"), "--output", str(tmp_path / "out"))
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 

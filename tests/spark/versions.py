@@ -36,6 +36,7 @@ CORE: Final = (
     "test_claiming.py::test_a_query_that_fails_leaves_its_batch_for_the_next_start",
     "test_claiming.py::test_a_session_goes_to_one_task_whole_and_in_order",
     "test_claiming.py::test_a_continuous_query_settles_its_last_batch_without_another",
+    "test_claiming.py::test_draining_takes_all_there_is_in_several_batches_and_removes_it",
     "test_deleting.py::test_a_run_takes_what_is_there_and_ends",
     "test_writing.py::test_every_column_that_is_the_writers_arrives",
     "test_writing.py::test_what_was_read_is_written_and_read_again_as_it_was",

@@ -68,7 +68,7 @@ def messaging(connection_string: str, ca_file: Path | None) -> Iterator[Connecti
     """A connection over AMQP. What goes wrong while it is used ends the command."""
     from peeklock.client import connect
 
-    with _sentences(), connect(connection_string, tls=_context(ca_file)) as connection:
+    with _sentences(), connect(connection_string, tls=tls_context(ca_file)) as connection:
         yield connection
 
 
@@ -77,7 +77,10 @@ def administering(connection_string: str, ca_file: Path | None) -> Iterator[Admi
     """A client of the administration API. What goes wrong while it is used ends the command."""
     from peeklock.client.administration import AdministrationClient
 
-    with _sentences(), AdministrationClient.from_connection_string(connection_string, tls=_context(ca_file)) as client:
+    with (
+        _sentences(),
+        AdministrationClient.from_connection_string(connection_string, tls=tls_context(ca_file)) as client,
+    ):
         yield client
 
 
@@ -132,7 +135,8 @@ def _sentences() -> Iterator[None]:
         fail(str(error))
 
 
-def _context(ca_file: Path | None) -> ssl.SSLContext | None:
+def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
+    """What trusts the authority; None for those of the system."""
     if ca_file is None:
         return None
     try:

@@ -21,6 +21,7 @@ PARTS = (
     "pipeline_replay",
     "pipeline_dead_letters",
     "pipeline_report",
+    "pipeline_prepare",
 )
 
 for _part in PARTS:

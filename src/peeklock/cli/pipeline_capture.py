@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString
+from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, tls_context
 from peeklock.cli.failing import fail
 from peeklock.cli.output import AsJson, note, print_json, progress
 from peeklock.cli.pipeline_session import (
@@ -105,17 +106,21 @@ def run(
         **({} if claim_name is None else {"claimName": claim_name}),
     }
 
-    def first() -> None:
+    def first() -> bool:
         check_there(connection_string, ca_file, read=entity)
+        # One that goes on may have little to do now, and much later.
+        return until_empty and _hold_little(entity, connection_string, ca_file)
 
     with (
-        spark_session("peeklock capture", cores, conf, first) as spark,
+        spark_session("peeklock capture", cores, conf, first, quiet=json) as (spark, small),
         interruptible() as stopping,
         _told(json) as told,
     ):
         from peeklock.spark.pipelines.capture import Target
         from peeklock.spark.pipelines.capture import capture as run_capture
 
+        if small and "numpartitions" not in map(str.lower, options):
+            options["numPartitions"] = "1"
         chosen: Format = format  # type: ignore[assignment]  # one of FORMATS
         target = Target(
             folder=to,
@@ -144,7 +149,10 @@ def compact(
     keep_ms = milliseconds(keep, "--keep")
     if keep_ms is None:
         fail("--keep: 'max' is no time after which files can go")
-    with spark_session("peeklock compact", cores, conf) as spark, interruptible() as stopping:
+    with (
+        spark_session("peeklock compact", cores, conf, lambda: False, quiet=json) as (spark, _),
+        interruptible() as stopping,
+    ):
         from peeklock.spark.pipelines.compaction import compact as run_compaction
 
         with progress("merging") as advance:
@@ -159,6 +167,19 @@ def compact(
             print_json({"merged": done.merged, "into": done.into, "removed": done.removed})
         else:
             print(f"merged {done.merged} files into {done.into}, removed {done.removed} that were replaced earlier")
+
+
+def _hold_little(entities: list[str], connection_string: str, ca_file: Path | None) -> bool:
+    """Whether there are few messages; False where the counters are not to be had, as without the right Manage."""
+    from peeklock.client import ClientError
+    from peeklock.client.administration import AdministrationClient
+    from peeklock.spark.pipelines.amounts import hold_little
+
+    try:
+        with AdministrationClient.from_connection_string(connection_string, tls=tls_context(ca_file)) as administration:
+            return hold_little(administration, entities)
+    except (ClientError, OSError):
+        return False
 
 
 @contextmanager

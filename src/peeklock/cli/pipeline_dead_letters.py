@@ -7,6 +7,7 @@ resubmit`, after Spark has gone: by then only the sequence numbers matter.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,6 +46,7 @@ from peeklock.cli.pipeline_session import (
 )
 
 if TYPE_CHECKING:
+    from peeklock.spark.pipelines.dead_letters import Few
     from peeklock.spark.pipelines.tables import Rows
 
 app = typer.Typer()
@@ -101,36 +103,47 @@ def dead_letters(
         fail(f"{'--to' if to is not None else '--new-message-ids'} is for --resubmit")
     options = connector_options(connection_string, ca_file, option, "read")
     sub_queue = TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS
+    kind = "transferDeadLetter" if transfer else "deadLetter"
 
-    def first() -> None:
-        check_there(connection_string, ca_file, read=[address_of(each, None, sub_queue) for each in entities or ()])
-
-    with spark_session("peeklock dead-letters", cores, conf, first) as spark, interruptible() as stopping:
-        from peeklock.spark.pipelines import capture
+    def first() -> Few | None:
         from peeklock.spark.pipelines import dead_letters as pipeline
-        from peeklock.spark.pipelines.stopping import cancelled_by
-        from peeklock.spark.pipelines.tables import Tables, as_json, kept, rows_of, write_tables, written
+        from peeklock.spark.pipelines.amounts import is_small_folder
 
-        kind = pipeline.TRANSFER_DEAD_LETTER if transfer else pipeline.DEAD_LETTER
+        nonlocal entities
+        check_there(connection_string, ca_file, read=[address_of(each, None, sub_queue) for each in entities or ()])
         if not entities:
             with administering(connection_string, ca_file) as administration:
                 entities = pipeline.dead_letter_queues(administration, kind)
-        everything = pipeline.read_dead_letters(spark, options, entities, kind)
-        with cancelled_by(stopping, spark), kept(everything) as failed:
+        if captured is None or is_small_folder(captured):
+            return pipeline.few(options, entities, kind, waiting=captured is None and bool(top))
+        return None
+
+    with (
+        spark_session("peeklock dead-letters", cores, conf, first, quiet=json) as (spark, few),
+        interruptible() as stopping,
+    ):
+        from peeklock.spark.pipelines import capture
+        from peeklock.spark.pipelines import dead_letters as pipeline
+        from peeklock.spark.pipelines.stopping import cancelled_by
+        from peeklock.spark.pipelines.tables import as_json, kept, make_tables
+
+        assert entities is not None
+        with (
+            cancelled_by(stopping, spark),
+            nullcontext(few.failed(spark))
+            if few
+            else kept(pipeline.read_dead_letters(spark, options, entities, kind), now=True) as failed,
+        ):
             with users_condition():
                 looked_at = pipeline.matching(failed, where)
             others = None
-            if top:
-                others = capture.read(spark, captured) if captured else pipeline.read_waiting(spark, options, entities)
-            rows: dict[str, Rows] = {}
+            if top and captured:
+                others = capture.read(spark, captured)
+            elif top:
+                others = few.waiting(spark) if few else pipeline.read_waiting(spark, options, entities)
             with progress("looking") as advance:
-                tables: Tables = pipeline.triage(looked_at, others, but=failed, samples=samples, top=top)
-                if output is not None:
-                    write_tables(tables, output, lambda _: advance(1))
-                    tables = {name: written(spark, output, name, frame) for name, frame in tables.items()}
-                for name, frame in tables.items():
-                    rows[name] = rows_of(frame)
-                    advance(0 if output else 1)
+                tables = pipeline.triage(looked_at, others, but=failed, samples=samples, top=top)
+                rows = make_tables(tables, output, lambda _: advance(1), small=few is not None)
             numbers = pipeline.chosen(looked_at) if resubmit else {}
     result: dict[str, Any] = {"entities": entities, "messages": sum(row["messages"] for row in rows["by_entity"])}
     if not json:

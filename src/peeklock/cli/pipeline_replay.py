@@ -73,11 +73,17 @@ def replay(
     chosen_timing: Timing = timing  # type: ignore[assignment]  # one of _TIMINGS
     chosen_format: Format = format  # type: ignore[assignment]  # one of FORMATS
 
-    def first() -> None:
+    def first() -> bool:
+        from peeklock.spark.pipelines.amounts import is_small_folder
+
         if not dry_run:
             check_there(connection_string, ca_file, written=[entity])
+        return is_small_folder(folder)
 
-    with spark_session("peeklock replay", cores, conf, first) as spark, interruptible() as stopping:
+    with (
+        spark_session("peeklock replay", cores, conf, first, quiet=json) as (spark, _),
+        interruptible() as stopping,
+    ):
         from peeklock.spark.pipelines import replay as pipeline
         from peeklock.spark.pipelines.capture import read
 

@@ -45,17 +45,26 @@ def report(
     """Rates, sizes, waiting times, deliveries, sessions, duplicates and properties of captured messages."""
     if format not in FORMATS:
         fail(f"--format: '{format}' is none of {', '.join(FORMATS)}")
-    first, last = point(since, "--from"), point(until, "--to")
+    start, end = point(since, "--from"), point(until, "--to")
     place = page or _local_page(output)
-    with spark_session("peeklock report", cores, conf) as spark, interruptible() as stopping:
+
+    def first() -> bool:
+        from peeklock.spark.pipelines.amounts import is_small_folder
+
+        return is_small_folder(captured)
+
+    with (
+        spark_session("peeklock report", cores, conf, first, quiet=json) as (spark, small),
+        interruptible() as stopping,
+    ):
         from peeklock.spark.pipelines import report as pipeline
         from peeklock.spark.pipelines.capture import read
         from peeklock.spark.pipelines.stopping import cancelled_by
 
         chosen: Format = format  # type: ignore[assignment]  # one of FORMATS
-        frame = pipeline.between(read(spark, captured, chosen), first, last, tuple(entity or ()))
+        frame = pipeline.between(read(spark, captured, chosen), start, end, tuple(entity or ()))
         with cancelled_by(stopping, spark), progress("counting", pipeline.STEPS) as advance:
-            made = pipeline.publish(frame, output, place, captured, lambda _: advance(1))
+            made = pipeline.publish(frame, output, place, captured, lambda _: advance(1), small=small)
     entities = made.tables["entities"]
     messages = sum(row["messages"] for row in entities)
     if json:

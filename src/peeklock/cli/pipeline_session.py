@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from peeklock.cli.connecting import exit_code, messaging, sentence
 from peeklock.cli.failing import Exit, fail
-from peeklock.cli.output import printable
+from peeklock.cli.output import note, printable
 from peeklock.cli.signals import stopping_signals
 from peeklock.cli.values import moment, pairs
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from peeklock.spark.options import Use
 
+T = TypeVar("T")
 Cores = Annotated[str, typer.Option("--cores", help="How many cores Spark uses on this machine; * for all.")]
 SparkSettings = Annotated[
     list[str] | None,
@@ -56,13 +58,20 @@ _ERROR_CLASS = re.compile(r"^\[[A-Z0-9_.]+\] ")
 
 @contextmanager
 def spark_session(
-    app_name: str, cores: str, settings: list[str] | None, first: Callable[[], None] = lambda: None
-) -> Iterator[SparkSession]:
+    app_name: str,
+    cores: str,
+    settings: list[str] | None,
+    first: Callable[[], T],
+    *,
+    quiet: bool = False,
+) -> Iterator[tuple[SparkSession, T]]:
     """A Spark to work with. What goes wrong while it is used ends the command with a sentence.
 
-    `first` is called before it is started, when there is nothing against that. One that runs already is left running.
+    `first` is called before it is started, when there is nothing against that. What it returns is given back, and is
+    true when there is little to do. A Spark that runs already is left running. Says that one is started, since that
+    takes seconds, unless it is to be quiet.
     """
-    from peeklock.spark.session import local_session, missing
+    from peeklock.spark.session import local_session, missing, submitted
 
     if cores != "*" and (not cores.isdigit() or int(cores) < 1):
         fail(f"--cores: '{cores}' is not a number of 1 or more, or *")
@@ -70,13 +79,14 @@ def spark_session(
     wanting = missing()
     if wanting is not None:
         fail(wanting)
-    first()
+    with _failures():
+        found = first()
+    if not quiet and not submitted() and not _is_running():
+        note("starting Spark …")
     from pyspark import SparkContext
     from pyspark.logger import PySparkLogger
 
-    from peeklock.client import ClientError
     from peeklock.spark.pipelines.failures import SPARK_ERRORS
-    from peeklock.spark.reach import SourceFailed
 
     # It would print each mistake in a user's SQL as a page of JSON, before we say it in a sentence.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
@@ -84,15 +94,30 @@ def spark_session(
     try:
         # Not in the middle of the start: a Java would be left behind.
         with _signals() as stopping:
-            spark = local_session(app_name, cores, chosen)
+            spark = local_session(app_name, cores, chosen, small=bool(found))
     except SPARK_ERRORS as error:
         fail(f"Spark cannot be started: {sentence_of(error)}", Exit.FAILED)
     try:
         if stopping.is_set():
             raise typer.Exit(Exit.INTERRUPTED)
-        yield spark
-    except SPARK_ERRORS as error:
-        fail(sentence_of(error), Exit.FAILED)
+        with _failures():
+            try:
+                yield spark, found
+            except SPARK_ERRORS as error:
+                fail(sentence_of(error), Exit.FAILED)
+    finally:
+        if is_ours:
+            spark.stop()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """What goes wrong, as a sentence; what Spark itself raises is left to others, who have loaded it."""
+    from peeklock.client import ClientError
+    from peeklock.spark.reach import SourceFailed
+
+    try:
+        yield
     except ClientError as error:
         fail(sentence(error), exit_code(error))
     except SourceFailed as error:
@@ -103,9 +128,12 @@ def spark_session(
         fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except ValueError as error:  # what the pipelines say of what they were given
         fail(str(error))
-    finally:
-        if is_ours:
-            spark.stop()
+
+
+def _is_running() -> bool:
+    """Without loading Spark, which takes a second."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
 def connector_options(

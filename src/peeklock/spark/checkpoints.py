@@ -59,6 +59,11 @@ def durable_offset(folder: str | Folder, options: Options | Mapping[str, str]) -
     return None
 
 
+def batches_done(folder: str | Folder) -> int:
+    """How many batches a checkpoint has as done, of those that Spark still remembers: the highest number, plus one."""
+    return max(_batches(_opened(folder) if isinstance(folder, str) else folder, "commits"), default=-1) + 1
+
+
 class _LocalFolder:
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -17,10 +17,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from peeklock.spark import classes
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LEAST_JAVA: Final = 17
+_JAVA_VARIABLES: Final = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 _VERSION: Final = re.compile(r'version "(\d+)')
 
@@ -38,6 +41,16 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 """For a Spark in this process; a cluster has its own."""
+SMALL_SETTINGS: Final[Mapping[str, str]] = {
+    # Each table of a report would be five jobs, and each job is planned, compiled and waited for.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}
+"""For a Spark in this process while it works on few messages: one task after the other, without a look in between."""
+SMALL_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For a Java that lives for seconds: to compile its code well, and to collect beside it, takes longer than it saves."""
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -59,6 +72,11 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is a client of Spark Connect: then Spark's driver is another program, perhaps elsewhere."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def use_this_python() -> None:
     """Let Spark run the Python of this program. Call it before the first session is started.
 
@@ -70,24 +88,56 @@ def use_this_python() -> None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
-def local_session(app_name: str, cores: str | int = "*", settings: Mapping[str, str] | None = None) -> SparkSession:
+def local_session(
+    app_name: str, cores: str | int = "*", settings: Mapping[str, str] | None = None, *, small: bool = False
+) -> SparkSession:
     """The session of `spark-submit` or of this process if there is one; otherwise a Spark on this machine.
 
     `settings` are Spark's own and come last. A master among them (`spark.master`) makes it that cluster's session.
+    `small` says that it is for some thousand messages: a Spark on this machine that is started here is set for that.
     """
     from pyspark.sql import SparkSession
 
-    running = SparkSession.getActiveSession()
+    running = _running()
     if running is not None:
         return running
-    asked = dict(settings or {})
     builder: SparkSession.Builder = SparkSession.builder.appName(app_name)
     use_this_python()
-    if not submitted():
-        asked = {"spark.master": f"local[{cores}]", **LOCAL_SETTINGS, **asked}
-    for name, value in {**SETTINGS, **asked}.items():
+    for name, value in session_settings(cores, settings or {}, small=small).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def session_settings(cores: str | int, settings: Mapping[str, str], *, small: bool = False) -> dict[str, str]:
+    """What a session is started with; those for small data only where its tasks run on this machine."""
+    if submitted():
+        return {**SETTINGS, **settings}
+    own = {"spark.master": f"local[{cores}]", **LOCAL_SETTINGS}
+    if settings.get("spark.master", "local").startswith("local"):
+        own |= SMALL_SETTINGS if small else {}
+        own["spark.driver.extraJavaOptions"] += "".join(f" {option}" for option in java_options(small))
+    return {**SETTINGS, **own, **settings}
+
+
+def _running() -> SparkSession | None:
+    """The session of this process, whichever thread started it."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def java_options(small: bool = False) -> list[str]:
+    """How a Java on this machine is started; nothing when the user has chosen options of the kind.
+
+    Two collectors or two archives at once would keep Java from starting.
+    """
+    if any("-XX:" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
+        return []
+    return [*(SMALL_JAVA if small else ()), *classes.java_options()]
 
 
 def _missing_java() -> str | None:

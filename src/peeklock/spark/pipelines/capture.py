@@ -28,6 +28,7 @@ from peeklock.spark.pipelines.entities import entity_options
 from peeklock.spark.pipelines.failures import SPARK_ERRORS
 from peeklock.spark.pipelines.files import files_of
 from peeklock.spark.pipelines.lake import OWN, Lake
+from peeklock.spark.session import is_connect
 from peeklock.spark.triggers import AvailableNow
 
 PARQUET: Final = "parquet"
@@ -196,6 +197,11 @@ def start(
     gate: Gate | None = None,
 ) -> StreamingQuery:
     """Begin to capture one entity, a queue or `topic/Subscriptions/name`; `options` are those of the data source."""
+    if target.format == PARQUET and is_connect(spark):
+        raise ValueError(
+            "a capture into Parquet keeps its list of files where Spark's driver is, so it cannot run through Spark "
+            "Connect: run it on the driver, or capture into delta or iceberg"
+        )
     messages = spark.readStream.format("servicebus").options(**_source_options(entity, options)).load()
     frame = messages if target.format == PARQUET else captured(messages)
     writer = frame.writeStream.queryName(f"capture {entity}").option(

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 FIELDS: Final = (
     "subject",
@@ -30,11 +32,26 @@ FIELDS: Final = (
 FIELD, PROPERTY, BODY, SIZE = "field", "property", "body", "size"
 VALUE, PRESENT, MISSING, ANY = "value", "present", "missing", "any"
 """What is said of a name: that it has this value, has one, has none; and what holds for every message."""
+_HAS_FAILED: Final = "has_failed"
 GROUP: Final = ("sent_to", "entity", "dead_letter_reason")
-SCHEMA: Final = (
-    "entity string, dead_letter_reason string, rank int, kind string, name string, says string, value string, "
-    "score double, failed_with long, failed long, others_with long, others long, "
-    "failed_share double, others_share double, lift double"
+_ARROW_SCHEMA: Final = pa.schema(
+    {
+        "entity": pa.string(),
+        "dead_letter_reason": pa.string(),
+        "rank": pa.int32(),
+        "kind": pa.string(),
+        "name": pa.string(),
+        "says": pa.string(),
+        "value": pa.string(),
+        "score": pa.float64(),
+        "failed_with": pa.int64(),
+        "failed": pa.int64(),
+        "others_with": pa.int64(),
+        "others": pa.int64(),
+        "failed_share": pa.float64(),
+        "others_share": pa.float64(),
+        "lift": pa.float64(),
+    }
 )
 """Of the likely causes. `lift` is how much more frequent it is among the failed; null when no other has it."""
 
@@ -105,19 +122,15 @@ def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFra
     The others are compared with what failed of the same queue or topic: see `successful`. Spark counts, and leaves
     only what is frequent enough to matter, which is little: at most ten values of a name.
     """
-    place = sent_to(F.col("entity"))
-    owned = failed.withColumns({"sent_to": place, "entity": owner(F.col("entity"))})
-    frequent = _counted(owned, GROUP).where(_is_frequent()).collect()
-    spark = failed.sparkSession
-    asked = {(row.sent_to, row.kind, row.name, row.value) for row in frequent if row.says == VALUE}
-    candidates = spark.createDataFrame([*asked], "sent_to string, kind string, name string, value string")
-    counted = _counted(others.withColumn("sent_to", place), ("sent_to",))
-    values = counted.where(F.col("says") == VALUE)
-    compared = values.join(F.broadcast(candidates), ["sent_to", "kind", "name", "value"], "left_semi").unionByName(
-        counted.where((F.col("says") != VALUE) & _is_frequent())
-    )
-    rows = _compared(_tallies(frequent, GROUP), _tallies(compared.collect(), ("sent_to",)), top)
-    return spark.createDataFrame(rows, SCHEMA)
+    counted = _counted(_side_by_side(failed, others), (_HAS_FAILED, *GROUP))
+    rows = _that_matter(counted).collect()
+    tally = _tallies((row for row in rows if row[_HAS_FAILED]), GROUP)
+    others_tally = _tallies((row for row in rows if not row[_HAS_FAILED]), ("sent_to",))
+    found = _compared(tally, others_tally, top)
+    if not found:
+        return failed.sparkSession.createDataFrame([], from_arrow_schema(_ARROW_SCHEMA))
+    table = pa.table([list(column) for column in zip(*found, strict=True)], schema=_ARROW_SCHEMA)
+    return failed.sparkSession.createDataFrame(table)
 
 
 def statement(kind: str, name: str, says: str, value: str | None) -> str:
@@ -159,9 +172,38 @@ def _counted(frame: DataFrame, group: Sequence[str]) -> DataFrame:
     return found.withColumn("of", total).where(F.col("of") >= FEWEST)
 
 
-def _is_frequent() -> Column:
+def _side_by_side(failed: DataFrame, others: DataFrame) -> DataFrame:
+    """Both, told apart by a column, so that one job counts them. The others are of a place, and of no entity's."""
+    place, nothing = sent_to(F.col("entity")), F.lit(None).cast("string")
+    taken = (*FIELDS, "application_properties", "body")
+    reason = F.col("dead_letter_reason")
+    return failed.select(
+        F.lit(True).alias(_HAS_FAILED), place.alias("sent_to"), owner(F.col("entity")).alias("entity"), reason, *taken
+    ).unionByName(
+        others.select(
+            F.lit(False).alias(_HAS_FAILED),
+            place.alias("sent_to"),
+            nothing.alias("entity"),
+            nothing.alias("dead_letter_reason"),
+            *taken,
+        )
+    )
+
+
+def _that_matter(counted: DataFrame) -> DataFrame:
+    """What is frequent, and of the others also a rare value that is frequent among the failed."""
     # The score is a difference of shares: with less than that of one it cannot be reached.
-    return F.col("with") >= F.col("of") * LEAST_SCORE
+    frequent, has_failed, is_value = (
+        F.col("with") >= F.col("of") * LEAST_SCORE,
+        F.col(_HAS_FAILED),
+        F.col("says") == VALUE,
+    )
+    same = Window.partitionBy("sent_to", "kind", "name", "says", "value")
+    is_asked = F.max(has_failed & frequent).over(same)
+    matters = F.when(has_failed | ~is_value, frequent).otherwise(is_asked)
+    # First without those for which the window, which sorts, cannot make a difference.
+    known = counted.where(frequent | (~has_failed & is_value))
+    return known.withColumn("matters", matters).where("matters").drop("matters")
 
 
 # --- comparing, here

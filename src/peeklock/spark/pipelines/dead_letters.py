@@ -7,25 +7,33 @@ again is told by `chosen`; sending them is left to the command line, because it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import Final
+from typing import Final, cast
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Entity, Kind
+from peeklock.spark.options import Options
+from peeklock.spark.peeking import batch_reader
+from peeklock.spark.pipelines.amounts import is_small
 from peeklock.spark.pipelines.causes import likely_causes, owner, successful, text_of
 from peeklock.spark.pipelines.entities import entity_options
 from peeklock.spark.pipelines.tables import Tables
-from peeklock.spark.rows import SCHEMA
+from peeklock.spark.rows import ARROW_SCHEMA, SCHEMA
 
 DEAD_LETTER, TRANSFER_DEAD_LETTER = "deadLetter", "transferDeadLetter"
 _COUNTS: Final = {DEAD_LETTER: "DeadLetterMessageCount", TRANSFER_DEAD_LETTER: "TransferDeadLetterMessageCount"}
 SAMPLES: Final = 3
 TOP: Final = 5
 LONGEST_SAMPLE: Final = 300
+
+# A message that cannot be read may well be why it is here: it is shown, and does not end the look.
+_COMMON: Final = {"onBadMessage": "raw"}
 
 _IDENTIFIERS: Final = (
     r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
@@ -58,11 +66,61 @@ def read_waiting(spark: SparkSession, options: Mapping[str, str], entities: Iter
     return _read(spark, options, entities)
 
 
+@dataclass(frozen=True, slots=True)
+class Few:
+    """What entities hold now, read by this process, since it is little."""
+
+    _failed: pa.Table
+    _waiting: pa.Table | None
+
+    def failed(self, spark: SparkSession) -> DataFrame:
+        """As `read_dead_letters`."""
+        return _frame(spark, self._failed)
+
+    def waiting(self, spark: SparkSession) -> DataFrame:
+        """As `read_waiting`."""
+        assert self._waiting is not None
+        return _frame(spark, self._waiting)
+
+
+def few(
+    options: Mapping[str, str], entities: Sequence[str], sub_queue: str = DEAD_LETTER, *, waiting: bool = True
+) -> Few | None:
+    """What `read_dead_letters` and `read_waiting` would read; None when it is more than a little.
+
+    Needs no Spark. A Spark that reads some thousand messages waits most of the time for the Python programs that it
+    starts for that.
+    """
+    failed = _table({**options, "subQueue": sub_queue}, entities)
+    others = _table(options, entities) if waiting and failed is not None else None
+    return None if failed is None or (waiting and others is None) else Few(failed, others)
+
+
+def _table(options: Mapping[str, str], entities: Sequence[str]) -> pa.Table | None:
+    batches: list[pa.RecordBatch] = []
+    messages = octets = 0
+    for entity in entities:
+        chosen = Options.parse({**_COMMON, **options, **entity_options(entity)}, use="read")
+        reader = batch_reader(chosen, SCHEMA)
+        for share in reader.partitions():
+            for batch in cast("Iterator[pa.RecordBatch]", reader.read(share)):
+                batches.append(batch)
+                messages, octets = messages + batch.num_rows, octets + batch.nbytes
+                if not is_small(messages, octets):
+                    return None
+    return pa.Table.from_batches(batches, schema=ARROW_SCHEMA)
+
+
+def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    # A table without a row has no part of which Spark could make one.
+    rows = spark.createDataFrame(table, SCHEMA) if table.num_rows else spark.createDataFrame([], SCHEMA)
+    return rows.coalesce(1)
+
+
 def _read(spark: SparkSession, options: Mapping[str, str], entities: Iterable[str]) -> DataFrame:
-    # A message that cannot be read may well be why it is here: it is shown, and does not end the look.
-    common = {"onBadMessage": "raw", **options}
     frames = [
-        spark.read.format("servicebus").options(**{**common, **entity_options(entity)}).load() for entity in entities
+        spark.read.format("servicebus").options(**{**_COMMON, **options, **entity_options(entity)}).load()
+        for entity in entities
     ]
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], SCHEMA)
 

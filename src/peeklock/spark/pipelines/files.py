@@ -2,7 +2,8 @@
 
 Paths are relative to the folder. Promises what a log of commits needs: `create` never replaces a file, and a file is
 there whole or not at all. On this machine what was created or moved is on the disk when the call returns; elsewhere
-that, and whether two that create the same file at once are told apart, is up to the file system.
+that, and whether two that create the same file at once are told apart, is up to the file system. The only place, with
+`session`, that needs the driver's Java: storage of others is reached through it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from peeklock.spark.pipelines.failures import SPARK_ERRORS, java_class
+from peeklock.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +51,15 @@ class Files(Protocol):
 
 
 def files_of(spark: SparkSession, folder: str) -> Files:
-    """A path of this machine or a URI; a path without a scheme is what it is for Spark."""
+    """A path of this machine or a URI; a path without a scheme is what it is for Spark.
+
+    A client of Spark Connect has no access to the driver's Java, and so to no other storage than this machine's.
+    """
+    if is_connect(spark):
+        address = urlsplit(folder)
+        if address.scheme not in ("", "file"):
+            raise ValueError(f"through Spark Connect only folders of this machine can be used, and {folder} is not one")
+        return LocalFiles(Path(unquote(address.path) if address.scheme else folder))
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(folder)
     system = path.getFileSystem(spark._jsc.hadoopConfiguration())
@@ -63,30 +73,30 @@ class LocalFiles:
     """On this machine."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()
-        self.uri = self._folder.as_uri()
-        self.place = f"file://{self._folder}"
+        self.folder = folder.absolute()
+        self.uri = self.folder.as_uri()
+        self.place = f"file://{self.folder}"
 
     def exists(self, path: str = "") -> bool:
-        return (self._folder / path).exists()
+        return (self.folder / path).exists()
 
     def walk(self, path: str) -> Iterator[Found]:
-        for each in sorted((self._folder / path).rglob("*")):
+        for each in sorted((self.folder / path).rglob("*")):
             if each.is_file():
                 state = each.stat()
-                yield Found(str(each.relative_to(self._folder)), state.st_size, int(state.st_mtime * 1000))
+                yield Found(str(each.relative_to(self.folder)), state.st_size, int(state.st_mtime * 1000))
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(self._folder / path))
+            return sorted(os.listdir(self.folder / path))
         except FileNotFoundError:
             return []
 
     def read(self, path: str) -> str:
-        return (self._folder / path).read_text()
+        return (self.folder / path).read_text()
 
     def create(self, path: str, text: str) -> bool:
-        target = self._folder / path
+        target = self.folder / path
         _make_folder(target.parent)
         written = target.with_name(f".{target.name}.{uuid4().hex}")
         try:
@@ -101,14 +111,14 @@ class LocalFiles:
         return True
 
     def move(self, source: str, target: str) -> None:
-        behind = self._folder / target
+        behind = self.folder / target
         _make_folder(behind.parent)
-        _sync(self._folder / source)
-        os.rename(self._folder / source, behind)
+        _sync(self.folder / source)
+        os.rename(self.folder / source, behind)
         _sync(behind.parent)
 
     def delete(self, path: str) -> None:
-        target = self._folder / path
+        target = self.folder / path
         if target.is_dir():
             shutil.rmtree(target, ignore_errors=True)
         else:

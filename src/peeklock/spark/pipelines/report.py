@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from peeklock.spark.pipelines.page import Report, render
 from peeklock.spark.pipelines.plots import step_for
-from peeklock.spark.pipelines.tables import Tables, Told, kept, rows_of, write_tables, written
+from peeklock.spark.pipelines.tables import Tables, Told, kept, make_tables, rows_of
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TOP: Final = 50
@@ -55,14 +55,21 @@ STEPS: Final = 11
 """How often `publish` tells of something that it made."""
 
 
-def publish(captured: DataFrame, folder: str, page: Path, source: str, told: Told = lambda _: None) -> Report:
-    """Make the tables in the folder, which may be on any storage that Spark knows, and the page on this machine."""
-    spark = captured.sparkSession
-    with kept(measured(captured)) as frame:
-        made = tables(frame)
-        write_tables(made, folder, told)
-        # Read again rather than made again; one file each, so in the order that it was written in.
-        rows = {name: rows_of(written(spark, folder, name, table)) for name, table in made.items()}
+def publish(
+    captured: DataFrame,
+    folder: str,
+    page: Path,
+    source: str,
+    told: Told = lambda _: None,
+    *,
+    small: bool = False,
+) -> Report:
+    """Make the tables in the folder, which may be on any storage that Spark knows, and the page on this machine.
+
+    `small` says that the captured messages are few: see `amounts`.
+    """
+    with kept(measured(captured), small=small) as frame:
+        rows = make_tables(tables(frame), folder, told, small=small)
         every = _step(frame)
         report = Report(
             source=source,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from peeklock.spark.pipelines.failures import SPARK_ERRORS
+from peeklock.spark.session import is_connect
 
 _POLL_S: Final = 0.2
 
@@ -18,11 +19,12 @@ _POLL_S: Final = 0.2
 def cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
     """Have what runs cancelled when told to stop; that it was is no failure then."""
     done = threading.Event()
+    cancel: Callable[[], object] = spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
 
     def watch() -> None:
         while not done.wait(_POLL_S):
             if stop.is_set():  # again and again: a job may be just about to start
-                spark.sparkContext.cancelAllJobs()
+                cancel()
 
     watcher = threading.Thread(target=watch, name="cancelling", daemon=True)
     watcher.start()

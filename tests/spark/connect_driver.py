@@ -1,0 +1,56 @@
+"""A client of Spark Connect, with a local server of its own: what the data source and the pipelines do there.
+
+`connect_driver.py CONNECTION_STRING QUEUE FOLDER`. Prints one line of JSON. The queue has messages and dead letters,
+and `FOLDER/lake` has captured messages.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from peeklock.spark.draining import drain
+from peeklock.spark.pipelines import capture, dead_letters, replay, report
+from peeklock.spark.pipelines.tables import make_tables
+
+
+def main(connection_string: str, queue: str, folder: str) -> None:
+    spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    options = {"connectionString": connection_string, "queue": queue}
+    said: dict[str, Any] = {"session": type(spark).__module__}
+    said["read"] = spark.read.format("servicebus").options(**options).load().count()
+
+    copies = {**options, "queue": f"{queue}-copies"}
+    rows = spark.createDataFrame([(f"copy {n}".encode(),) for n in range(3)], "body binary")
+    rows.write.format("servicebus").options(**copies).mode("append").save()
+    said["written"] = spark.read.format("servicebus").options(**copies).load().count()
+
+    stream = spark.readStream.format("servicebus").options(**copies).load()
+    drain(stream.writeStream.format("parquet").option("path", f"{folder}/drained"), copies, f"{folder}/checkpoint")
+    said["drained"] = sorted(bytes(row.body).decode() for row in spark.read.parquet(f"{folder}/drained").collect())
+    said["left"] = spark.read.format("servicebus").options(**copies).load().count()
+
+    lake = capture.read(spark, f"{folder}/lake")
+    entities = {"connectionString": connection_string}
+    failed = dead_letters.read_dead_letters(spark, entities, [queue])
+    tables = make_tables(dead_letters.triage(failed, lake), f"{folder}/triage")
+    said["failed"] = tables["by_reason"][0]["messages"]
+    for name, small in (("report", False), ("small", True)):
+        made = report.publish(lake, f"{folder}/{name}", Path(folder, name, "report.html"), "lake", small=small)
+        said[name] = made.tables["entities"][0]["messages"]
+    sent = replay.replay(replay.outgoing(replay.chosen(lake, replay.Choice())), copies, replay.Pace(), tasks=1)
+    said["replayed"] = sent
+    try:
+        capture.start(spark, queue, entities, capture.Target(folder=f"{folder}/captured"))
+    except ValueError as error:
+        said["capture"] = str(error)
+    spark.stop()
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
