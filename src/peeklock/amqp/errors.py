@@ -71,6 +71,7 @@ class Condition(StrEnum):
     RELAY_NOT_FOUND = "com.microsoft:relay-not-found"
     MESSAGE_WAIT_TIMEOUT = "com.microsoft:message-wait-timeout"
     CONTAINER_CLOSE = "com.microsoft:container-close"
+    CLAIM_NAME_IN_USE = "peeklock:claim-name-in-use"
     DEAD_LETTER = "com.microsoft:dead-letter"
     """Not an error: what a client puts into `rejected` to dead-letter a message."""
 

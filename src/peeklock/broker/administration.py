@@ -52,6 +52,8 @@ class Runtime:
     transfer: int = 0
     """Waiting to be forwarded."""
     transfer_dead_letter: int = 0
+    claimed: int = 0
+    """Set aside for clients: see `claims`."""
     damaged: int = 0
     """Of the entity and its sub-queues: found damaged on disk, and no longer delivered."""
     size_in_bytes: int = 0
@@ -65,7 +67,7 @@ class Runtime:
 
     @property
     def total(self) -> int:
-        counts = (self.active, self.deferred, self.scheduled, self.dead_letter, self.transfer_dead_letter)
+        counts = (self.active, self.deferred, self.scheduled, self.claimed, self.dead_letter, self.transfer_dead_letter)
         return sum(counts) + self.transfer
 
 
@@ -150,10 +152,9 @@ class Administration:
             transfer=counters.active if forwards else 0,
             deferred=counters.deferred,
             scheduled=counters.scheduled,
-            dead_letter=0 if letters is None else letters.counters.active + letters.counters.deferred,
-            transfer_dead_letter=0
-            if unforwardable is None
-            else unforwardable.counters.active + unforwardable.counters.deferred,
+            claimed=counters.claimed,
+            dead_letter=_in_sub_queue(letters),
+            transfer_dead_letter=_in_sub_queue(unforwardable),
             damaged=sum(part.counters.damaged for part in (entity, letters, unforwardable) if part is not None),
             size_in_bytes=entity.size_in_bytes,
             subscription_count=len(subscriptions),
@@ -380,3 +381,7 @@ def explain_refused_rule(subscription: AnyContainer, reason: str) -> str:
     log.warning("a rule of '%s' was refused, which has no other: it receives no messages", subscription.path)
     left = f"The subscription '{subscription.path}' has no rules now and receives no messages until one is added."
     return f"{reason}\n{left}" if "\n" in reason else f"{reason} {left}"
+
+
+def _in_sub_queue(part: Entity | None) -> int:
+    return 0 if part is None else part.counters.active + part.counters.deferred + part.counters.claimed

@@ -18,9 +18,10 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Final
 
+from peeklock.broker.claim_records import Coverage
 from peeklock.broker.returns import Returns
 from peeklock.broker.waiting import Waiting
-from peeklock.store.base import Range, Store, StoredMessage, StoreError
+from peeklock.store.base import Range, Run, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +206,45 @@ class Backlog(Waiting):
 
     def drop(self, message: StoredMessage) -> None:
         self.discard(message.sequence_number)
+
+    def drop_runs(self, runs: list[Run]) -> None:
+        self.drop_some(runs)
+        # Nothing else waits up to there; what comes later with a lower number comes to its place.
+        self._through = max(self._through, runs[-1].last)
+        self._tail = max(self._tail, self._through)
+
+    def drop_some(self, runs: list[Run]) -> None:
+        """As `drop_runs`, when there are some of other lanes among them."""
+        ready, last = self._ready, runs[-1].last
+        at = 0
+        kept: list[StoredMessage] = []
+        while ready and ready[0].sequence_number <= last:
+            message = ready.popleft()
+            number = message.sequence_number
+            while runs[at].last < number:
+                at += 1
+            if number < runs[at].first:
+                kept.append(message)
+            else:
+                self._let_go(message)
+        ready.extendleft(reversed(kept))
+        if self._returned:
+            claimed = Coverage(runs)
+            for number, message in self._returned:
+                if claimed.has(number):
+                    self._let_go(message)
+            self._returned = [each for each in self._returned if not claimed.has(each[0])]
+            heapify(self._returned)
+            self._returned_numbers = {number for number, _ in self._returned}
+
+    def read_again(self, runs: list[Run]) -> None:
+        first = runs[0].first
+        if self._returns is not None:
+            self._returns.note_all_from(first)
+        if first <= self._through:
+            self._shorten(first - 1)
+        if self._loading and (self._missed is None or first < self._missed):
+            self._missed = first  # the page may have been read before
 
     def next_after(self, number: int) -> int:
         """No message above that number and below this one waits; those in between are taken, as far as is known."""

@@ -38,7 +38,7 @@ from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.locks import Lock, TagIndex
 from peeklock.broker.pace import Pace
 from peeklock.broker.settings import DEFAULT_PROFILE, Status
-from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Run, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,9 @@ class Entity:
         parts = (self, self.dead_letters, self.transfer_dead_letters)
         # A subscription is given messages; that some wait there does not mean that anybody wants them.
         waiting = 0 if isinstance(self.definition, SubscriptionDefinition) else self.counters.active
-        return bool(waiting or self.counters.scheduled) or any(part.watchers for part in parts if part is not None)
+        return bool(waiting or self.counters.scheduled or self.counters.claimed) or any(
+            part.watchers for part in parts if part is not None
+        )
 
     @property
     def has_sessions(self) -> bool:
@@ -543,3 +545,9 @@ class Entity:
     def _note_change(self, number: int) -> None:
         for changed in self._watches.values():
             changed.add(number)
+
+    def _note_changes(self, runs: list[Run]) -> None:
+        if self._watches:
+            for run in runs:
+                for changed in self._watches.values():
+                    changed.update(range(run.first, run.last + 1))

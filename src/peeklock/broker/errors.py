@@ -44,6 +44,13 @@ class SubscriptionInUse(BrokerError):
     status = HTTPStatus.CONFLICT
 
 
+class ClaimNameInUse(BrokerError):
+    """Another client that is connected claims messages under that name."""
+
+    condition = Condition.CLAIM_NAME_IN_USE
+    status = HTTPStatus.CONFLICT
+
+
 class Unauthorized(BrokerError):
     condition = Condition.UNAUTHORIZED_ACCESS
     status = HTTPStatus.UNAUTHORIZED

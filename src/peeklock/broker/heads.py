@@ -28,7 +28,7 @@ from peeklock.broker.envelope import (
     UINT_MAX,
     Annex,
 )
-from peeklock.store.base import StoredMessage
+from peeklock.store.base import CLAIMED, DEFERRED, StoredMessage
 
 
 def _symbol(name: str) -> bytes:
@@ -104,17 +104,17 @@ def head(
     to_count = _TO_COUNT
     if message.annex is not None:
         if message.annex != DURABLE:
-            return _full_head(message, locked_until, token, message.state if with_state else None, is_copy)
+            return _full_head(message, locked_until, token, _shown(message.state) if with_state else None, is_copy)
         to_count = _DURABLE_TO_COUNT
     if message.expires_at is not None or count > 255:
-        return _full_head(message, locked_until, token, message.state if with_state else None, is_copy)
+        return _full_head(message, locked_until, token, _shown(message.state) if with_state else None, is_copy)
     number = message.sequence_number
     if with_state:
         if locked_until is not None:
-            return _full_head(message, locked_until, token, message.state, is_copy)
+            return _full_head(message, locked_until, token, _shown(message.state), is_copy)
         start = _PEEKED_COPY_START if is_copy else _PEEKED_START
         made = _pack_peeked(
-            to_count, count, start, number, _TO_ENQUEUED, message.enqueued_at, _TO_SMALL_STATE, message.state
+            to_count, count, start, number, _TO_ENQUEUED, message.enqueued_at, _TO_SMALL_STATE, _shown(message.state)
         )
     elif token is None or locked_until is None:
         start = _UNLOCKED_COPY_START if is_copy else _UNLOCKED_START
@@ -133,6 +133,11 @@ def head(
             locked_until,
         )
     return made + _pack_first(_TO_ENQUEUED_SEQUENCE, number) if is_copy else made
+
+
+def _shown(state: int) -> int:
+    """Clients know no claimed messages; like deferred ones, they are set aside."""
+    return DEFERRED if state == CLAIMED else state
 
 
 def _delivery_annotations(annex: Annex, token: bytes | None, is_peeked: bool) -> bytes:

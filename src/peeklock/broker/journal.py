@@ -301,6 +301,9 @@ def _extend(changes: Changes, more: Changes) -> None:
     changes.updates += more.updates
     changes.rewrites += more.rewrites
     changes.removals += more.removals
+    changes.run_updates += more.run_updates
+    changes.run_removals += more.run_removals
+    changes.claims |= more.claims
     changes.session_states += more.session_states
     changes.seen += more.seen
     changes.forgotten += more.forgotten

@@ -264,6 +264,7 @@ class Namespace:
             if left:
                 return
             if failure is None:
+                self._load_claims()
                 for container in self._catalogue.whole:
                     self._catalogue.begin(container)
             ready(failure)
@@ -271,6 +272,15 @@ class Namespace:
         for step in steps:
             step(loaded)
         loaded(None)
+
+    def _load_claims(self) -> None:
+        by_id = {container.entity: container for container in self._catalogue.containers}
+        for entity, id, content in self._store.claims():
+            container = by_id.get(entity)
+            if container is not None and not isinstance(container, Topic):
+                claim = container.claims.load(id, content)
+                if isinstance(container, SessionQueue) and container.has_sessions:
+                    container.keep_claimed(claim)
 
     def _expect_recovery(self) -> None:
         """The store failed: try it again in a while, because senders may wait to hear that it works."""

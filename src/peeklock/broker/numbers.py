@@ -6,11 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from peeklock.broker.claims import Claims
+from peeklock.broker.container import Container
+from peeklock.broker.definitions import AnyDefinition
+from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound
 from peeklock.broker.locks import Lock
 from peeklock.broker.schedule import Scheduling, unreadable
 from peeklock.broker.timetable import AGAIN_MS
-from peeklock.store.base import ACTIVE, DEFERRED, Range, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, DEFERRED, Counters, Damage, Range, Run, StoredMessage, StoreError
 
 MAX_PEEKED_BYTES: Final = 4 * 1024 * 1024
 MAX_NUMBER: Final = (1 << 63) - 1
@@ -23,6 +27,19 @@ Fetched = Callable[[list[tuple[StoredMessage, Lock | None]] | BrokerError], None
 class Numbered(Scheduling):
     """The part of a container that is asked for by number."""
 
+    def __init__(
+        self,
+        entity: int,
+        path: str,
+        definition: AnyDefinition,
+        machinery: Machinery,
+        counters: Counters,
+        dead_letters: Container | None,
+        transfer_dead_letters: Container | None = None,
+    ) -> None:
+        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        self.claims = Claims(self, machinery, is_by_session=self.has_sessions)
+
     def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
         """Lend deferred messages, of one session where there are sessions. Raises when they cannot be lent."""
         raise NotImplementedError  # abstract
@@ -30,6 +47,59 @@ class Numbered(Scheduling):
     def _next_waiting(self, after: int, session_id: str | None) -> int:
         """The lowest number above that one that may be a waiting message's; those in between are locked."""
         return after + 1
+
+    def _is_out(self, number: int) -> bool:
+        return super()._is_out(number) or self.claims.covers(number)
+
+    def on_message_damaged(self, damage: Damage) -> None:
+        super().on_message_damaged(damage)
+        self.claims.on_damaged(damage.sequence_number)
+
+    def vanish(self) -> None:
+        self.claims.close()
+        super().vanish()
+
+    # --- for claims ---
+
+    def pause_for_claim(self) -> bool:
+        """Hand out nothing that a claim may find, until `resume_after_claim`; False if that is not possible now."""
+        raise NotImplementedError  # abstract
+
+    def resume_after_claim(self) -> None:
+        raise NotImplementedError  # abstract
+
+    def lanes_to_claim(self, name: str, most: int) -> list[str | None]:
+        """Where to look for messages, in order: session ids, at most so many sessions; None for all messages."""
+        return [None]
+
+    def claim_from(self, lane: str | None, name: str) -> int | None:
+        """Keep the lane for claims of that name. Returns the number behind which to look; None if it is not to be
+        had."""
+        raise NotImplementedError  # abstract
+
+    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
+        """Active messages of the lane are being set aside: they wait no longer."""
+        raise NotImplementedError  # abstract
+
+    def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
+        """They are set aside. The counters are right already."""
+        self._note_changes(runs)
+
+    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
+        """They wait again: the store refused, or the claim was released. Without runs: nothing was found there, or
+        its messages are gone."""
+        raise NotImplementedError  # abstract
+
+    def out_numbers(self) -> list[int]:
+        """Messages that do not wait: locked, or leaving."""
+        return sorted({*self._locks, *self._leaving})
+
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        self._watch(read, found)
+
+    # --- looking ---
 
     def peek(
         self, first: int, limit: int, session_id: str | None, done: Peeked, max_bytes: int = MAX_PEEKED_BYTES
@@ -130,12 +200,7 @@ class Numbered(Scheduling):
 
     def _may_delete(self, message: StoredMessage, enqueued_before: int, changed: set[int]) -> bool:
         number = message.sequence_number
-        return (
-            message.enqueued_at < enqueued_before
-            and number not in self._locks
-            and number not in self._leaving
-            and number not in changed
-        )
+        return message.enqueued_at < enqueued_before and not self._is_out(number) and number not in changed
 
     def receive_deferred(
         self,

@@ -15,7 +15,7 @@ from peeklock.broker.backlog import Backlog
 from peeklock.broker.envelope import DEFAULT_PRIORITY, Annex, Incoming
 from peeklock.broker.queue import Queue
 from peeklock.broker.waiting import Waiting
-from peeklock.store.base import StoredMessage
+from peeklock.store.base import Run, StoredMessage
 
 HIGHEST: Final = 9
 """As in JMS. AMQP has up to 255 (3.2.1); what is above counts as this."""
@@ -66,6 +66,18 @@ class PriorityBacklog(Waiting):
     def drop(self, message: StoredMessage) -> None:
         self._by_name[message.session_id].drop(message)
 
+    def drop_runs(self, runs: list[Run]) -> None:
+        for lane in self._lanes:
+            lane.drop_some(runs)
+
+    def read_again(self, runs: list[Run]) -> None:
+        for lane in self._lanes:
+            lane.read_again(runs)
+
+    def lane_from(self, name: str | None) -> int:
+        """The number behind which messages of that lane wait."""
+        return self._by_name[name].next_after(0) - 1
+
     def next_after(self, number: int) -> int:
         return min(lane.next_after(number) for lane in self._lanes)
 
@@ -80,6 +92,13 @@ class PriorityBacklog(Waiting):
 
 class PriorityQueue(Queue):
     """A queue or subscription with `OrderByPriority`."""
+
+    def lanes_to_claim(self, name: str, most: int) -> list[str | None]:
+        return [*reversed(LANES)]
+
+    def claim_from(self, lane: str | None, name: str) -> int | None:
+        assert isinstance(self._backlog, PriorityBacklog)
+        return self._backlog.lane_from(lane)
 
     def _make_backlog(self) -> Waiting:
         return PriorityBacklog([self._make_lane(name) for name in reversed(LANES)])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
@@ -19,7 +19,7 @@ from peeklock.broker.numbers import Numbered
 from peeklock.broker.selecting import Selecting, Selection, Selects
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.broker.waiting import Waiting
-from peeklock.store.base import Counters, StoredMessage
+from peeklock.store.base import Counters, Run, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +81,8 @@ class Queue(Numbered):
         self._forwarder: Forwarder | None = None
         self._selecting: Selecting | None = None
         """While there are consumers with selectors."""
+        self._is_paused = False
+        """While a claim looks for messages."""
 
     def _make_backlog(self) -> Waiting:
         """Where its messages wait."""
@@ -139,6 +141,8 @@ class Queue(Numbered):
 
     def wake(self) -> None:
         """Hand out messages at the end of this turn."""
+        if self.claims.is_waiting:
+            self.claims.on_available()
         if not self._awake and (self._consumers or self._selecting is not None):
             self._awake = True
             self._machinery.call_soon(self.pump)
@@ -146,7 +150,7 @@ class Queue(Numbered):
     def pump(self) -> None:
         """Hand out what can be handed out, to the consumers in turn."""
         self._awake = False
-        if self.doomed:
+        if self.doomed or self._is_paused:
             return
         if self._selecting is not None:
             self._selecting.serve()
@@ -226,11 +230,6 @@ class Queue(Numbered):
             except Exception:
                 log.exception("a message of '%s' could not be delivered", self.path)
 
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        self._watch(read, found)
-
     def is_out(self, number: int) -> bool:
         return self._is_out(number)
 
@@ -280,8 +279,8 @@ class Queue(Numbered):
     # --- where messages wait ---
 
     def _arrived(self, message: StoredMessage) -> None:
-        if self._leaving and message.sequence_number in self._leaving:
-            return  # a sweep saw it in the store before we were told that it is there
+        if (self._leaving or self._is_paused) and self._is_out(message.sequence_number):
+            return  # a sweep or a claim saw it in the store before we were told that it is there
         self._backlog.add(message)
         if message.expires_at is not None:
             self._expiries.expect(message.expires_at)
@@ -312,6 +311,28 @@ class Queue(Numbered):
         self._sweeps -= 1
         self._backlog.hold(self._sweeps > 0)
         self.wake()
+
+    def pause_for_claim(self) -> bool:
+        if not self._may_sweep():
+            return False
+        self._is_paused = True
+        return True
+
+    def resume_after_claim(self) -> None:
+        self._is_paused = False
+        self._swept()
+
+    def claim_from(self, lane: str | None, name: str) -> int | None:
+        return self._backlog.next_after(0) - 1
+
+    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
+        self._backlog.drop_runs(runs)
+
+    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
+        if runs:
+            self._backlog.read_again(runs)
+            self._expiries.look()
+            self.wake()
 
     def _discard(self, message: StoredMessage) -> None:
         self._backlog.drop(message)

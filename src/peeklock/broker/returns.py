@@ -38,5 +38,11 @@ class Returns:
             self.lowest_forgotten = min(self.lowest_forgotten or forgotten, forgotten)
             self._first += 1
 
+    def note_all_from(self, number: int) -> None:
+        """Many came back at once, with that number and higher ones; which, is not remembered."""
+        self._first = self.end + 1
+        self._numbers.clear()
+        self.lowest_forgotten = min(self.lowest_forgotten or number, number)
+
     def at(self, index: int) -> int:
         return self._numbers[index - self._first]

@@ -142,7 +142,7 @@ class Scheduling(Container):
         for message in messages:
             number = message.sequence_number
             # Not while it is locked; it is looked at again when it comes back.
-            if number not in self._locks and number not in self._leaving:
+            if not self._is_out(number):
                 batch = batch or _Batch()
                 self._discard(message)
                 self._expire(message, batch)

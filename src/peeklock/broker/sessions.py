@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from peeklock.broker.backlog import Backlog
+from peeklock.broker.claim_records import Claim
+from peeklock.broker.claimed_sessions import ClaimHolder, is_kept_for
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Machinery
@@ -32,7 +34,7 @@ from peeklock.broker.schedule import unreadable
 from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.session_selecting import SelectingSession
 from peeklock.broker.timetable import AGAIN_MS
-from peeklock.store.base import ACTIVE, Counters, Damage, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, Counters, Damage, Run, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -259,6 +261,8 @@ class SessionQueue(Numbered):
                 outcome(session)
                 return
         self._free[session.id] = session
+        if self.claims.is_waiting:
+            self.claims.on_available()
 
     def _time_out(self, waiter: Waiter) -> None:
         outcome = waiter.outcome
@@ -372,6 +376,56 @@ class SessionQueue(Numbered):
                 # Not at once: the store would refuse again.
                 self._agenda.after(READ_AGAIN_MS, partial(self.release, lock))
 
+    # --- to claims ---
+
+    def keep_claimed(self, claim: Claim) -> None:
+        """At start: sessions with claimed messages are kept for claims of that name."""
+        for lane in claim.parts:
+            id = lane or ""
+            session = self._sessions.setdefault(id, Session(id))
+            session.holder = ClaimHolder(claim.name)
+            self._free.pop(id, None)
+
+    def pause_for_claim(self) -> bool:
+        return True  # it looks into sessions that nobody holds
+
+    def resume_after_claim(self) -> None:
+        pass
+
+    def lanes_to_claim(self, name: str, most: int) -> list[str | None]:
+        """First sessions that claims of this name have, so that their later messages follow, then free ones."""
+        kept: list[str | None] = [
+            session.id for session in self._sessions.values() if session.active and is_kept_for(session, name)
+        ]
+        return [*kept, *self._free][:most]
+
+    def claim_from(self, lane: str | None, name: str) -> int | None:
+        session = self._sessions.get(lane or "")
+        if session is None:
+            return None
+        if session.is_free:
+            self._free.pop(session.id, None)
+            session.holder = ClaimHolder(name)
+        return 0 if is_kept_for(session, name) else None
+
+    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
+        pass
+
+    def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
+        super().on_claim_made(lane, runs)
+        session = self._sessions[lane or ""]
+        session.active = max(0, session.active - sum(run.count for run in runs))
+
+    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
+        session = self._sessions[lane or ""]
+        if runs:
+            session.active += sum(run.count for run in runs)
+            self._expiries.look()
+        holder = session.holder
+        if isinstance(holder, ClaimHolder) and not self.claims.has_lane(holder.name, lane):
+            session.holder = None
+            self._offer(session)
+
     # --- where messages wait ---
 
     def _arrived(self, message: StoredMessage) -> None:
@@ -380,8 +434,10 @@ class SessionQueue(Numbered):
         if session is None:
             session = self._sessions[id] = Session(id)
         session.active += 1
-        if self._leaving and message.sequence_number in self._leaving:
-            return  # a sweep saw it in the store before we were told that it is there
+        if self._is_out(message.sequence_number):
+            return  # a sweep or a claim saw it in the store before we were told that it is there
+        if self.claims.is_waiting:
+            self.claims.on_available()
         if message.expires_at is not None:
             self._expiries.expect(message.expires_at)
         if session.backlog is not None:

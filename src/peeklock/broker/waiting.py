@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from peeklock.store.base import StoredMessage
+from peeklock.store.base import Run, StoredMessage
 
 if TYPE_CHECKING:
     from peeklock.broker.backlog import Backlog
@@ -42,6 +42,14 @@ class Waiting:
 
     def drop(self, message: StoredMessage) -> None:
         """That message left for good while it waited."""
+        raise NotImplementedError  # abstract
+
+    def drop_runs(self, runs: list[Run]) -> None:
+        """These messages, which are the first that wait, were set aside together."""
+        raise NotImplementedError  # abstract
+
+    def read_again(self, runs: list[Run]) -> None:
+        """These messages are active again in the store, and in no window."""
         raise NotImplementedError  # abstract
 
     def next_after(self, number: int) -> int:

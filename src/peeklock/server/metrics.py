@@ -36,7 +36,7 @@ COMMIT_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 """Seconds."""
 ENTITIES_AT_ONCE: Final = 200
 """Of how many entities the page tells before others get their turn."""
-STATES: Final = ("active", "deferred", "scheduled", "dead_letter", "transfer_dead_letter", "damaged")
+STATES: Final = ("active", "deferred", "scheduled", "claimed", "dead_letter", "transfer_dead_letter", "damaged")
 
 _MEMORY = Path("/proc/self/statm")
 

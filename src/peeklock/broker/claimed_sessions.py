@@ -1,0 +1,40 @@
+"""Who holds a session while claims have messages of it: nobody who receives."""
+
+from __future__ import annotations
+
+from peeklock.broker.errors import BrokerError
+from peeklock.broker.locks import Lock
+from peeklock.broker.selecting import Selects
+from peeklock.broker.session import Session
+from peeklock.store.base import StoredMessage
+
+
+class ClaimHolder:
+    """Keeps a session for claims of one name, without a lock that expires. It takes no messages."""
+
+    deletes = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def selector(self) -> Selects | None:
+        return None
+
+    def session_lost(self, failure: BrokerError) -> None: ...
+
+    def ready(self) -> bool:
+        return False
+
+    def deliver(self, message: StoredMessage, lock: Lock | None) -> None: ...
+
+    def reserve(self) -> None: ...
+
+    def unreserve(self) -> None: ...
+
+    def starved(self) -> None: ...
+
+
+def is_kept_for(session: Session, name: str) -> bool:
+    """Whether only claims of that name get messages of the session."""
+    return isinstance(session.holder, ClaimHolder) and session.holder.name == name

@@ -1,0 +1,437 @@
+"""How messages of one entity are claimed: the requests in their turn, the search for messages, and the one commit.
+
+One request at a time looks for messages. While it does, the entity hands out none that it may find: a read of the store
+must not see messages as active that are locked before the claim is staged. What was locked or was leaving when the read
+began is left out; what left meanwhile makes the read begin again. A request that finds nothing waits, if it asks to.
+
+Knows nothing of names and owners; `claims` does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from peeklock.broker.agenda import Appointment
+from peeklock.broker.claim_records import MAX_RUNS, Claim, Coverage, Parts
+from peeklock.broker.errors import BrokerError, EntityNotFound, StorageFailed
+from peeklock.store.base import ACTIVE, CLAIMED, Counters, Range, Run, StoreError
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Machinery
+
+log = logging.getLogger(__name__)
+
+AGAIN_MS: Final = 10
+"""How soon a claim is tried again while the entity reads a page of messages."""
+SESSIONS_AT_ONCE: Final = 64
+"""Sessions that are looked into at the same time."""
+
+Claimed = Callable[[Claim | BrokerError | None], None]
+"""None: there was nothing to claim."""
+
+
+class ClaimHost(Protocol):
+    """The entity."""
+
+    @property
+    def entity(self) -> int: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def doomed(self) -> bool: ...
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def pause_for_claim(self) -> bool:
+        """Hand out nothing that a claim may find, until `resume_after_claim`; False if that is not possible now."""
+        ...
+
+    def resume_after_claim(self) -> None: ...
+
+    def lanes_to_claim(self, name: str, most: int) -> Iterable[str | None]:
+        """Where to look for messages, in order: session ids, at most so many sessions; None for all messages."""
+        ...
+
+    def claim_from(self, lane: str | None, name: str) -> int | None:
+        """Keep the lane for this name. Returns the number behind which to look; None if it is not to be had."""
+        ...
+
+    def out_numbers(self) -> list[int]:
+        """Messages that do not wait: locked, or leaving."""
+        ...
+
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        """Read from the store; `found` is told which messages changed meanwhile, too."""
+        ...
+
+    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
+        """Active messages of the lane are being set aside: they wait no longer."""
+        ...
+
+    def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
+        """They are set aside. The counters are right already."""
+        ...
+
+    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
+        """They wait again: the store refused, or the claim was released. Without runs: nothing was found."""
+        ...
+
+
+class Request:
+    """One request for a claim."""
+
+    def __init__(
+        self,
+        id: bytes,
+        name: str,
+        *,
+        count: int,
+        max_bytes: int,
+        through: int,
+        sessions: int,
+        wait_ms: int,
+        linger_ms: int,
+        done: Claimed,
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.count = count
+        self.max_bytes = max_bytes
+        self.through = through
+        """The highest sequence number that may be claimed."""
+        self.sessions = sessions
+        """At most so many."""
+        self.wait_ms = wait_ms
+        self.linger_ms = linger_ms
+        """How long to wait for more, from the first message on."""
+        self.waiters = [done]
+        """More than one if a client asks again before it was answered."""
+        self.deadline: Appointment | None = None
+        """When it is answered that there is nothing."""
+        self.lingering: Appointment | None = None
+
+    def answer(self, outcome: Claim | BrokerError | None) -> None:
+        for appointment in (self.deadline, self.lingering):
+            if appointment is not None:
+                appointment.cancel()
+        waiters, self.waiters = self.waiters, []
+        for done in waiters:
+            done(outcome)
+
+
+class _Search:
+    """What a request has found so far."""
+
+    def __init__(self, request: Request, lanes: Iterator[str | None], is_by_session: bool) -> None:
+        self.request = request
+        self.lanes = lanes
+        self._is_by_session = is_by_session
+        self.asked: list[tuple[str | None, int]] = []
+        """Lanes that are being looked into, and behind which number."""
+        self.answers: list[list[Run] | StoreError] = []
+        self.out: set[int] = set()
+        """What was out when they were asked, and what has changed since."""
+        self.parts: Parts = {}
+        self.room = request.count
+        self.bytes = request.max_bytes
+        self.runs = 0
+        self.is_full = False
+
+    def takes(self, lane: str | None, runs: list[Run]) -> bool:
+        """Add what a lane has. A session that does not fit is left whole, unless it is the first."""
+        fitting = runs[: MAX_RUNS - self.runs]
+        count, size = sum(run.count for run in fitting), sum(run.size for run in fitting)
+        if self._is_by_session:
+            if self.parts and (len(fitting) < len(runs) or count > self.room or size > self.bytes):
+                self.is_full = True
+                return False
+            if fitting:
+                self.parts[lane] = fitting
+        elif fitting:
+            self.parts[None] = sorted([*self.parts.get(None, ()), *fitting], key=_first)
+        self.room -= count
+        self.bytes -= size
+        self.runs += len(fitting)
+        self.is_full = self.room <= 0 or self.bytes <= 0 or self.runs >= MAX_RUNS
+        return bool(fitting)
+
+
+def _first(run: Run) -> int:
+    return run.first
+
+
+class Claiming:
+    """The requests of one entity."""
+
+    def __init__(self, host: ClaimHost, machinery: Machinery, is_by_session: bool) -> None:
+        self._host = host
+        self._store = machinery.store
+        self._journal = machinery.journal
+        self._agenda = machinery.agenda
+        self._call_soon = machinery.call_soon
+        self._is_by_session = is_by_session
+        self.on_staged: Callable[[Claim], None] = lambda claim: None
+        self.on_failed: Callable[[Claim], None] = lambda claim: None
+        self._queue: deque[Request] = deque()
+        self._current: Request | None = None
+        self._waiting: dict[Request, None] = {}
+        """Requests that found nothing, in the order in which they came."""
+        self._is_waked = False
+        self._staged: Coverage | None = None
+        """What is being claimed at the moment."""
+        self._damaged = 0
+        """How many of these were found damaged meanwhile."""
+        self._lanes: set[str | None] = set()
+        """Those that are kept for the request that looks for messages."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._waiting)
+
+    def covers(self, number: int) -> bool:
+        """Whether that message is being claimed at the moment."""
+        return self._staged is not None and self._staged.has(number)
+
+    def keeps(self, lane: str | None) -> bool:
+        """Whether the request that looks for messages has that lane."""
+        return lane in self._lanes
+
+    def on_damaged(self, number: int) -> None:
+        if self.covers(number):
+            self._damaged += 1
+
+    def find(self, id: bytes) -> Request | None:
+        """The request for that claim, if it is not answered yet."""
+        requests = [*self._queue, *self._waiting, *([self._current] if self._current is not None else [])]
+        return next((request for request in requests if request.id == id), None)
+
+    def ask(self, request: Request) -> None:
+        if request.wait_ms:
+            request.deadline = self._agenda.after(request.wait_ms, partial(self._on_deadline, request))
+        if self._host.counters.active and not self._lingers(request):
+            self._queue.append(request)
+            self._next()
+        else:
+            self._wait_or_end(request)
+
+    def give_up(self, request: Request) -> None:
+        """The client is gone. What is staged for it stays claimed."""
+        request.waiters.clear()
+        self._waiting.pop(request, None)
+        if request in self._queue:
+            self._queue.remove(request)
+        if request is not self._current:
+            request.answer(None)
+
+    def on_available(self) -> None:
+        """Messages came, or came back."""
+        if self._waiting and not self._is_waked:
+            self._is_waked = True
+            self._call_soon(self._wake)
+
+    def close(self) -> None:
+        """The entity is gone."""
+        requests = [*self._queue, *self._waiting]
+        self._queue.clear()
+        self._waiting.clear()
+        for request in requests:
+            request.answer(EntityNotFound(self._host.path))
+
+    # --- turns ---
+
+    def _wake(self) -> None:
+        self._is_waked = False
+        if self._host.counters.active:
+            for request in list(self._waiting):
+                if not self._lingers(request):
+                    self._waiting.pop(request, None)
+                    self._queue.append(request)
+            self._next()
+
+    def _lingers(self, request: Request) -> bool:
+        """Whether it waits for more messages than there are."""
+        if not request.linger_ms or not 0 < self._host.counters.active < request.count:
+            return False
+        if request.lingering is None:
+            request.lingering = self._agenda.after(request.linger_ms, partial(self._on_lingered, request))
+        return True
+
+    def _on_lingered(self, request: Request) -> None:
+        request.linger_ms = 0
+        if request in self._waiting:
+            del self._waiting[request]
+            self._queue.append(request)
+            self._next()
+
+    def _on_deadline(self, request: Request) -> None:
+        request.wait_ms = 0
+        if request in self._waiting and (request.lingering is None or not request.linger_ms):
+            del self._waiting[request]
+            request.answer(None)
+
+    def _wait_or_end(self, request: Request) -> None:
+        if request.waiters and (request.wait_ms or (request.lingering is not None and request.linger_ms)):
+            self._waiting[request] = None
+        else:
+            request.answer(None)
+
+    def _next(self) -> None:
+        if self._current is None and self._queue:
+            self._current = self._queue.popleft()
+            self._begin(self._current)
+
+    def _begin(self, request: Request) -> None:
+        host = self._host
+        if host.doomed:
+            self._end(request, EntityNotFound(host.path))
+        elif host.pause_for_claim():
+            lanes = iter(host.lanes_to_claim(request.name, request.sessions))
+            self._look(_Search(request, lanes, self._is_by_session))
+        else:
+            self._agenda.after(AGAIN_MS, partial(self._begin, request))
+
+    def _end(self, request: Request, outcome: Claim | BrokerError) -> None:
+        self._current = None
+        request.answer(outcome)
+        self._next()
+
+    # --- looking ---
+
+    def _look(self, search: _Search) -> None:
+        """Into the next lanes."""
+        host, request = self._host, search.request
+        search.asked = []
+        for lane in islice(search.lanes, SESSIONS_AT_ONCE if self._is_by_session else 1):
+            after = host.claim_from(lane, request.name)
+            if after is not None:
+                self._lanes.add(lane)
+                search.asked.append((lane, after))
+        if search.asked:
+            self._read(search)
+        else:
+            self._stage(search)
+
+    def _read(self, search: _Search) -> None:
+        host, request = self._host, search.request
+        out, now = host.out_numbers(), self._agenda.now()
+        search.out = set(out)
+        search.answers = [[] for _ in search.asked]
+        left = len(search.asked)
+
+        def found(at: int, answer: list[Run] | StoreError, changed: set[int]) -> None:
+            nonlocal left
+            search.answers[at] = answer
+            search.out |= changed
+            left -= 1
+            if not left:
+                # Not at once: a store may answer in the same turn.
+                self._call_soon(partial(self._found, search, set(out)))
+
+        for at, (lane, after) in enumerate(search.asked):
+            wanted = Range(
+                entity=host.entity,
+                after=after,
+                through=request.through,
+                limit=search.room,
+                max_bytes=search.bytes,
+                state=ACTIVE,
+                session_id=lane,
+            )
+            host.read_watched(
+                lambda done, wanted=wanted: self._store.read_runs(wanted, done, now, out),  # type: ignore[misc]
+                partial(found, at),
+            )
+
+    def _found(self, search: _Search, out: set[int]) -> None:
+        host = self._host
+        failure: StoreError | None = None
+        lanes: list[tuple[str | None, list[Run]]] = []
+        for (lane, _), answer in zip(search.asked, search.answers, strict=True):
+            if isinstance(answer, StoreError):
+                failure = answer
+            else:
+                lanes.append((lane, answer))
+        if host.doomed or failure is not None:
+            why = f"The broker could not read from its store: {failure}"
+            self._abandon(search, EntityNotFound(host.path) if host.doomed else StorageFailed(why))
+            return
+        changed = (search.out | set(host.out_numbers())) - out
+        if changed and any(map(Coverage(run for _, runs in lanes for run in runs).has, changed)):
+            self._read(search)  # their sizes would have to be taken off
+            return
+        for lane, runs in lanes:
+            if search.is_full or not search.takes(lane, runs):
+                self._give_up_lane(lane)
+        if search.is_full:
+            self._stage(search)
+        else:
+            self._look(search)
+
+    def _abandon(self, search: _Search, failure: BrokerError) -> None:
+        self._give_up_lanes()
+        self._host.resume_after_claim()
+        self._end(search.request, failure)
+
+    def _give_up_lane(self, lane: str | None) -> None:
+        self._lanes.discard(lane)
+        self._host.on_claim_undone(lane, [])
+
+    def _give_up_lanes(self) -> None:
+        for lane in list(self._lanes):
+            self._give_up_lane(lane)
+
+    # --- the commit ---
+
+    def _stage(self, search: _Search) -> None:
+        host, request = self._host, search.request
+        if not search.parts or not request.waiters:
+            self._give_up_lanes()
+            host.resume_after_claim()
+            self._current = None
+            self._wait_or_end(request)
+            self._next()
+            return
+        claim = Claim(request.id, request.name, self._agenda.now(), search.parts)
+        claim.is_changing = True
+        self._staged, self._damaged = Coverage(claim.runs), 0
+        self.on_staged(claim)
+        for lane, runs in claim.parts.items():
+            host.on_claim_staged(lane, runs)
+
+        def stage() -> None:
+            lane = self._journal.rest
+            lane.changes.run_updates += [(host.entity, run, ACTIVE, CLAIMED) for run in claim.runs]
+            lane.changes.claims[host.entity, claim.id] = claim.encode()
+            lane.wait(self._committed, (request, claim))
+
+        self._journal.all_or_nothing(stage)
+        self._journal.wake()
+
+    def _committed(self, argument: tuple[Request, Claim], error: BrokerError | None) -> None:
+        request, claim = argument
+        host = self._host
+        self._staged = None
+        self._lanes.clear()
+        claim.is_changing = False
+        if error is None:
+            count = claim.count - self._damaged
+            host.counters.active -= count
+            host.counters.claimed += count
+            for lane, runs in claim.parts.items():
+                host.on_claim_made(lane, runs)
+        else:
+            self.on_failed(claim)
+            for lane, runs in claim.parts.items():
+                host.on_claim_undone(lane, runs)
+        host.resume_after_claim()
+        self._end(request, claim if error is None else error)
