@@ -183,6 +183,7 @@ def _arrays(columns: Columns, schema: pa.Schema) -> dict[str, pa.Array]:
     if columns.body_sizes is not None:
         found["body"] = _bodies(columns.body, columns.body_sizes, columns.bodiless)
     integers: tuple[tuple[str, list[Any] | None], ...] = (
+        ("enqueued_sequence_number", columns.first_numbers),
         ("scheduled_enqueue_time", columns.scheduled),
         ("expires_at", columns.expiries),
         ("delivery_count", columns.delivery_counts),
