@@ -2,7 +2,8 @@
 
 Most heads have one of four forms, whose size is fixed from the first annotation's value on: of a message that was
 peeked at or received, and of the copy that a subscription has, which names the message's number in the topic as well.
-`columns` cuts those out and decodes them together; the constants of the forms are here. Compiled in a compiled Peeklock.
+`columns` cuts those out and decodes them together; the constants of the forms are here. Compiled in a compiled
+Peeklock.
 """
 
 from __future__ import annotations
