@@ -114,6 +114,8 @@ class Request:
         self.wait_ms = wait_ms
         self.linger_ms = linger_ms
         """How long to wait for more, from the first message on."""
+        self.holder: object = None
+        """Its client's link."""
         self.waiters = [done]
         """More than one if a client asks again before it was answered."""
         self.deadline: Appointment | None = None
@@ -212,8 +214,7 @@ class Claiming:
 
     def find(self, id: bytes) -> Request | None:
         """The request for that claim, if it is not answered yet."""
-        requests = [*self._queue, *self._waiting, *([self._current] if self._current is not None else [])]
-        return next((request for request in requests if request.id == id), None)
+        return next((request for request in self._requests() if request.id == id), None)
 
     def ask(self, request: Request) -> None:
         if request.wait_ms:
@@ -224,14 +225,16 @@ class Claiming:
         else:
             self._wait_or_end(request)
 
-    def give_up(self, request: Request) -> None:
-        """The client is gone. What is staged for it stays claimed."""
-        request.waiters.clear()
-        self._waiting.pop(request, None)
-        if request in self._queue:
-            self._queue.remove(request)
-        if request is not self._current:
-            request.answer(None)
+    def give_up(self, holder: object) -> None:
+        """A client is gone, and asks no more. What is staged for it stays claimed."""
+        for request in self._requests():
+            if request.holder is holder:
+                request.waiters.clear()
+                self._waiting.pop(request, None)
+                if request in self._queue:
+                    self._queue.remove(request)
+                if request is not self._current:
+                    request.answer(None)
 
     def on_available(self) -> None:
         """Messages came, or came back."""
@@ -246,6 +249,9 @@ class Claiming:
         self._waiting.clear()
         for request in requests:
             request.answer(EntityNotFound(self._host.path))
+
+    def _requests(self) -> list[Request]:
+        return [*self._queue, *self._waiting, *([self._current] if self._current is not None else [])]
 
     # --- turns ---
 

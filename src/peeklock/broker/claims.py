@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_CLAIMS: Final = 1000
 """Of one entity."""
+MAX_RUNS_IN_ALL: Final = 1 << 18
+"""In memory, of all claims of one entity."""
 _NO_LIMIT: Final = 1 << 62
 
 Ended = Callable[[int | BrokerError | None], None]
@@ -33,7 +35,7 @@ Ended = Callable[[int | BrokerError | None], None]
 class _Owner:
     id: bytes
     holder: object
-    """What lives as long as the owner is connected."""
+    """What lives as long as the owner is connected: its link."""
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class Claims:
         self._claims: dict[bytes, Claim] = {}
         """By id, the oldest first; also those whose commit is on its way."""
         self._owners: dict[str, _Owner] = {}
+        self._holders: set[object] = set()
         self._endings: list[_Ending] = []
         """Whose commit is on its way."""
         self._claiming = Claiming(host, machinery, is_by_session)
@@ -135,7 +138,7 @@ class Claims:
     # --- making ---
 
     def claim(self, request: Request, owner: bytes, holder: object) -> None:
-        """Claim messages for that owner, whose connection is the holder; the request hears of the outcome."""
+        """Claim messages for that owner, whose link is the holder; the request hears of the outcome."""
         host = self._host
         if host.doomed:
             raise EntityNotFound(host.path)
@@ -143,22 +146,32 @@ class Claims:
         if known is not None and known.name != request.name:
             raise InvalidProperty("'claim-id' is that of a claim with another name.")
         self._own(request.name, owner, holder)
+        request.holder = holder
         asked = self._claiming.find(request.id)
         if asked is not None:
             asked.waiters += request.waiters
+            asked.holder = holder
         elif known is not None:
             self._when_unchanged(known, partial(self._answer_again, request, owner, holder))
         elif len(self._claims) >= MAX_CLAIMS:
             raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims; no more are allowed.")
+        elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_RUNS_IN_ALL:
+            raise QuotaExceeded(
+                f"The claims of '{host.path}' have more than {MAX_RUNS_IN_ALL} ranges; remove some first."
+            )
         else:
             self._claiming.ask(request)
 
-    def give_up(self, request: Request) -> None:
-        """The client of a request is gone."""
-        self._claiming.give_up(request)
+    def joins(self, holder: object) -> bool:
+        """Whether that holder is new here. From now on it is known, until it leaves."""
+        is_new = holder not in self._holders
+        self._holders.add(holder)
+        return is_new
 
-    def disown(self, holder: object) -> None:
-        """The connection of owners is gone."""
+    def leave(self, holder: object) -> None:
+        """A holder is gone, and with it its requests and what it owns."""
+        self._holders.discard(holder)
+        self._claiming.give_up(holder)
         for name, owner in list(self._owners.items()):
             if owner.holder is holder:
                 del self._owners[name]
