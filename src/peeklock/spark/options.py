@@ -29,6 +29,8 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What `mode` may be for each use; the first is the default."""
 
+AUTO, BROKER, DEFER = "auto", "broker", "defer"
+
 SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
 MOST_PARTITIONS: Final = 10_000
 
@@ -180,9 +182,18 @@ class Options:
         "claimName",
         values.text,
         "a name",
-        "Marks what this query has claimed. Two queries on one entity need a name each.",
+        "Names what this query has claimed; 1 to 128 characters. Two queries on one entity need a name each.",
         uses=STREAM,
         default_text="made of the entity's address",
+    )
+    claim_protocol: str = _option(
+        "claimProtocol",
+        values.choice(AUTO, BROKER, DEFER),
+        "auto, broker or defer",
+        "How messages are claimed: `broker` lets the broker keep the claims, `defer` defers each message, which works "
+        "with every service. `auto` is `broker` where the service offers it.",
+        default=AUTO,
+        uses=STREAM,
     )
     fail_on_data_loss: bool = _option(
         "failOnDataLoss",
@@ -316,6 +327,8 @@ class Options:
             raise OptionError("option 'maxBytesPerTrigger' is not for mode=peek, which does not know sizes beforehand")
         if self.claim_name is not None and self.mode != CLAIM:
             raise OptionError(f"option 'claimName' is for mode=claim only, not for mode={self.mode}")
+        if self.claim_protocol != AUTO and self.mode != CLAIM:
+            raise OptionError(f"option 'claimProtocol' is for mode=claim only, not for mode={self.mode}")
 
     def _check_bad_messages(self, allowed: tuple[str, ...], *, may_be_folder: bool) -> None:
         value = self.on_bad_message

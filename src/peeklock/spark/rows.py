@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,12 @@ from peeklock.spark.columns import NUMBERS, Columns, Unfit, messages_of, starts_
 from peeklock.spark.columns import UnreadableMessage as UnreadableMessage
 from peeklock.spark.heads import micros, salvaged
 from peeklock.spark.property_maps import CLAIM_PROPERTY as CLAIM_PROPERTY
+
+if TYPE_CHECKING:
+    from peeklock.spark.options import Options
+
+Page = bytes | list[bytes]
+"""Encoded messages: packed, each behind its length in four bytes, or one by one."""
 
 _TEXTS = MapType(StringType(), StringType(), valueContainsNull=True)
 _COLUMNS: Final[Mapping[str, DataType]] = {
@@ -123,6 +129,18 @@ def batch_of_page(
             columns.read_page(page, starts)
 
     return _batch(len(starts), read, entity, typed_json, schema, keep_unreadable)
+
+
+def rows_of(page: Page, options: Options, schema: pa.Schema) -> pa.RecordBatch:
+    """The same of a page, as the options ask for it."""
+    keep_unreadable = options.on_bad_message == "raw"
+    make: Callable[..., pa.RecordBatch] = batch_of_page if isinstance(page, bytes) else batch_of
+    return make(page, options.address, options.typed_json, schema=schema, keep_unreadable=keep_unreadable)
+
+
+def numbers_of(page: bytes, entity: str) -> list[int]:
+    """The sequence numbers of the messages of a packed page."""
+    return [number_of(payload) for payload in messages_of(page, starts_of(page, entity))]
 
 
 def number_of(payload: bytes) -> int:
