@@ -21,7 +21,7 @@ from peeklock.spark.options import Options
 from peeklock.spark.reach import Reach, SourceFailed
 from peeklock.spark.rows import Page, number_of, numbers_of
 from peeklock.spark.sending import Patience
-from serving import BrokerThread, StartBroker
+from serving import BrokerThread, StartBroker, ticking
 
 ALL = Limit()
 QUEUES = (QueueDefinition(name="queue"), QueueDefinition(name="sessions", requires_session=True))
@@ -33,8 +33,10 @@ by_deferring = pytest.mark.parametrize("protocol", ["defer"])
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(*QUEUES)
+def broker(start_broker: StartBroker) -> Iterator[BrokerThread]:
+    broker = start_broker(*QUEUES)
+    with ticking(broker):
+        yield broker
 
 
 @pytest.fixture
