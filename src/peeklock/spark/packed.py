@@ -24,9 +24,12 @@ AT_ONCE: Final = 3
 """Requests under way."""
 FIRST_PAGE: Final = 1000
 """Messages asked for while their size is not known."""
+_HEAD: Final = 130
+"""About how much the broker writes in front of a message, which its size does not count."""
 _GROWTH: Final = 8
 """How many times more numbers the next page is asked for at most: it may be that only these had no messages."""
 _MOST_RANGES: Final = 8192
+_MOST_NUMBER: Final = (1 << 44) - 1
 
 
 class PackedPage(NamedTuple):
@@ -45,12 +48,12 @@ class PackedReading:
 
     def __init__(self, reach: Reach, message_size: int | None = None) -> None:
         self._reach = reach
-        self._page = FIRST_PAGE if message_size is None else max(1, PAGE_BYTES // max(1, message_size))
+        self._page = FIRST_PAGE if message_size is None else max(1, PAGE_BYTES // (message_size + _HEAD))
         """How many numbers to ask for at a time."""
 
     def read(self, wanted: Ranges, what: str) -> Iterator[PackedPage]:
         """All of them that are there; begins again where it was when the service fails. `what` is for errors."""
-        left = wanted
+        left = ranges.intersect(wanted, 1, _MOST_NUMBER)
         while left:
             try:
                 for page in self._read(left):
