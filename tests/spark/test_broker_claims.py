@@ -294,6 +294,23 @@ def test_nothing_is_claimed_ahead_of_a_batch_that_was_not_full(broker: BrokerThr
     reader.stop()
 
 
+def test_an_offset_names_the_claims_whose_removal_is_not_confirmed(
+    broker: BrokerThread, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(connection, 8)
+    reader = ClaimReader(options_of(broker), SCHEMA)
+    offsets = [reader.initialOffset()]
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokerClaims, "_send_removals", lambda self: None)
+        for _ in range(2):
+            offsets.append(reader.latestOffset(offsets[-1], ReadMaxRows(3)))
+    offsets += [reader.latestOffset(offsets[-1], ReadMaxRows(3))]
+    assert offsets[2]["removing"] == offsets[1]["claimIds"]
+    assert reader.latestOffset(offsets[-1], ReadMaxRows(3)) == offsets[-1]
+    assert broker.counters().claimed == 0
+    reader.stop()
+
+
 # --- choosing the protocol
 
 

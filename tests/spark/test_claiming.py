@@ -24,6 +24,7 @@ from peeklock.spark.draining import drain
 from peeklock.spark.offsets import Limit
 from peeklock.spark.options import Options
 from peeklock.spark.rows import SCHEMA
+from peeklock.spark.triggers import HAS_AVAILABLE_NOW
 from serving import ServedBroker
 
 MakeQueue = Callable[..., str]
@@ -287,6 +288,21 @@ def test_the_only_question_of_an_older_spark_finds_a_forgotten_claim_wherever_it
     reader = ClaimReader(Options.parse({**given, "claimName": "ours"}, use="readStream"), SCHEMA)
     assert reader.latestOffset()["claimed"] == [[4, 4]]
     reader.stop()
+
+
+@pytest.mark.skipif(not HAS_AVAILABLE_NOW, reason="this Spark does not ask a source in Python for its progress")
+def test_the_progress_of_a_query_says_what_waits_and_what_was_claimed_and_removed(stream: Stream) -> None:
+    stream.send(range(10))
+    writer = stream.load(maxMessagesPerTrigger=4).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True)
+    query = writer.start(str(stream.target))
+    query.awaitTermination()
+    reported = [json.loads(each.sources[0].latestOffset) for each in query.recentProgress if each.numInputRows]
+    assert [each["claimedMessages"] for each in reported] == [4, 8, 10]
+    assert reported[0]["waitingMessages"] == 6
+    assert reported[0]["oldestSeconds"] >= 0
+    assert [each["removedMessages"] <= each["claimedMessages"] for each in reported] == [True] * 3
+    assert reported[2]["claimedBytes"] == sum(offset["bytes"] for offset in stream.offsets())
 
 
 def test_options_of_other_modes_are_refused() -> None:

@@ -24,6 +24,7 @@ from peeklock.spark.broker_claims import BrokerClaims, claims_of
 from peeklock.spark.claims import ClaimLost, Claims
 from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import Options
+from peeklock.spark.progress import Progress
 from peeklock.spark.taking import Part, TakingReader, share
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class ClaimReader(TakingReader):
         """The newest offset whose claims are settled."""
         self._full: Limit | None = None
         """The limit that the newest batch reached: there is more to be claimed."""
+        self._progress = Progress(options)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._last = end
@@ -72,10 +74,15 @@ class ClaimReader(TakingReader):
                         raise
                     log.error("%s (failOnDataLoss is false)", loss)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What Spark shows in the progress of a query; no offset to start from."""
+        return self._progress.report(self._claims.removed)
+
     def commit(self, end: dict[str, Any]) -> None:
         self._on_durable(end)
 
     def stop(self) -> None:
+        self._progress.close()
         claims, self._kept_claims = self._kept_claims, None
         if claims is not None:
             if self._has_driver:
@@ -83,7 +90,7 @@ class ClaimReader(TakingReader):
             claims.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept_claims": None}
+        return {**self.__dict__, "_kept_claims": None, "_progress": None}
 
     @property
     def _claims(self) -> Claims | BrokerClaims:
@@ -103,6 +110,7 @@ class ClaimReader(TakingReader):
         while True:
             claim = claims.next(limit, wait_s=self._wait_s)
             if claim.count or not self._ends_on_nothing or claims.is_searched:
+                self._progress.on_claimed(claim)
                 self._full = limit if claim.count and not claim.has_room(limit) else None
                 return claim
             self._check_driver()

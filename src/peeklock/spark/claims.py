@@ -59,6 +59,8 @@ class Claims:
     def __init__(self, options: Options, reach: Reach | None = None) -> None:
         self.start = Offset(entity=options.address, claim=options.claim)
         """Nothing claimed yet."""
+        self.removed = 0
+        """Messages of settled offsets."""
         self._options = options
         self._poll_s = options.poll_interval_s
         self._reach = reach or Reach(options)
@@ -255,6 +257,7 @@ class Claims:
                 lambda: self._settle_part(numbers, session_id, size),  # noqa: B023
             )
         self._has_settled = True
+        self.removed += offset.count
 
     @property
     def removing(self) -> tuple[str, ...]:

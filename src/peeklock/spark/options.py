@@ -33,6 +33,11 @@ AUTO, BROKER, DEFER = "auto", "broker", "defer"
 
 SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
 MOST_PARTITIONS: Final = 10_000
+MOST_MESSAGES: Final = 100_000
+"""Of a micro-batch, unless the options say so: with more, a query is hardly faster."""
+MOST_BYTES: Final = 256 << 20
+MOST_HANDED_OUT: Final = 10_000
+"""Where their bytes pass the driver."""
 
 # Spark puts some of its own among the options of a source; they are none of ours.
 _OF_SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "outputmode", "mergeschema", "replacewhere"}
@@ -149,8 +154,8 @@ class Options:
         values.integer(1),
         "a number of 1 or more",
         "How many messages a micro-batch has at most.",
-        default=10_000,
         uses=STREAM,
+        default_text="`100000`; `10000` with `mode=receiveAndDelete`, where their bytes pass the driver",
     )
     max_bytes_per_trigger: int | None = _option(
         "maxBytesPerTrigger",
@@ -158,7 +163,7 @@ class Options:
         "a number of bytes, also as 64k, 16m or 1g",
         "How large the messages of a micro-batch are together, about; one message is always taken.",
         uses=STREAM,
-        default_text="no limit",
+        default_text="`256m` with `mode=claim`, else no limit",
     )
     max_wait_s: float = _option(
         "maxWait",
@@ -262,6 +267,8 @@ class Options:
         if not options.mode and use != "write":
             object.__setattr__(options, "mode", MODES[use][0])
         options._check_together()
+        if use == "readStream":
+            options._set_limits()
         return options
 
     @property
@@ -296,6 +303,13 @@ class Options:
         if tls is not None:
             tls.load_verify_locations(self.ca_file)
         return connect(self.connection_string, tls=tls, timeout=self.request_timeout_s)
+
+    def _set_limits(self) -> None:
+        if self.max_messages_per_trigger is None:
+            most = MOST_HANDED_OUT if self.mode == RECEIVE_AND_DELETE else MOST_MESSAGES
+            object.__setattr__(self, "max_messages_per_trigger", most)
+        if self.max_bytes_per_trigger is None and self.mode == CLAIM:
+            object.__setattr__(self, "max_bytes_per_trigger", MOST_BYTES)
 
     def _check_together(self) -> None:
         if not self.connection_string:

@@ -27,8 +27,8 @@ _SKEW_MS: Final = 60_000
 class Pages:
     """Peeks at one entity, over a connection of its own. A context manager."""
 
-    def __init__(self, options: Options) -> None:
-        self._reach = Reach(options)
+    def __init__(self, options: Options, reach: Reach | None = None) -> None:
+        self._reach = reach or Reach(options)
 
     def __enter__(self) -> Pages:
         return self
