@@ -201,9 +201,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             Field("max-bytes", Kind.LONG, required=False, note="the message that reaches it is the last"),
             Field("through", Kind.LONG, required=False, note="the highest sequence number that may be claimed"),
             Field("wait", Kind.INT, required=False, note=f"milliseconds for a first message, up to {MAX_WAIT_MS}"),
-            Field(
-                "linger", Kind.INT, required=False, note="milliseconds for more, when fewer are there"
-            ),
+            Field("linger", Kind.INT, required=False, note="milliseconds for more, when fewer are there"),
             Field("session-count", Kind.INT, required=False, note="at most so many sessions, each as a whole"),
         ),
         response=_AMOUNTS,
