@@ -8,11 +8,11 @@ name would take each other's claims for forgotten ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside
+from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside, without
 from peeklock.broker.claiming import Claimed, ClaimHost, Claiming, Request
 from peeklock.broker.errors import BrokerError, ClaimNameInUse, EntityNotFound, InvalidProperty, QuotaExceeded
 from peeklock.broker.schedule import unreadable
@@ -47,8 +47,8 @@ class _Ending:
     left: Parts
     releases: bool
     done: Ended
-    damaged: int = 0
-    """How many were found damaged since they were looked at."""
+    damaged: list[int] = field(default_factory=list)
+    """Those that were found damaged since they were looked at."""
 
     @property
     def runs(self) -> list[Run]:
@@ -91,7 +91,8 @@ class Claims:
         """The store does not have the bytes of that message any more, and counts it as damaged."""
         self._claiming.on_damaged(number)
         for ending in self._endings:
-            ending.damaged += Coverage(ending.runs).has(number)
+            if Coverage(ending.runs).has(number):
+                ending.damaged.append(number)
 
     def load(self, id: bytes, content: bytes) -> Claim:
         """At start: what the store has."""
@@ -152,7 +153,7 @@ class Claims:
             asked.waiters += request.waiters
             asked.holder = holder
         elif known is not None:
-            self._when_unchanged(known, partial(self._answer_again, request, owner, holder))
+            known.when_unchanging(partial(self._answer_again, request, owner, holder))
         elif len(self._claims) >= MAX_CLAIMS:
             raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims; no more are allowed.")
         elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_RUNS_IN_ALL:
@@ -216,18 +217,10 @@ class Claims:
         if claim is None or claim.name != name:
             done(None)
         elif claim.is_changing:
-            self._when_unchanged(claim, partial(self._finish, name, id, spans, releases, done))
+            claim.when_unchanging(partial(self._finish, name, id, spans, releases, done))
         else:
             claim.is_changing = True
             self._look(claim, spans, releases, done)
-
-    def _when_unchanged(self, claim: Claim, action: Callable[[], None]) -> None:
-        """When no commit that changes the claim is on its way; the action looks again."""
-        if not claim.is_changing:
-            action()
-            return
-        self._journal.rest.wait(lambda _, error: action(), None)
-        self._journal.wake()
 
     def _look(self, claim: Claim, spans: Sequence[Span] | None, releases: bool, done: Ended) -> None:
         """What is to leave and what stays, with sizes: from the claim or, where it does not say, from the store."""
@@ -251,8 +244,8 @@ class Claims:
             missing -= 1
             if isinstance(answer, StoreError):
                 missing = -1
-                claim.is_changing = False
                 done(unreadable(answer))
+                claim.changed()
                 return
             if answer:
                 parts[lane] = sorted([*parts.get(lane, ()), *answer], key=_first)
@@ -273,8 +266,8 @@ class Claims:
     def _end(self, ending: _Ending) -> None:
         claim, entity = ending.claim, self._host.entity
         if self._host.doomed:
-            claim.is_changing = False
             ending.done(EntityNotFound(self._host.path))
+            claim.changed()
             return
         self._endings.append(ending)
 
@@ -295,11 +288,11 @@ class Claims:
     def _ended(self, ending: _Ending, error: BrokerError | None) -> None:
         claim, counters = ending.claim, self._host.counters
         self._endings.remove(ending)
-        claim.is_changing = False
         if error is not None:
             ending.done(error)
+            claim.changed()
             return
-        count = sum(run.count for run in ending.runs) - ending.damaged
+        count = sum(run.count for run in ending.runs) - len(ending.damaged)
         counters.claimed -= count
         before = claim.parts
         claim.parts = ending.left
@@ -310,8 +303,10 @@ class Claims:
         else:
             counters.size_in_bytes -= sum(run.size for run in ending.runs)
         for lane in before:
-            self._host.on_claim_undone(lane, ending.gone.get(lane, []) if ending.releases else [])
+            back = without(ending.gone.get(lane, []), ending.damaged) if ending.releases else []
+            self._host.on_claim_undone(lane, back)
         ending.done(count)
+        claim.changed()
 
 
 def _first(run: Run) -> int:

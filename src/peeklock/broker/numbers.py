@@ -107,11 +107,6 @@ class Numbered(Scheduling):
         """Messages with these numbers, in any state, up to so many bytes."""
         read_packed(self, self._store, self._machinery.call_soon, spans, max_bytes, done)
 
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        self._watch(read, found)
-
     # --- looking ---
 
     def peek(
