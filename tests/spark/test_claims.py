@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from socket import SHUT_RDWR
 from typing import Any
 
 import pytest
@@ -275,7 +276,7 @@ def test_a_connection_that_breaks_while_pages_are_on_their_way_is_made_again(
     for page in claims.read(claims.next(ALL).parts[None]):
         found += in_page(page)
         if len(found) < 40:
-            claims._reach.connection._wire._socket.close()
+            claims._reach.connection._wire._socket.shutdown(SHUT_RDWR)
     assert found == list(range(1, 61))
 
 
