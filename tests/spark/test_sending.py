@@ -14,7 +14,8 @@ from peeklock.client import Connection, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
 from peeklock.spark import sending
-from peeklock.spark.sending import Outbox, Parcel, Patience, SendingFailed
+from peeklock.spark.parcels import Parcel
+from peeklock.spark.sending import Outbox, Patience, SendingFailed
 from serving import BrokerThread, ServedBroker, StartBroker
 
 QUEUES = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from struct import Struct
 from typing import Final, Protocol
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ told apart by their place, so their ids are the same again only if they come in 
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 _DIGEST_BYTES: Final = 16
+_size: Final = Struct(">Q").pack
 
 
 class Task(Protocol):
@@ -69,12 +71,17 @@ class Stamps:
 
     def stamp(self, *said: bytes) -> str:
         """The id for a row that says this."""
+        return self.stamp_row(self.prefix_of(*said[:-1]), said[-1])
+
+    @staticmethod
+    def prefix_of(*said: bytes) -> bytes:
+        """What a row says before the last part, as it is part of the digest: the same for many rows."""
+        return b"".join([octets for part in said for octets in (_size(len(part)), part)])
+
+    def stamp_row(self, prefix: bytes, last: bytes | memoryview) -> str:
+        """The same, for the last part of what the row says behind the rest of it."""
         self._count += 1
-        digest = blake2b(digest_size=_DIGEST_BYTES)
-        for part in said:
-            digest.update(len(part).to_bytes(8, "big"))
-            digest.update(part)
-        key = digest.digest()
+        key = blake2b(b"".join((prefix, _size(len(last)), last)), digest_size=_DIGEST_BYTES).digest()
         before = self._seen.get(key)
         if before is None and len(self._seen) >= self._max_remembered:
             return f"{self.prefix}/{key.hex()}/at{self._count}"
