@@ -31,10 +31,11 @@ MODES: Final = {
     "read": ("peek",),
     "claim": ("receive and complete", "the same operations"),
     "receiveAndDelete": ("receive and delete",),
-    "write": ("send",),
+    "write": ("send", "send in batches"),
 }
 """What Spark does, and what the plain client does for the same end.
 
+Messages go one by one, or in batches that are ready before the time starts, which is the most that a client can do.
 The same operations as a claim: receive and defer all, peek them by number, receive them by number for good.
 """
 _FEW: Final = 10
@@ -128,8 +129,9 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
 def _plain(work: str, each: Measured, plain: Plain) -> float:
     """The queue is empty before and after."""
     count, tasks = each.count, each.tasks
-    if work == "send":
-        took = plain.send(count, each.size, tasks)
+    if work in MODES["write"]:
+        send = plain.send if work == "send" else plain.send_batches
+        took = send(count, each.size, tasks)
         plain.empty(count)
         return took
     plain.send(count, each.size)

@@ -64,7 +64,7 @@ def parcels_of(runs: Iterator[Run]) -> list[Parcel]:
 
 
 def plain(parcel: Parcel) -> Parcel:
-    """Without what it came in. A run says the partition key of its first message, which only counts without a session."""
+    """Without what it came in. With a session, a run names the partition key of its first message."""
     return parcel._replace(source=None, partition_key=parcel.partition_key if parcel.session_id is None else None)
 
 
