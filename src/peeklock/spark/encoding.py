@@ -8,7 +8,8 @@ wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -35,7 +36,7 @@ from peeklock.amqp.encoders import FAILURES, write_value
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.types import Byte, Float, Int, Short, Timestamp
 from peeklock.spark.outgoing import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_TIME, WRITABLE
-from peeklock.spark.stamping import Stamps
+from peeklock.spark.stamping import SIZE, Stamps
 from peeklock.spark.texts import parse_typed
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -343,37 +344,24 @@ def _stamped(
     content: pa.BinaryArray,
 ) -> pa.StringArray:
     """The ids of the rows that have none; null for the others."""
-    said = Said(columns, entity, _joined(*annotations) if annotations else None, len(content))
-    given = None if ids is None else ids.is_valid().to_pylist()
-    ends, octets = view(content)
-    made = [
-        None if given is not None and given[row] else stamps.stamp_row(said.of(row), octets[ends[row] : ends[row + 1]])
-        for row in range(len(content))
-    ]
-    return pa.array(made, pa.string())
+    marks = _joined(*annotations) if annotations else None
+    sizes = _heads(pc.binary_length(content), SIZE)
+    ends, octets = view(_joined(_said(columns, entity, marks, len(content)), sizes, content))
+    texts: Iterable[memoryview | None] = (octets[start:end] for start, end in pairwise(ends))
+    if ids is not None:
+        texts = (None if given else text for given, text in zip(ids.is_valid().to_pylist(), texts, strict=True))
+    return pa.array(stamps.stamp_all(texts), pa.string())
 
 
-class Said:
-    """What rows say besides their content, for their ids."""
-
-    def __init__(
-        self, columns: Mapping[str, pa.Array], entity: str | None, annotations: pa.BinaryArray | None, count: int
-    ) -> None:
-        texts = [columns[name].to_pylist() if name in columns else None for name in SAID]
-        entities = columns["entity"].to_pylist() if entity is None else None
-        self._same: bytes | None = None
-        self._rows: list[bytes] = []
-        if entity is not None and annotations is None and not any(texts):
-            self._same = Stamps.prefix_of(entity.encode(), b"", repr((None,) * len(SAID)).encode())
-            return
-        nothing = [None] * count
-        marks = [b""] * count if annotations is None else annotations.to_pylist()
-        places = [entity] * count if entities is None else entities
-        for place, mark, row in zip(places, marks, zip(*(each or nothing for each in texts), strict=True), strict=True):
-            self._rows.append(Stamps.prefix_of(place.encode(), mark, repr(row).encode()))
-
-    def of(self, row: int) -> bytes:
-        return self._rows[row] if self._same is None else self._same
+def _said(columns: Mapping[str, pa.Array], entity: str | None, marks: pa.BinaryArray | None, count: int) -> Any:
+    """What rows say besides their content, in front of it."""
+    texts = [columns[name].to_pylist() if name in columns else [None] * count for name in SAID]
+    if entity is not None and marks is None and not any(name in columns for name in SAID):
+        return _constant(Stamps.text_of(entity.encode(), b"", repr((None,) * len(SAID)).encode()))
+    places = [entity] * count if entity is not None else columns["entity"].to_pylist()
+    annotations = [b""] * count if marks is None else marks.to_pylist()
+    said = map(repr, zip(*texts, strict=True))
+    return pa.array(map(Stamps.text_of, map(str.encode, places), annotations, map(str.encode, said)), pa.binary())
 
 
 def view(column: pa.BinaryArray) -> tuple[memoryview, memoryview]:
