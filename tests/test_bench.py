@@ -142,14 +142,16 @@ def test_spark_prints_every_mode_beside_the_plain_client(tmp_path: Path) -> None
         "claim beside receive and complete",
         "claim beside the same operations",
         "receiveAndDelete beside receive and delete",
-        "write beside send",
+        "write beside send  ",
+        "write beside send in batches",
+        "write-ids beside send in batches",
     ):
         ((size, tasks, plain, spark, *_),) = cells(output, row)
         assert (size, tasks) == ("100", "2")
         assert float(plain.replace(",", "")) > 0
         assert float(spark.replace(",", "")) > 0
     (written,) = json.loads(report.read_text())
-    assert [entry["count"] for entry in written["rounds"]] == [40] * 4
+    assert [entry["count"] for entry in written["rounds"]] == [40] * 5
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
