@@ -68,6 +68,8 @@ def test_the_source_and_all_pipelines_but_capture_into_parquet_work_through_spar
         "written": 3,
         "drained": ["copy 0", "copy 1", "copy 2"],
         "left": 0,
+        "streams": {"peek": 2, "receiveAndDelete": 4},
+        "written by a stream": 2,
         "failed": 3,
         "report": 5,
         "small": 5,
