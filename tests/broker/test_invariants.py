@@ -30,14 +30,17 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import Budget
+from peeklock.broker.claims import Request
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
 from peeklock.broker.transactions import Scope, Transactions
-from peeklock.store.base import DEFERRED, StoredMessage, StoreError
+from peeklock.store.base import DEFERRED, MAX_NUMBER, StoredMessage, StoreError
 
 PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")
 SESSIONS = ("x", "y", "z")
+NAMES = ("a", "b")
+"""Of claims."""
 SETTLEMENTS = ("complete", "abandon", "defer", "dead_letter", "release")
 HELD = ("held", "held_outcomes", "held_answers")
 
@@ -67,6 +70,7 @@ class Broker(RuleBasedStateMachine):
         """Known to be completed, cancelled, or received for good."""
         self.deleted = 0
         """By a deletion, which does not say which."""
+        self.claims_made = 0
         self.named: dict[tuple[str, int], str] = {}
         """The body of each number that was ever delivered."""
         self._begin()
@@ -278,6 +282,60 @@ class Broker(RuleBasedStateMachine):
 
         self.world.namespace.queue(chance.choice(PATHS)).peek(chance.randrange(50), 3, None, outcome)
 
+    # --- claims ---
+
+    @happens
+    def claim(self, chance: Random) -> None:
+        to = chance.choice(PATHS)
+        self.claims_made += 1
+        request = Request(
+            self.claims_made.to_bytes(16),
+            chance.choice(NAMES),
+            count=chance.choice((1, 3, 10, 1000)),
+            max_bytes=chance.choice((1, 200, 1 << 40)),
+            through=chance.choice((20, MAX_NUMBER)),
+            sessions=chance.randrange(1, 4),
+            wait_ms=chance.choice((0, 0, SECOND)),
+            linger_ms=chance.choice((0, 0, SECOND)),
+            done=lambda outcome: None,
+        )
+        claims = self.world.queue(to).claims
+        with suppress(BrokerError):
+            claims.claim(request, bytes(16), self)
+        if chance.random() < 0.1:
+            claims.leave(self)
+        self.world.run()
+
+    @happens
+    def end_claim(self, chance: Random) -> None:
+        to = chance.choice(PATHS)
+        claims = self.world.queue(to).claims
+        found = list(claims.of(None))
+        if not found:
+            return
+        claim = chance.choice(found)
+        bodies = {message.sequence_number: body(message) for message in self._stored(to)}
+        numbers = sorted(number for run in claim.runs for number in range(run.first, run.last + 1))
+        spans = None
+        if chance.random() < 0.6:
+            numbers = sorted(chance.sample(numbers, chance.randrange(len(numbers) + 1)))
+            spans = [(number, number) for number in numbers]
+
+        def removed(answer: int | BrokerError | None) -> None:
+            if isinstance(answer, int):
+                texts = {bodies[number] for number in numbers if number in bodies}
+                assert answer <= len(texts)
+                if answer == len(texts):
+                    self.gone.update(texts)
+                else:
+                    self.deleted += answer  # others were removed or released first
+
+        if chance.random() < 0.5:
+            claims.remove(claim.name, claim.id, spans, removed)
+        else:
+            claims.release(claim.name, claim.id, spans, lambda answer: None)
+        self.world.run()
+
     # --- transactions ---
 
     @happens
@@ -418,6 +476,7 @@ class Broker(RuleBasedStateMachine):
         for _ in range(4):
             self.world.advance(MINUTE)
         self._come_to_rest()
+        self._release_claims()
         self._check()
         for to in PATHS:
             waiting = {body(message) for message in self._stored(to) if message.state != DEFERRED}
@@ -444,6 +503,19 @@ class Broker(RuleBasedStateMachine):
                     got = last.bodies
             assert sorted(got) == sorted(waiting)
         assert all(self.world.namespace.queue(to).counters.active == 0 for to in PATHS)
+
+    def _release_claims(self) -> None:
+        for to in PATHS:
+            claims = self.world.queue(to).claims
+            for claim in claims.of(None):
+                released: list[int | BrokerError | None] = []
+                claims.release(claim.name, claim.id, None, released.append)
+                self.world.run()
+                assert released == [claim.count] or not claim.parts
+            assert not claims.of(None)
+            assert not self.world.queue(to).counters.claimed
+        for _ in range(4):
+            self.world.advance(MINUTE)  # what had expired under a claim expires now
 
     def _session_selector(self, chance: Random) -> Only | None:
         return None

@@ -15,7 +15,7 @@ from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.catalogue import AnyContainer, subscription_path
+from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
 from peeklock.broker.definitions import (
     NamespaceDefinition,
     QueueDefinition,
@@ -42,11 +42,13 @@ from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.broker.topic import Topic
 from peeklock.store.base import (
     ACTIVE,
+    CLAIMED,
     DEFERRED,
     MAX_ENTITY,
     SCHEDULED,
     Changes,
     Committed,
+    Counters,
     Range,
     Store,
     StoredMessage,
@@ -60,8 +62,8 @@ MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
-Counted = tuple[int, int, int, int]
-"""Active, deferred, scheduled, and their bytes."""
+Counted = tuple[int, int, int, int, int]
+"""Active, deferred, scheduled, claimed, and their bytes."""
 
 
 class World:
@@ -223,24 +225,43 @@ class World:
             messages = self.stored_of(container.entity)
             states = Counter(message.state for message in messages)
             size = sum(message.size for message in messages)
-            expected = (states[ACTIVE], states[DEFERRED], states[SCHEDULED], size)
-            counters = container.counters
-            told = (counters.active, counters.deferred, counters.scheduled, counters.size_in_bytes)
+            expected = (states[ACTIVE], states[DEFERRED], states[SCHEDULED], states[CLAIMED], size)
+            told = _counted(container.counters)
             assert told == expected, container.path
             assert counted[container.entity] == expected, container.path
             assert container._staged_bytes == 0, container.path
             assert not container._leaving, container.path
             assert not any(lock.settling for lock in container._locks.values()), container.path
+            if not isinstance(container, Topic):
+                self._check_claims(container, {each.sequence_number for each in messages if each.state == CLAIMED})
         assert len(paths) == len(counted) - 1, "the store has what there is, and the namespace"
+
+    def _check_claims(self, container: AnyQueue, numbers: set[int]) -> None:
+        """Each claimed message is of one claim, which is in the store as it is known."""
+        claims = container.claims.of(None)
+        claimed = [number for claim in claims for run in claim.runs for number in range(run.first, run.last + 1)]
+        assert sorted(claimed) == sorted(numbers), container.path
+        assert stored_claims(self.store, container.entity) == {claim.id: claim.encode() for claim in claims}
+
+
+def stored_claims(store: Store, entity: int) -> dict[bytes, bytes]:
+    """By id, what the store keeps of the claims of an entity."""
+    if isinstance(store, MemoryStore):
+        return store._entities[entity].claims
+    assert isinstance(store, DiskStore)
+    return dict(query(store, f"SELECT id, content FROM claim WHERE entity = {entity}"))
+
+
+def _counted(counters: Counters) -> Counted:
+    return (counters.active, counters.deferred, counters.scheduled, counters.claimed, counters.size_in_bytes)
 
 
 def stored_counters(store: Store) -> dict[int, Counted]:
     """By the number of the entity, the namespace's included."""
     if isinstance(store, MemoryStore):
-        counters = {id: entity.stored.counters for id, entity in store._entities.items()}
-        return {id: (of.active, of.deferred, of.scheduled, of.size_in_bytes) for id, of in counters.items()}
+        return {id: _counted(entity.stored.counters) for id, entity in store._entities.items()}
     assert isinstance(store, DiskStore)
-    rows = query(store, "SELECT id, active, deferred, scheduled, size_in_bytes FROM entity")
+    rows = query(store, "SELECT id, active, deferred, scheduled, claimed, size_in_bytes FROM entity")
     return {row[0]: row[1:] for row in rows}
 
 

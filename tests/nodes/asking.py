@@ -69,6 +69,11 @@ class RequestLinks:
         return receive(self.responses, 1)[0].message
 
 
+def full_name(operation: str) -> str:
+    """With the prefix that the service's operations have."""
+    return operation if operation.startswith("peeklock:") else f"com.microsoft:{operation}"
+
+
 def request(
     operation: str,
     body: Any,
@@ -77,7 +82,7 @@ def request(
     id: Any = None,
     reply_to: str | None = None,
 ) -> Message:
-    named = {"operation": f"com.microsoft:{operation}", **(properties or {})}
+    named = {"operation": full_name(operation), **(properties or {})}
     return Message(properties=Properties(message_id=id, reply_to=reply_to), application_properties=named, value=body)
 
 
@@ -202,6 +207,7 @@ def for_later(due: int, body: bytes = b"later", session: str | None = None) -> d
 
 PEEK = {"from-sequence-number": 1, "message-count": Int(10)}
 TOKENS = Array([UUID(int=1)], UUID)
+CLAIM = {"claim-name": "mine", "claim-id": UUID(int=1)}
 GOOD: dict[str, dict[str, Any]] = {
     "renew-lock": {"lock-tokens": TOKENS},
     "peek-message": PEEK,
@@ -217,5 +223,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "add-rule": {"rule-name": "r", "rule-description": {"sql-filter": {"expression": "1=1"}}},
     "remove-rule": {"rule-name": "r"},
     "enumerate-rules": {"top": Int(1), "skip": Int(0)},
+    "peeklock:claim-messages": {**CLAIM, "owner": UUID(int=2), "message-count": Int(1)},
+    "peeklock:read-packed": {"ranges": Array([1, 1], int)},
+    "peeklock:remove-claim": CLAIM,
+    "peeklock:release-claim": CLAIM,
+    "peeklock:list-claims": {"skip": Int(0), "top": Int(10)},
 }
 """A request for each operation with all that it needs."""

@@ -61,7 +61,7 @@ def test_every_open_offers_what_jms_asks_for(connect: Connect) -> None:
     for key in ("", None):
         _, answer = connect(key=key, desired=[])
         assert answer.offered_capabilities == list(CAPABILITIES)
-    assert {*CAPABILITIES} == {"ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS"}
+    assert {*CAPABILITIES} == {"ANONYMOUS-RELAY", "DELAYED_DELIVERY", "SHARED-SUBS", "peeklock:claims"}
 
 
 def test_a_second_connection_of_a_sole_container_is_refused(connect: Connect) -> None:

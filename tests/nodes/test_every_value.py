@@ -28,7 +28,7 @@ from broker.world import (
     subscription,
     topic,
 )
-from nodes.asking import GOOD, SESSION_FILTER
+from nodes.asking import GOOD, SESSION_FILTER, full_name
 from nodes.wire import Wire, frame
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.errors import Condition
@@ -370,7 +370,7 @@ class Requests:
 
 
 def named(operation: str, *more: bytes) -> bytes:
-    return mapped(string("operation"), string(f"com.microsoft:{operation}"), *more)
+    return mapped(string("operation"), string(full_name(operation)), *more)
 
 
 def body_with(operation: str, key: str, value: bytes) -> bytes:

@@ -25,6 +25,7 @@ from nodes.asking import (
     body_of,
     defer,
     for_later,
+    full_name,
     messages_in,
     number_of,
     receive,
@@ -60,7 +61,7 @@ def works(management: Management) -> bool:
 
 
 def test_there_is_a_request_for_each_operation() -> None:
-    assert {f"com.microsoft:{name}" for name in GOOD} == set(OPERATIONS)
+    assert {full_name(name) for name in GOOD} == set(OPERATIONS)
 
 
 # --- what is asked for ---
@@ -901,7 +902,7 @@ def test_each_operation_needs_its_right_and_the_link_outlives_a_refusal(
         management = Management(connection, entity)
         for name, body in GOOD.items():
             response = management.ask(name, body)
-            if OPERATIONS[f"com.microsoft:{name}"].right is lacking:
+            if OPERATIONS[full_name(name)].right is lacking:
                 status, condition, text = refusal_of(response)
                 assert (status, condition) == (401, "amqp:unauthorized-access"), name
                 assert f"'{lacking}'" in text

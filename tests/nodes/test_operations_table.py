@@ -117,8 +117,11 @@ RELAXED = {
 LEFT_OUT = {
     ("com.microsoft:cancel-scheduled-message", "<", "sequence-numbers"): "listed in 2017, no longer in 2021",
 }
-BEYOND = {"com.microsoft:batch-delete-messages"}
-"""Operations that SDKs use and the documentation does not have."""
+OURS = {
+    f"peeklock:{name}" for name in ("claim-messages", "read-packed", "remove-claim", "release-claim", "list-claims")
+}
+BEYOND = {"com.microsoft:batch-delete-messages", *OURS}
+"""Operations that SDKs use and the documentation does not have, and those that only we have."""
 
 
 class Key(NamedTuple):

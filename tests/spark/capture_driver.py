@@ -13,7 +13,7 @@ from peeklock.spark.pipelines.table_formats import Format, settings_of
 from peeklock.spark.session import local_session
 
 
-def main(connection_string: str, queue: str, folder: str, format: Format) -> None:
+def main(connection_string: str, queue: str, folder: str, protocol: str, format: Format) -> None:
     spark = local_session("capture", settings={**SETTINGS, **settings_of(format, pyspark.__version__, SETTINGS)})
     stopping = threading.Event()
 
@@ -25,6 +25,7 @@ def main(connection_string: str, queue: str, folder: str, format: Format) -> Non
     print("started", flush=True)
     options = {
         "connectionString": connection_string,
+        "claimProtocol": protocol,
         "maxMessagesPerTrigger": "1000",
         "numPartitions": "2",
         "maxWait": "50ms",

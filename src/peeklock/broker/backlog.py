@@ -21,7 +21,7 @@ from typing import Final
 from peeklock.broker.claim_records import Coverage
 from peeklock.broker.returns import Returns
 from peeklock.broker.waiting import Waiting
-from peeklock.store.base import Range, Run, Store, StoredMessage, StoreError
+from peeklock.store.base import MAX_NUMBER, Range, Run, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +110,8 @@ class Backlog(Waiting):
         self._tail = 0
         self._read_again = 0
         """Up to this number messages may have been taken though they are beyond the window: it was longer before."""
+        self._back_beyond = MAX_NUMBER
+        """The lowest number that came back beyond the window since a claim last began to look."""
         self._gone: set[int] = set()
         """Of those here: to be skipped."""
         self._limit = min(FIRST_PAGE_MESSAGES, PAGE_MESSAGES)
@@ -165,7 +167,9 @@ class Backlog(Waiting):
             self._returns.note(number)
         if number <= self._through:
             self._put_back(message)
-        elif self._loading:
+            return
+        self._back_beyond = min(self._back_beyond, number)
+        if self._loading:
             if self._has_room(message):
                 self._late.append(message)
                 self._took_memory(message)
@@ -207,11 +211,18 @@ class Backlog(Waiting):
     def drop(self, message: StoredMessage) -> None:
         self.discard(message.sequence_number)
 
+    def begin_claim(self) -> int:
+        self._back_beyond = MAX_NUMBER
+        return self.next_after(0) - 1
+
     def drop_runs(self, runs: list[Run]) -> None:
         self.drop_some(runs)
-        # Nothing else waits up to there; what comes later with a lower number comes to its place.
-        self._through = max(self._through, runs[-1].last)
-        self._tail = max(self._tail, self._through)
+        # Nothing else waits up to there, but for what came back meanwhile where the window had not come yet.
+        last = runs[-1].last
+        self._tail = max(self._tail, last)
+        if self._back_beyond <= last:
+            self._read_again = max(self._read_again, last)
+        self._through = max(self._through, min(last, self._back_beyond - 1))
 
     def drop_some(self, runs: list[Run]) -> None:
         """As `drop_runs`, when there are some of other lanes among them."""
@@ -239,6 +250,7 @@ class Backlog(Waiting):
 
     def read_again(self, runs: list[Run]) -> None:
         first = runs[0].first
+        self._back_beyond = min(self._back_beyond, first)
         if self._returns is not None:
             self._returns.note_all_from(first)
         if first <= self._through:
@@ -369,6 +381,7 @@ class Backlog(Waiting):
         for number, message in self._returned:
             if number > through:
                 self._let_go(message)
+                self._back_beyond = min(self._back_beyond, number)
         self._returned = [each for each in self._returned if each[0] <= through]
         heapify(self._returned)
         self._returned_numbers = {number for number, _ in self._returned}

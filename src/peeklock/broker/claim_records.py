@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from peeklock.store.base import Run
@@ -22,7 +22,7 @@ Parts = dict[str | None, list[Run]]
 class Claim:
     """Messages that one client has set aside for itself, all with one commit."""
 
-    __slots__ = ("id", "is_changing", "name", "parts", "since")
+    __slots__ = ("_waiting", "id", "is_changing", "name", "parts", "since")
 
     def __init__(self, id: bytes, name: str, since: int, parts: Parts) -> None:
         self.id = id
@@ -32,6 +32,21 @@ class Claim:
         self.parts = parts
         self.is_changing = False
         """A commit that makes, shortens or ends it is on its way."""
+        self._waiting: list[Callable[[], None]] = []
+
+    def when_unchanging(self, action: Callable[[], None]) -> None:
+        """Do that once no commit is on its way; it has to look again."""
+        if self.is_changing:
+            self._waiting.append(action)
+        else:
+            action()
+
+    def changed(self) -> None:
+        """The commit is over, whatever came of it."""
+        self.is_changing = False
+        waiting, self._waiting = self._waiting, []
+        for action in waiting:
+            self.when_unchanging(action)
 
     @property
     def runs(self) -> list[Run]:
@@ -108,3 +123,11 @@ def outside(runs: Sequence[Run], spans: Sequence[Span]) -> list[Span]:
         if first <= run.last:
             found.append((first, run.last))
     return found
+
+
+def without(runs: list[Run], numbers: Sequence[int]) -> list[Run]:
+    """The runs but for a few numbers. Their sizes are not known then."""
+    if not numbers:
+        return runs
+    spans = [(number, number) for number in sorted(numbers)]
+    return [Run(first, last, 0) for first, last in outside(runs, spans)]

@@ -1,8 +1,9 @@
 """How messages of one entity are claimed: the requests in their turn, the search for messages, and the one commit.
 
 One request at a time looks for messages. While it does, the entity hands out none that it may find: a read of the store
-must not see messages as active that are locked before the claim is staged. What was locked or was leaving when the read
-began is left out; what left meanwhile makes the read begin again. A request that finds nothing waits, if it asks to.
+must not see messages as active that are locked before the claim is staged. What is locked or leaving when a read begins
+is left out; if anything that was found changes before the end, the search begins anew. A request that finds nothing
+waits, if it asks to.
 
 Knows nothing of names and owners; `claims` does.
 """
@@ -14,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from peeklock.broker.agenda import Appointment
-from peeklock.broker.claim_records import MAX_RUNS, Claim, Coverage, Parts
+from peeklock.broker.claim_records import MAX_RUNS, Claim, Coverage, Parts, without
 from peeklock.broker.errors import BrokerError, EntityNotFound, StorageFailed
 from peeklock.store.base import ACTIVE, CLAIMED, Counters, Range, Run, StoreError
 
@@ -68,11 +69,11 @@ class ClaimHost(Protocol):
         """Messages that do not wait: locked, or leaving."""
         ...
 
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        """Read from the store; `found` is told which messages changed meanwhile, too."""
+    def start_watch(self) -> int:
+        """Note from now on which messages change; returns what to end it with."""
         ...
+
+    def end_watch(self, watch: int) -> set[int]: ...
 
     def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
         """Active messages of the lane are being set aside: they wait no longer."""
@@ -114,6 +115,8 @@ class Request:
         self.wait_ms = wait_ms
         self.linger_ms = linger_ms
         """How long to wait for more, from the first message on."""
+        self.holder: object = None
+        """Its client's link."""
         self.waiters = [done]
         """More than one if a client asks again before it was answered."""
         self.deadline: Appointment | None = None
@@ -132,15 +135,15 @@ class Request:
 class _Search:
     """What a request has found so far."""
 
-    def __init__(self, request: Request, lanes: Iterator[str | None], is_by_session: bool) -> None:
+    def __init__(self, request: Request, lanes: Iterator[str | None], is_by_session: bool, watch: int) -> None:
         self.request = request
         self.lanes = lanes
         self._is_by_session = is_by_session
         self.asked: list[tuple[str | None, int]] = []
         """Lanes that are being looked into, and behind which number."""
         self.answers: list[list[Run] | StoreError] = []
-        self.out: set[int] = set()
-        """What was out when they were asked, and what has changed since."""
+        self.watch = watch
+        """Of what changes since it began."""
         self.parts: Parts = {}
         self.room = request.count
         self.bytes = request.max_bytes
@@ -187,16 +190,21 @@ class Claiming:
         self._waiting: dict[Request, None] = {}
         """Requests that found nothing, in the order in which they came."""
         self._is_waked = False
+        self._has_news = False
+        """Messages came while the current request was looking, perhaps behind it."""
+        self._is_giving_up = False
+        """A lane is given back, which is no news."""
         self._staged: Coverage | None = None
         """What is being claimed at the moment."""
-        self._damaged = 0
-        """How many of these were found damaged meanwhile."""
+        self._damaged: list[int] = []
+        """Those of them that were found damaged meanwhile."""
         self._lanes: set[str | None] = set()
         """Those that are kept for the request that looks for messages."""
 
     @property
     def is_waiting(self) -> bool:
-        return bool(self._waiting)
+        """Whether anybody wants to hear of messages that can be claimed."""
+        return bool(self._waiting) or self._current is not None
 
     def covers(self, number: int) -> bool:
         """Whether that message is being claimed at the moment."""
@@ -208,12 +216,11 @@ class Claiming:
 
     def on_damaged(self, number: int) -> None:
         if self.covers(number):
-            self._damaged += 1
+            self._damaged.append(number)
 
     def find(self, id: bytes) -> Request | None:
         """The request for that claim, if it is not answered yet."""
-        requests = [*self._queue, *self._waiting, *([self._current] if self._current is not None else [])]
-        return next((request for request in requests if request.id == id), None)
+        return next((request for request in self._requests() if request.id == id), None)
 
     def ask(self, request: Request) -> None:
         if request.wait_ms:
@@ -224,17 +231,22 @@ class Claiming:
         else:
             self._wait_or_end(request)
 
-    def give_up(self, request: Request) -> None:
-        """The client is gone. What is staged for it stays claimed."""
-        request.waiters.clear()
-        self._waiting.pop(request, None)
-        if request in self._queue:
-            self._queue.remove(request)
-        if request is not self._current:
-            request.answer(None)
+    def give_up(self, holder: object) -> None:
+        """A client is gone, and asks no more. What is staged for it stays claimed."""
+        for request in self._requests():
+            if request.holder is holder:
+                request.waiters.clear()
+                self._waiting.pop(request, None)
+                if request in self._queue:
+                    self._queue.remove(request)
+                if request is not self._current:
+                    request.answer(None)
 
     def on_available(self) -> None:
         """Messages came, or came back."""
+        if self._is_giving_up:
+            return  # there was nothing, or what was there is for those who come later
+        self._has_news = True
         if self._waiting and not self._is_waked:
             self._is_waked = True
             self._call_soon(self._wake)
@@ -246,6 +258,9 @@ class Claiming:
         self._waiting.clear()
         for request in requests:
             request.answer(EntityNotFound(self._host.path))
+
+    def _requests(self) -> list[Request]:
+        return [*self._queue, *self._waiting, *([self._current] if self._current is not None else [])]
 
     # --- turns ---
 
@@ -292,11 +307,11 @@ class Claiming:
 
     def _begin(self, request: Request) -> None:
         host = self._host
+        self._has_news = False
         if host.doomed:
             self._end(request, EntityNotFound(host.path))
         elif host.pause_for_claim():
-            lanes = iter(host.lanes_to_claim(request.name, request.sessions))
-            self._look(_Search(request, lanes, self._is_by_session))
+            self._look(self._search(request))
         else:
             self._agenda.after(AGAIN_MS, partial(self._begin, request))
 
@@ -319,23 +334,21 @@ class Claiming:
         if search.asked:
             self._read(search)
         else:
-            self._stage(search)
+            self._finish(search)
 
     def _read(self, search: _Search) -> None:
         host, request = self._host, search.request
         out, now = host.out_numbers(), self._agenda.now()
-        search.out = set(out)
         search.answers = [[] for _ in search.asked]
         left = len(search.asked)
 
-        def found(at: int, answer: list[Run] | StoreError, changed: set[int]) -> None:
+        def found(at: int, answer: list[Run] | StoreError) -> None:
             nonlocal left
             search.answers[at] = answer
-            search.out |= changed
             left -= 1
             if not left:
                 # Not at once: a store may answer in the same turn.
-                self._call_soon(partial(self._found, search, set(out)))
+                self._call_soon(partial(self._found, search))
 
         for at, (lane, after) in enumerate(search.asked):
             wanted = Range(
@@ -347,12 +360,9 @@ class Claiming:
                 state=ACTIVE,
                 session_id=lane,
             )
-            host.read_watched(
-                lambda done, wanted=wanted: self._store.read_runs(wanted, done, now, out),  # type: ignore[misc]
-                partial(found, at),
-            )
+            self._store.read_runs(wanted, partial(found, at), now, out)
 
-    def _found(self, search: _Search, out: set[int]) -> None:
+    def _found(self, search: _Search) -> None:
         host = self._host
         failure: StoreError | None = None
         lanes: list[tuple[str | None, list[Run]]] = []
@@ -365,26 +375,43 @@ class Claiming:
             why = f"The broker could not read from its store: {failure}"
             self._abandon(search, EntityNotFound(host.path) if host.doomed else StorageFailed(why))
             return
-        changed = (search.out | set(host.out_numbers())) - out
-        if changed and any(map(Coverage(run for _, runs in lanes for run in runs).has, changed)):
-            self._read(search)  # their sizes would have to be taken off
-            return
         for lane, runs in lanes:
             if search.is_full or not search.takes(lane, runs):
                 self._give_up_lane(lane)
         if search.is_full:
-            self._stage(search)
+            self._finish(search)
         else:
             self._look(search)
 
+    def _finish(self, search: _Search) -> None:
+        """All that is to be claimed is found. If some of it left meanwhile, or is leaving, begin anew."""
+        host, request = self._host, search.request
+        if host.doomed:
+            self._abandon(search, EntityNotFound(host.path))
+            return
+        changed = host.end_watch(search.watch)
+        has = Coverage(run for runs in search.parts.values() for run in runs).has
+        if any(map(has, changed)) or any(map(has, host.out_numbers())):
+            self._give_up_lanes()
+            self._call_soon(partial(self._look, self._search(request)))
+        else:
+            self._stage(search)
+
+    def _search(self, request: Request) -> _Search:
+        lanes = iter(self._host.lanes_to_claim(request.name, request.sessions))
+        return _Search(request, lanes, self._is_by_session, self._host.start_watch())
+
     def _abandon(self, search: _Search, failure: BrokerError) -> None:
+        self._host.end_watch(search.watch)
         self._give_up_lanes()
         self._host.resume_after_claim()
         self._end(search.request, failure)
 
     def _give_up_lane(self, lane: str | None) -> None:
         self._lanes.discard(lane)
+        self._is_giving_up = True
         self._host.on_claim_undone(lane, [])
+        self._is_giving_up = False
 
     def _give_up_lanes(self) -> None:
         for lane in list(self._lanes):
@@ -398,12 +425,15 @@ class Claiming:
             self._give_up_lanes()
             host.resume_after_claim()
             self._current = None
-            self._wait_or_end(request)
+            if self._has_news and request.waiters and request.wait_ms:
+                self._queue.append(request)
+            else:
+                self._wait_or_end(request)
             self._next()
             return
         claim = Claim(request.id, request.name, self._agenda.now(), search.parts)
         claim.is_changing = True
-        self._staged, self._damaged = Coverage(claim.runs), 0
+        self._staged, self._damaged = Coverage(claim.runs), []
         self.on_staged(claim)
         for lane, runs in claim.parts.items():
             host.on_claim_staged(lane, runs)
@@ -422,9 +452,8 @@ class Claiming:
         host = self._host
         self._staged = None
         self._lanes.clear()
-        claim.is_changing = False
         if error is None:
-            count = claim.count - self._damaged
+            count = claim.count - len(self._damaged)
             host.counters.active -= count
             host.counters.claimed += count
             for lane, runs in claim.parts.items():
@@ -432,6 +461,7 @@ class Claiming:
         else:
             self.on_failed(claim)
             for lane, runs in claim.parts.items():
-                host.on_claim_undone(lane, runs)
+                host.on_claim_undone(lane, without(runs, self._damaged))
         host.resume_after_claim()
         self._end(request, claim if error is None else error)
+        claim.changed()

@@ -8,11 +8,11 @@ name would take each other's claims for forgotten ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside
+from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside, without
 from peeklock.broker.claiming import Claimed, ClaimHost, Claiming, Request
 from peeklock.broker.errors import BrokerError, ClaimNameInUse, EntityNotFound, InvalidProperty, QuotaExceeded
 from peeklock.broker.schedule import unreadable
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 MAX_CLAIMS: Final = 1000
 """Of one entity."""
+MAX_RUNS_IN_ALL: Final = 1 << 18
+"""In memory, of all claims of one entity."""
 _NO_LIMIT: Final = 1 << 62
 
 Ended = Callable[[int | BrokerError | None], None]
@@ -33,7 +35,7 @@ Ended = Callable[[int | BrokerError | None], None]
 class _Owner:
     id: bytes
     holder: object
-    """What lives as long as the owner is connected."""
+    """What lives as long as the owner is connected: its link."""
 
 
 @dataclass(slots=True)
@@ -45,8 +47,8 @@ class _Ending:
     left: Parts
     releases: bool
     done: Ended
-    damaged: int = 0
-    """How many were found damaged since they were looked at."""
+    damaged: list[int] = field(default_factory=list)
+    """Those that were found damaged since they were looked at."""
 
     @property
     def runs(self) -> list[Run]:
@@ -63,6 +65,7 @@ class Claims:
         self._claims: dict[bytes, Claim] = {}
         """By id, the oldest first; also those whose commit is on its way."""
         self._owners: dict[str, _Owner] = {}
+        self._holders: set[object] = set()
         self._endings: list[_Ending] = []
         """Whose commit is on its way."""
         self._claiming = Claiming(host, machinery, is_by_session)
@@ -88,7 +91,8 @@ class Claims:
         """The store does not have the bytes of that message any more, and counts it as damaged."""
         self._claiming.on_damaged(number)
         for ending in self._endings:
-            ending.damaged += Coverage(ending.runs).has(number)
+            if Coverage(ending.runs).has(number):
+                ending.damaged.append(number)
 
     def load(self, id: bytes, content: bytes) -> Claim:
         """At start: what the store has."""
@@ -135,7 +139,7 @@ class Claims:
     # --- making ---
 
     def claim(self, request: Request, owner: bytes, holder: object) -> None:
-        """Claim messages for that owner, whose connection is the holder; the request hears of the outcome."""
+        """Claim messages for that owner, whose link is the holder; the request hears of the outcome."""
         host = self._host
         if host.doomed:
             raise EntityNotFound(host.path)
@@ -143,22 +147,32 @@ class Claims:
         if known is not None and known.name != request.name:
             raise InvalidProperty("'claim-id' is that of a claim with another name.")
         self._own(request.name, owner, holder)
+        request.holder = holder
         asked = self._claiming.find(request.id)
         if asked is not None:
             asked.waiters += request.waiters
+            asked.holder = holder
         elif known is not None:
-            self._when_unchanged(known, partial(self._answer_again, request, owner, holder))
+            known.when_unchanging(partial(self._answer_again, request, owner, holder))
         elif len(self._claims) >= MAX_CLAIMS:
             raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims; no more are allowed.")
+        elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_RUNS_IN_ALL:
+            raise QuotaExceeded(
+                f"The claims of '{host.path}' have more than {MAX_RUNS_IN_ALL} ranges; remove some first."
+            )
         else:
             self._claiming.ask(request)
 
-    def give_up(self, request: Request) -> None:
-        """The client of a request is gone."""
-        self._claiming.give_up(request)
+    def joins(self, holder: object) -> bool:
+        """Whether that holder is new here. From now on it is known, until it leaves."""
+        is_new = holder not in self._holders
+        self._holders.add(holder)
+        return is_new
 
-    def disown(self, holder: object) -> None:
-        """The connection of owners is gone."""
+    def leave(self, holder: object) -> None:
+        """A holder is gone, and with it its requests and what it owns."""
+        self._holders.discard(holder)
+        self._claiming.give_up(holder)
         for name, owner in list(self._owners.items()):
             if owner.holder is holder:
                 del self._owners[name]
@@ -203,18 +217,10 @@ class Claims:
         if claim is None or claim.name != name:
             done(None)
         elif claim.is_changing:
-            self._when_unchanged(claim, partial(self._finish, name, id, spans, releases, done))
+            claim.when_unchanging(partial(self._finish, name, id, spans, releases, done))
         else:
             claim.is_changing = True
             self._look(claim, spans, releases, done)
-
-    def _when_unchanged(self, claim: Claim, action: Callable[[], None]) -> None:
-        """When no commit that changes the claim is on its way; the action looks again."""
-        if not claim.is_changing:
-            action()
-            return
-        self._journal.rest.wait(lambda _, error: action(), None)
-        self._journal.wake()
 
     def _look(self, claim: Claim, spans: Sequence[Span] | None, releases: bool, done: Ended) -> None:
         """What is to leave and what stays, with sizes: from the claim or, where it does not say, from the store."""
@@ -238,8 +244,8 @@ class Claims:
             missing -= 1
             if isinstance(answer, StoreError):
                 missing = -1
-                claim.is_changing = False
                 done(unreadable(answer))
+                claim.changed()
                 return
             if answer:
                 parts[lane] = sorted([*parts.get(lane, ()), *answer], key=_first)
@@ -260,8 +266,8 @@ class Claims:
     def _end(self, ending: _Ending) -> None:
         claim, entity = ending.claim, self._host.entity
         if self._host.doomed:
-            claim.is_changing = False
             ending.done(EntityNotFound(self._host.path))
+            claim.changed()
             return
         self._endings.append(ending)
 
@@ -282,11 +288,11 @@ class Claims:
     def _ended(self, ending: _Ending, error: BrokerError | None) -> None:
         claim, counters = ending.claim, self._host.counters
         self._endings.remove(ending)
-        claim.is_changing = False
         if error is not None:
             ending.done(error)
+            claim.changed()
             return
-        count = sum(run.count for run in ending.runs) - ending.damaged
+        count = sum(run.count for run in ending.runs) - len(ending.damaged)
         counters.claimed -= count
         before = claim.parts
         claim.parts = ending.left
@@ -297,8 +303,10 @@ class Claims:
         else:
             counters.size_in_bytes -= sum(run.size for run in ending.runs)
         for lane in before:
-            self._host.on_claim_undone(lane, ending.gone.get(lane, []) if ending.releases else [])
+            back = without(ending.gone.get(lane, []), ending.damaged) if ending.releases else []
+            self._host.on_claim_undone(lane, back)
         ending.done(count)
+        claim.changed()
 
 
 def _first(run: Run) -> int:

@@ -538,9 +538,17 @@ class Entity:
 
     def _watch(self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]) -> None:
         """Read from the store; `found` is told the answer and which messages changed since the question."""
+        watch = self.start_watch()
+        read(lambda answer: found(answer, self.end_watch(watch)))
+
+    def start_watch(self) -> int:
+        """Note from now on which messages change; returns what to end it with."""
         watch = next(self._watch_numbers)
         self._watches[watch] = set()
-        read(lambda answer: found(answer, self._watches.pop(watch)))
+        return watch
+
+    def end_watch(self, watch: int) -> set[int]:
+        return self._watches.pop(watch)
 
     def _note_change(self, number: int) -> None:
         for changed in self._watches.values():

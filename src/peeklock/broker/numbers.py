@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from peeklock.broker.claim_records import Span
 from peeklock.broker.claims import Claims
 from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import BrokerError, EntityNotFound, MessageNotFound
 from peeklock.broker.locks import Lock
+from peeklock.broker.packed import PackedRead, read_packed
 from peeklock.broker.schedule import Scheduling, unreadable
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.store.base import ACTIVE, DEFERRED, Counters, Damage, Range, Run, StoredMessage, StoreError
@@ -94,10 +96,16 @@ class Numbered(Scheduling):
         """Messages that do not wait: locked, or leaving."""
         return sorted({*self._locks, *self._leaving})
 
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        self._watch(read, found)
+    def state_of(self, span: Span) -> int | None:
+        """The state of all messages between these numbers; None if it is not known."""
+        return self.claims.state_of(span)
+
+    def is_leaving(self, number: int) -> bool:
+        return number in self._leaving
+
+    def read_packed(self, spans: Sequence[Span], max_bytes: int, done: PackedRead) -> None:
+        """Messages with these numbers, in any state, up to so many bytes."""
+        read_packed(self, self._store, self._machinery.call_soon, spans, max_bytes, done)
 
     # --- looking ---
 

@@ -74,9 +74,12 @@ class PriorityBacklog(Waiting):
         for lane in self._lanes:
             lane.read_again(runs)
 
+    def begin_claim(self) -> int:
+        return min(lane.begin_claim() for lane in self._lanes)
+
     def lane_from(self, name: str | None) -> int:
         """The number behind which messages of that lane wait."""
-        return self._by_name[name].next_after(0) - 1
+        return self._by_name[name].begin_claim()
 
     def next_after(self, number: int) -> int:
         return min(lane.next_after(number) for lane in self._lanes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
@@ -83,6 +83,8 @@ class Queue(Numbered):
         """While there are consumers with selectors."""
         self._is_paused = False
         """While a claim looks for messages."""
+        self._is_resting = False
+        """The store refused to part with a message. Those who select would ask it again at once, on and on."""
 
     def _make_backlog(self) -> Waiting:
         """Where its messages wait."""
@@ -143,6 +145,9 @@ class Queue(Numbered):
         """Hand out messages at the end of this turn."""
         if self.claims.is_waiting:
             self.claims.on_available()
+        self._wake_consumers()
+
+    def _wake_consumers(self) -> None:
         if not self._awake and (self._consumers or self._selecting is not None):
             self._awake = True
             self._machinery.call_soon(self.pump)
@@ -152,7 +157,7 @@ class Queue(Numbered):
         self._awake = False
         if self.doomed or self._is_paused:
             return
-        if self._selecting is not None:
+        if self._selecting is not None and not self._is_resting:
             self._selecting.serve()
         consumers = self._consumers
         take = self._backlog.take
@@ -230,6 +235,11 @@ class Queue(Numbered):
             except Exception:
                 log.exception("a message of '%s' could not be delivered", self.path)
 
+    def read_watched(
+        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
+    ) -> None:
+        self._watch(read, found)
+
     def is_out(self, number: int) -> bool:
         return self._is_out(number)
 
@@ -297,7 +307,13 @@ class Queue(Numbered):
         self._backlog.add(message)
         if message.expires_at is not None:
             self._expiries.expect(max(message.expires_at, self._agenda.now() + AGAIN_MS))
-        self.wake_later()
+        if not self._is_resting:
+            self._is_resting = True
+            self._agenda.after(READ_AGAIN_MS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_resting = False
+        self.wake()
 
     def _may_sweep(self) -> bool:
         # A page on its way may hold what the sweep removes: one after the other.
@@ -308,9 +324,12 @@ class Queue(Numbered):
         return True
 
     def _swept(self) -> None:
+        self._end_sweep()
+        self.wake()
+
+    def _end_sweep(self) -> None:
         self._sweeps -= 1
         self._backlog.hold(self._sweeps > 0)
-        self.wake()
 
     def pause_for_claim(self) -> bool:
         if not self._may_sweep():
@@ -320,10 +339,11 @@ class Queue(Numbered):
 
     def resume_after_claim(self) -> None:
         self._is_paused = False
-        self._swept()
+        self._end_sweep()
+        self._wake_consumers()
 
     def claim_from(self, lane: str | None, name: str) -> int | None:
-        return self._backlog.next_after(0) - 1
+        return self._backlog.begin_claim()
 
     def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
         self._backlog.drop_runs(runs)

@@ -409,12 +409,8 @@ class SessionQueue(Numbered):
         return 0 if is_kept_for(session, name) else None
 
     def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
-        pass
-
-    def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
-        super().on_claim_made(lane, runs)
-        session = self._sessions[lane or ""]
-        session.active = max(0, session.active - sum(run.count for run in runs))
+        # Below zero for a moment, if the store had messages that this was not told of yet.
+        self._sessions[lane or ""].active -= sum(run.count for run in runs)
 
     def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
         session = self._sessions[lane or ""]
@@ -480,7 +476,7 @@ class SessionQueue(Numbered):
     def on_message_damaged(self, damage: Damage) -> None:
         super().on_message_damaged(damage)
         session = self._sessions.get(damage.session_id or "")
-        if damage.state == ACTIVE and session is not None:
+        if damage.state == ACTIVE and session is not None and not self.claims.covers(damage.sequence_number):
             session.active -= 1
             if not session.active:
                 self._offer(session)

@@ -44,8 +44,12 @@ class Waiting:
         """That message left for good while it waited."""
         raise NotImplementedError  # abstract
 
+    def begin_claim(self) -> int:
+        """The number behind which all messages wait that a claim may find."""
+        raise NotImplementedError  # abstract
+
     def drop_runs(self, runs: list[Run]) -> None:
-        """These messages, which are the first that wait, were set aside together."""
+        """These messages, which were the first that waited when the claim began, were set aside together."""
         raise NotImplementedError  # abstract
 
     def read_again(self, runs: list[Run]) -> None:

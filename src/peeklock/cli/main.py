@@ -26,6 +26,7 @@ COMMANDS = {
     "watch": "watching",
     "token": "signing",
     "dead-letter": "dead_letters",
+    "claim": "claims",
     "queue": "entities",
     "topic": "entities",
     "subscription": "entities",
@@ -34,7 +35,7 @@ COMMANDS = {
     "pipeline": "pipeline",
     "store": "store",
 }
-GROUPS = {"dead-letter", "queue", "topic", "subscription", "rule", "config", "pipeline", "store"}
+GROUPS = {"claim", "dead-letter", "queue", "topic", "subscription", "rule", "config", "pipeline", "store"}
 
 
 def compose(command: str | None) -> typer.Typer:

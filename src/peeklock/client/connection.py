@@ -129,6 +129,14 @@ class Connection:
         return self._failure is None and self._engine.opened
 
     @property
+    def capabilities(self) -> frozenset[str]:
+        """What the peer's open offers."""
+        remote = self._engine.remote_open
+        return (
+            frozenset(str(each) for each in (remote.offered_capabilities or ())) if remote is not None else frozenset()
+        )
+
+    @property
     def writing(self) -> bool:
         """Whether something waits to be written."""
         return self._wire.full or bool(self._engine.out)

@@ -39,13 +39,20 @@ class Management:
         self._requester.close()
 
     def request(self, operation: str, body: dict[Any, Any], timeout: float | None = None) -> dict[Any, Any]:
-        """Any operation, named without `com.microsoft:`; the map it answers with, empty when it has nothing to give."""
+        """Any operation; the map it answers with, empty when it has nothing to give.
+
+        The service's operations are named without `com.microsoft:`, others whole, such as `peeklock:list-claims`.
+        """
         return self.answer(self.submit(operation, body, timeout), timeout)
 
     def submit(self, operation: str, body: dict[Any, Any], timeout: float | None = None) -> Any:
         """Ask as `request` does, and go on; `answer` waits for what is returned here."""
-        message = Message(application_properties={"operation": f"com.microsoft:{operation}"}, value=body)
-        return self._requester.submit(message, timeout)
+        name = operation if ":" in operation else f"com.microsoft:{operation}"
+        return self._requester.submit(Message(application_properties={"operation": name}, value=body), timeout)
+
+    def is_answered(self, submitted: Any) -> bool:
+        """Whether `answer` would return at once; what has come is taken in by whatever waits on the connection."""
+        return self._requester.is_over(submitted)
 
     def answer(self, submitted: Any, timeout: float | None = None) -> dict[Any, Any]:
         answer = self._requester.response(submitted, timeout)

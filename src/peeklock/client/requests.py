@@ -86,6 +86,10 @@ class Requester:
         self._requests.check()
         raise AssertionError("a wait ended without a reason")
 
+    def is_over(self, message_id: Any) -> bool:
+        """Whether `response` would return, or raise, at once."""
+        return self.closed or self._under_way[message_id].is_over
+
     def forget(self, message_id: Any) -> None:
         """The response is of no interest."""
         self._under_way.pop(message_id, None)

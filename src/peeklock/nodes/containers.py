@@ -12,6 +12,7 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.amqp.types import Symbol
 from peeklock.broker.access import Claim
+from peeklock.nodes.claim_operations import CLAIMS
 from peeklock.nodes.relay import ANONYMOUS_RELAY
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ SHARED_SUBSCRIPTIONS: Final = "SHARED-SUBS"
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 ContainerKey = tuple[str, str]
 """The rules that a connection logged in with, and its container's id."""
-CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS)
+CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS, CLAIMS)
 """What every open of the broker offers."""
 
 

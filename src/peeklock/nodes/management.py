@@ -1,7 +1,7 @@
 """`<entity>/$management`: requests about messages, locks, sessions and rules, by the table in `operations`.
 
 Here is the envelope: keys and their types are checked, rights asked for, answers put into the form that every SDK
-reads. What the operations do stands in `message_operations`, `session_operations` and `rule_operations`.
+reads. What the operations do stands in the modules of the table.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class ManagementNode(RequestNode):
                 scope=self.peer.scope(self.address.entity, self.link),
                 link_name=str(link_name) if isinstance(link_name, str) else None,
                 peer=self.peer,
+                link=self.link,
                 answer=reply.answer,
                 fail=reply.fail,
                 is_crowded=request.is_crowded,

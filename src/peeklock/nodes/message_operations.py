@@ -24,7 +24,6 @@ from peeklock.broker.errors import (
     InvalidProperty,
     MessageSizeExceeded,
     OperationNotAllowed,
-    QuotaExceeded,
     SessionLockLost,
 )
 from peeklock.broker.heads import head
@@ -70,22 +69,17 @@ def peek_message(call: Call) -> None:
             call.fail(messages)
         elif not messages:
             call.answer({}, 204)
-        elif call.is_crowded():
-            call.fail(_crowded())
         else:
             call.answer({"messages": _encoded(messages, container.holds_copies)})
         leave()
 
+    def start(leave: Leave) -> None:
+        call.check_room()
+        container.peek(first, min(count, MAX_COUNT), session_id, partial(peeked, leave))
+
     session_id = session_id_of(call)
     container, first = call.container, arguments["from-sequence-number"]
-    call.peer.reads.enter(
-        lambda leave: container.peek(first, min(count, MAX_COUNT), session_id, partial(peeked, leave)), call.fail
-    )
-
-
-def _crowded() -> QuotaExceeded:
-    """Many may have been asked for before the first was answered."""
-    return QuotaExceeded("Too many answers wait for the client to take them.")
+    call.peer.reads.enter(start, call.fail)
 
 
 def receive_by_sequence_number(call: Call) -> None:
@@ -115,8 +109,7 @@ def receive_by_sequence_number(call: Call) -> None:
 
     def check() -> None:
         call.peer.held.check()
-        if call.is_crowded():
-            raise _crowded()
+        call.check_room()
         if isinstance(container, SessionQueue):
             held_session(call)
 

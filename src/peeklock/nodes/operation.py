@@ -11,7 +11,7 @@ from uuid import UUID
 from peeklock.amqp.types import Array, Described, ULong
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue
-from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
+from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed, QuotaExceeded
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction
 
@@ -144,6 +144,8 @@ class Call:
     link_name: str | None
     """The link the request speaks for, if it names one."""
     peer: Any
+    link: Any
+    """On which it came."""
     answer: Callable[..., None]
     """(body, status=200)"""
     fail: Callable[[BrokerError], None]
@@ -156,6 +158,11 @@ class Call:
         if isinstance(self.entity, Topic):
             raise OperationNotAllowed(f"'{self.entity.path}' is a topic: ask one of its subscriptions.")
         return self.entity
+
+    def check_room(self) -> None:
+        """QuotaExceeded when it is crowded: many may have been asked for before the first was answered."""
+        if self.is_crowded():
+            raise QuotaExceeded("Too many answers wait for the client to take them.")
 
     def done(self, error: BrokerError | None) -> None:
         """For what has no more to say than that it is done."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from peeklock.nodes import message_operations, rule_operations, session_operations
+from peeklock.nodes import claim_operations, message_operations, rule_operations, session_operations
 from peeklock.nodes.operation import Operation
 
 OPERATIONS: Final[dict[str, Operation]] = {
@@ -16,5 +16,6 @@ OPERATIONS: Final[dict[str, Operation]] = {
         *message_operations.OPERATIONS,
         *session_operations.OPERATIONS,
         *rule_operations.OPERATIONS,
+        *claim_operations.OPERATIONS,
     )
 }
