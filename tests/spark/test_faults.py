@@ -2,8 +2,8 @@
 
 Each kill is a SIGKILL, at a random moment while the capture is at work. Which, and when, follows from a seed that the
 test prints; `PEEKLOCK_FAULTS_SEED` has it again, and `PEEKLOCK_FAULTS` says how many. Each protocol of claims has that
-many; with few there is one capture, which begins by deferring and goes on with claims that the broker keeps. `PEEKLOCK_TABLE_FORMAT`
-has it capture into Delta or Iceberg instead of Parquet.
+many; with few there is one capture, which begins by deferring and goes on with claims that the broker keeps.
+`PEEKLOCK_TABLE_FORMAT` has it capture into Delta or Iceberg instead of Parquet.
 """
 
 from __future__ import annotations
