@@ -232,12 +232,6 @@ def test_an_entity_that_is_not_there_is_named_in_one_sentence(capturing: Capturi
     assert "Traceback" not in said
 
 
-def test_a_table_format_that_spark_does_not_have_is_named(capturing: Capturing) -> None:
-    target = Target(folder=str(capturing.folder), format="delta", until_empty=True)
-    with pytest.raises(ValueError, match="this Spark has no 'delta'"):
-        capture.capture(capturing.spark, capturing.entities, capturing.options, target)
-
-
 def test_a_table_format_keeps_batches_by_itself_and_they_are_told_of(capturing: Capturing) -> None:
     capturing.send(numbered(0, 15))
     folder = str(capturing.folder)
