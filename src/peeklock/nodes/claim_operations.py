@@ -28,6 +28,8 @@ MAX_CLAIMED_BYTES: Final = 1 << 40
 MAX_WAIT_MS: Final = 60_000
 MAX_SESSIONS: Final = MAX_RUNS
 MAX_LISTED: Final = 100
+MAX_REQUEST_BYTES: Final = 8192
+"""Of a request for a claim, which may wait for a minute."""
 
 
 def claim_messages(call: Call) -> None:
@@ -206,6 +208,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         ),
         response=_AMOUNTS,
         run=claim_messages,
+        max_request_bytes=MAX_REQUEST_BYTES,
     ),
     Operation(
         name="peeklock:read-packed",
