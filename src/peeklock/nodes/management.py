@@ -77,6 +77,7 @@ class ManagementNode(RequestNode):
             if operation.audited:
                 reply.audited, reply.entity = operation.name, address.container
             arguments = operation.check(body)
+            request.message.value = None  # the request may wait, and what was decoded is larger than what came
             numbers = arguments.get("sequence-numbers")
             reply.count = len(numbers) if isinstance(numbers, list) else None
             transaction = None
