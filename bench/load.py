@@ -26,13 +26,17 @@ from peeklock.client import (
     ReceivedMessage,
     ReceiveMode,
     UInt,
+    batch_limit,
     connect,
 )
+from peeklock.client.batches import ITEM_BYTES, envelope, pack
 
 PREFETCH: Final = 1000
 SETTLE_AT_ONCE: Final = 250
 PEEK_AT_ONCE: Final = 1000
 REMOVE_AT_ONCE: Final = 500
+_BATCHES: Final = 32
+"""On their way at a time."""
 _QUIET_SECONDS: Final = 0.2
 _READY_SECONDS: Final = 60.0
 
@@ -56,6 +60,10 @@ class Job:
 
 class Send(Job):
     """Send `count` durable messages, unsettled, with many in flight, and wait for every outcome."""
+
+
+class SendBatches(Job):
+    """As `Send`, in batches as large as the queue takes, which are made before the time starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +223,18 @@ def _send(connection: Connection, job: Send, received: Any) -> Result:
     return Result(job.count, began, time.monotonic())
 
 
+def _send_batches(connection: Connection, job: SendBatches, received: Any) -> Result:
+    payload = encoded_message(job.size)
+    sender = connection.sender(job.address)
+    head = envelope("x" * 16, None, None)
+    each = (batch_limit(sender) - len(head)) // (len(payload) + ITEM_BYTES)
+    batches = [pack([payload] * number, head) for number in (each, job.count % each) if number]
+    began = time.monotonic()
+    for batch, number in zip(batches, (job.count // each, 1), strict=False):
+        sender.send_all(repeat(batch.payload, number), in_flight=_BATCHES, message_format=batch.message_format)
+    return Result(job.count, began, time.monotonic())
+
+
 def _send_numbered(connection: Connection, job: SendNumbered, received: Any) -> Result:
     payloads = [encoded_message(job.size, number=Int(number)) for number in job.numbers]
     sender = connection.sender(job.address)
@@ -331,6 +351,7 @@ def _up_to(messages: Iterator[ReceivedMessage], count: int) -> Iterator[Received
 
 _DO: Final[dict[type, Callable[[Connection, Any, Any], Result]]] = {
     Send: _send,
+    SendBatches: _send_batches,
     SendNumbered: _send_numbered,
     SendRows: _send_rows,
     Receive: _receive,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.brokers import Target
-from bench.load import Defer, Job, LoadFailed, LoadProcesses, Peek, Receive, Remove, Send
+from bench.load import Defer, Job, LoadFailed, LoadProcesses, Peek, Receive, Remove, Send, SendBatches
 from bench.throughput import seconds
 from peeklock.client import ReceiveMode, connect
 
@@ -19,6 +19,9 @@ class Plain:
 
     def send(self, count: int, size: int, tasks: int = 1) -> float:
         return self._run([Send(**self._job, count=share, size=size) for share in _shares(count, tasks)])
+
+    def send_batches(self, count: int, size: int, tasks: int) -> float:
+        return self._run([SendBatches(**self._job, count=share, size=size) for share in _shares(count, tasks)])
 
     def receive(self, count: int, tasks: int, mode: ReceiveMode) -> float:
         return self._run([Receive(**self._job, count=count, mode=mode)] * tasks)

@@ -27,13 +27,18 @@ from peeklock.client import ReceiveMode
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SENDING: Final = ("send", "send in batches")
 MODES: Final = {
     "read": ("peek",),
     "claim": ("receive and complete", "the same operations"),
     "receiveAndDelete": ("receive and delete",),
-    "write": ("send",),
+    "write": _SENDING,
+    "write-ids": _SENDING,
 }
 """What Spark does, and what the plain client does for the same end.
+
+Rows are written that have an id, as the messages of the client, and rows for which the writer makes one of what they
+say. Messages go one by one, or in batches that are ready before the time starts: a client cannot do more.
 
 The same operations as a claim: receive and defer all, peek them by number, receive them by number for good.
 """
@@ -128,8 +133,9 @@ def run(options: Options, folder: Path, started: ExitStack) -> dict[str, Any]:
 def _plain(work: str, each: Measured, plain: Plain) -> float:
     """The queue is empty before and after."""
     count, tasks = each.count, each.tasks
-    if work == "send":
-        took = plain.send(count, each.size, tasks)
+    if work in _SENDING:
+        send = plain.send if work == "send" else plain.send_batches
+        took = send(count, each.size, tasks)
         plain.empty(count)
         return took
     plain.send(count, each.size)
@@ -147,8 +153,8 @@ def _plain(work: str, each: Measured, plain: Plain) -> float:
 
 def _spark(mode: str, count: int, size: int, tasks: int, plain: Plain, queries: Queries) -> float:
     """The queue is empty before and after."""
-    if mode == "write":
-        took = queries.write(count, size, tasks)
+    if MODES[mode] == _SENDING:
+        took = queries.write(count, size, tasks, has_ids=mode == "write")
         plain.empty(count)
         return took
     plain.send(count, size)
@@ -205,10 +211,11 @@ class Queries:
         _check_count(seen, count)
         return took
 
-    def write(self, count: int, size: int, tasks: int) -> float:
+    def write(self, count: int, size: int, tasks: int, *, has_ids: bool) -> float:
         from pyspark.sql import functions as F
 
-        rows = self._spark.range(0, count, 1, tasks).select(F.lit(b"x" * size).alias("body"))
+        ids = [F.lit("x" * 16).alias("message_id")] if has_ids else []
+        rows = self._spark.range(0, count, 1, tasks).select(F.lit(b"x" * size).alias("body"), *ids)
         writer = rows.write.format("servicebus").options(**self._options).mode("append")
         return _timed(writer.save)
 

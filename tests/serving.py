@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -145,3 +146,21 @@ class BrokerThread:
 
 StartBroker = Callable[..., BrokerThread]
 """The fixture `start_broker`: queues, and options of the broker by name."""
+
+
+@contextmanager
+def ticking(broker: BrokerThread) -> Iterator[None]:
+    """Time goes by, so that a client that waits for messages is told when there are none."""
+    stopped = threading.Event()
+
+    def tick() -> None:
+        while not stopped.wait(0.005):
+            broker.advance(0.01)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()

@@ -11,7 +11,7 @@ from peeklock.spark.pipelines.capture import Target, capture
 from peeklock.spark.session import local_session
 
 
-def main(connection_string: str, queue: str, folder: str) -> None:
+def main(connection_string: str, queue: str, folder: str, protocol: str) -> None:
     spark = local_session("capture", settings=SETTINGS)
     stopping = threading.Event()
 
@@ -23,6 +23,7 @@ def main(connection_string: str, queue: str, folder: str) -> None:
     print("started", flush=True)
     options = {
         "connectionString": connection_string,
+        "claimProtocol": protocol,
         "maxMessagesPerTrigger": "1000",
         "numPartitions": "2",
         "maxWait": "50ms",

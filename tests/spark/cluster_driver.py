@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -28,16 +29,18 @@ ROWS_BEHIND = 250
 Options = dict[str, str]
 
 
-def read(spark: SparkSession, options: Options, held: str | None = None) -> list[Any]:
-    """The numbers that bodies begin with, each with which executor read it."""
+def read(spark: SparkSession, options: Options, held: str | None = None, place: str = "executor") -> list[Any]:
+    """The numbers that bodies begin with, each with where it was read."""
     messages = _holding(spark.read.format("servicebus").options(**options).load(), held)
-    return _rows(messages.withColumn("executor", _executor()))
+    return _rows(messages.withColumn("place", PLACES[place]()))
 
 
-def claim(spark: SparkSession, options: Options, folder: str, held: str | None = None) -> list[Any]:
+def claim(
+    spark: SparkSession, options: Options, folder: str, held: str | None = None, place: str = "executor"
+) -> list[Any]:
     """The same, of what was in the queue and is in files now."""
     messages = _holding(spark.readStream.format("servicebus").options(**options).load(), held)
-    writer = messages.withColumn("executor", _executor()).writeStream.format("parquet")
+    writer = messages.withColumn("place", PLACES[place]()).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
     writer.start(f"{folder}/rows").awaitTermination()
     return _rows(spark.read.parquet(f"{folder}/rows"))
@@ -51,12 +54,20 @@ def write(spark: SparkSession, options: Options, rows: int, held: str | None = N
 
 
 def _rows(frame: DataFrame) -> list[Any]:
-    return [[int(bytes(row.body).split()[0]), row.executor] for row in frame.select("body", "executor").collect()]
+    return [[int(bytes(row.body).split()[0]), row.place] for row in frame.select("body", "place").collect()]
 
 
 def _executor() -> Column:
     """Of a worker: which process forked it. Each executor has one of these."""
     return F.udf(lambda: os.getppid(), "long", useArrow=False).asNondeterministic()()
+
+
+def _host() -> Column:
+    """The name of the machine."""
+    return F.udf(socket.gethostname, "string", useArrow=False).asNondeterministic()()
+
+
+PLACES: dict[str, Callable[[], Column]] = {"executor": _executor, "host": _host}
 
 
 def _holding(frame: DataFrame, held: str | None) -> DataFrame:
@@ -84,8 +95,9 @@ def _holding(frame: DataFrame, held: str | None) -> DataFrame:
 REQUESTS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (read, claim, write)}
 
 
-def main() -> None:
-    spark = local_session("cluster", settings={**SETTINGS, **ROWS_AT_ONCE})
+def main(settings: str = "{}") -> None:
+    """With further settings of Spark, in JSON."""
+    spark = local_session("cluster", settings={**SETTINGS, **ROWS_AT_ONCE, **json.loads(settings)})
     print("started", flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -95,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

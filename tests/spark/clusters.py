@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -47,27 +47,35 @@ class Driver:
     It says `started` when it has a Spark, reads from its standard input, and answers by lines.
     """
 
-    def __init__(self, folder: Path, script: str, *arguments: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        *arguments: str,
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`command` is what runs the program, and `environment` what it has instead of this process's own."""
         toolchain("java")
         self._log = folder / "driver.log"
-        environment = {
+        usual = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(SOURCE), str(SOURCE.parent / "tests"))),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_HOME": str(_home(folder)),
+            "SPARK_HOME": str(home(folder)),
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
         for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):  # of a Spark in this process
-            environment.pop(name, None)
+            usual.pop(name, None)
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name(script)), *arguments],
+                [*command, sys.executable, str(Path(__file__).with_name(script)), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment,
+                env=usual if environment is None else dict(environment),
                 start_new_session=True,
             )
 
@@ -158,7 +166,7 @@ def processes() -> list[Process]:
     return found
 
 
-def _home(folder: Path) -> Path:
+def home(folder: Path) -> Path:
     """Spark as it is installed, in a folder of ours: executors have their working folders there."""
     home = folder / "spark"
     if not home.exists():

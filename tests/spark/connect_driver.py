@@ -44,10 +44,14 @@ def main(connection_string: str, queue: str, folder: str) -> None:
         said[name] = made.tables["entities"][0]["messages"]
     sent = replay.replay(replay.outgoing(replay.chosen(lake, replay.Choice())), copies, replay.Pace(), tasks=1)
     said["replayed"] = sent
-    try:
-        capture.start(spark, queue, entities, capture.Target(folder=f"{folder}/captured"))
-    except ValueError as error:
-        said["capture"] = str(error)
+    captures = {"connectionString": connection_string, "maxMessagesPerTrigger": "2"}
+    for name in ("captured", "captured again"):
+        target = capture.Target(folder=f"{folder}/captured", until_empty=True)
+        told: list[capture.Batch] = []
+        capture.capture(spark, [f"{queue}-copies"], captures, target, told.append)
+        rows = capture.read(spark, f"{folder}/captured").collect()
+        said[name] = [len(rows), len({row.message_id for row in rows}), [batch.rows for batch in told]]
+    said["not captured"] = spark.read.format("servicebus").options(**copies).load().count()
     spark.stop()
     print(json.dumps(said))
 

@@ -106,7 +106,7 @@ class RandomMessages:
             expires_at=random.choice((None, None, ENQUEUED + 60_000)),
             state=random.choice((0, 0, 0, 1, 2)),
         )
-        return head(stored, None, with_state=self._often(0.7))
+        return head(stored, None, with_state=self._often(0.7), is_copy=self._often(0.3))
 
     def _foreign_head(self) -> bytes:
         random = self._random

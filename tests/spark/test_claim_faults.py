@@ -8,9 +8,6 @@ middle of a call; it is quick, and each moment has its turn. The real thing is k
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,7 +22,7 @@ from peeklock.spark.reach import PATIENCE, SourceFailed
 from peeklock.spark.rows import SCHEMA
 from peeklock.spark.sending import Patience
 from peeklock.spark.triggers import ReadMaxRows
-from serving import BrokerThread, StartBroker
+from serving import BrokerThread, StartBroker, ticking
 
 ROUNDS = 40
 
@@ -79,6 +76,10 @@ class Driver:
 
     def run(self, batches: int) -> None:
         """So many times at most that there is a batch to run; returns when there is none."""
+        self._run(batches)
+        self._reader.stop()
+
+    def _run(self, batches: int) -> None:
         known, reader = self._checkpoint, self._reader
         if self._is_old and known.offsets:
             assert reader.partitions(known.offsets[-1], known.offsets[-1]) == []
@@ -126,6 +127,12 @@ def run_to_the_end(
             break
 
 
+def options_of(broker: BrokerThread, queue: str, protocol: str) -> Options:
+    given = {"connectionString": broker.connection_string, "queue": queue, "claimProtocol": protocol}
+    given |= {"maxMessagesPerTrigger": "7", "pollInterval": "10ms", "maxWait": "0s"}
+    return Options.parse(given, use="readStream")
+
+
 @pytest.fixture
 def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
     fate = Fate()
@@ -145,39 +152,24 @@ def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
     monkeypatch.setattr(Options, "connect", connected)
     monkeypatch.setattr("peeklock.spark.intake.RECEIVED_AT_ONCE", 3)
     monkeypatch.setattr("peeklock.spark.claims.SETTLED_AT_ONCE", 3)
+    monkeypatch.setattr("peeklock.spark.packed.FIRST_PAGE", 3)
+    monkeypatch.setattr("peeklock.spark.packed.PAGE_BYTES", 500)
+    monkeypatch.setattr("peeklock.spark.broker_claims._KEPT_ALIVE_S", 3600)  # no turns besides the driver's
     return fate
 
 
-@contextmanager
-def ticking(broker: BrokerThread) -> Iterator[None]:
-    """Time goes by, so that who waits for a session is told when there is none."""
-    stopped = threading.Event()
-
-    def tick() -> None:
-        while not stopped.wait(0.005):
-            broker.advance(0.01)
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
-
-
+@pytest.mark.parametrize("protocol", ["broker", "defer"])
 @pytest.mark.parametrize("is_old", [False, True], ids=["4.2", "4.0"])
 @pytest.mark.parametrize("queue", ["queue", "sessions"])
 def test_each_message_is_taken_once_whenever_the_driver_dies(
-    start_broker: StartBroker, fate: Fate, queue: str, is_old: bool
+    start_broker: StartBroker, fate: Fate, queue: str, is_old: bool, protocol: str
 ) -> None:
     broker = start_broker(
         QueueDefinition(name="queue", max_delivery_count=2000),
         QueueDefinition(name="sessions", requires_session=True, max_delivery_count=2000),
     )
     chance = random.Random(f"{queue} {is_old}")
-    given = {"connectionString": broker.connection_string, "queue": queue, "maxMessagesPerTrigger": "7"}
-    options = Options.parse({**given, "pollInterval": "10ms", "maxWait": "0s"}, use="readStream")
+    options = options_of(broker, queue, protocol)
     checkpoint = Checkpoint()
     sent = deaths = 0
     with ticking(broker), connect(broker.connection_string) as connection:
@@ -202,11 +194,13 @@ def test_each_message_is_taken_once_whenever_the_driver_dies(
         assert deaths > ROUNDS // 4
 
 
-def test_of_a_session_the_order_is_kept_whenever_the_driver_dies(start_broker: StartBroker, fate: Fate) -> None:
+@pytest.mark.parametrize("protocol", ["broker", "defer"])
+def test_of_a_session_the_order_is_kept_whenever_the_driver_dies(
+    start_broker: StartBroker, fate: Fate, protocol: str
+) -> None:
     broker = start_broker(QueueDefinition(name="sessions", requires_session=True, max_delivery_count=2000))
     chance = random.Random(3)
-    given = {"connectionString": broker.connection_string, "queue": "sessions", "maxMessagesPerTrigger": "7"}
-    options = Options.parse({**given, "pollInterval": "10ms", "maxWait": "0s"}, use="readStream")
+    options = options_of(broker, "sessions", protocol)
     checkpoint = Checkpoint()
     with ticking(broker), connect(broker.connection_string) as connection:
         sender = connection.sender("sessions")
@@ -225,16 +219,16 @@ def test_of_a_session_the_order_is_kept_whenever_the_driver_dies(start_broker: S
     assert [number for batch in checkpoint.sink.values() for number in batch] == list(range(150))
 
 
-def claiming(broker: BrokerThread) -> ClaimReader:
-    given = {"connectionString": broker.connection_string, "queue": "queue", "pollInterval": "10ms", "maxWait": "0s"}
-    return ClaimReader(Options.parse(given, use="readStream"), SCHEMA)
+def claiming(broker: BrokerThread, protocol: str) -> ClaimReader:
+    return ClaimReader(options_of(broker, "queue", protocol), SCHEMA)
 
 
+@pytest.mark.parametrize("protocol", ["broker", "defer"])
 def test_a_reader_whose_driver_is_gone_takes_nothing_more(
-    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     broker = start_broker()
-    reader = claiming(broker)
+    reader = claiming(broker, protocol)
     with connect(broker.connection_string) as connection:
         connection.sender("queue").send(Message(data=[b"message"]))
         monkeypatch.setattr("os.getppid", lambda: 1)  # who has no parent any more is given this one
@@ -247,7 +241,7 @@ def test_a_service_that_fails_at_every_claim_fails_the_query(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = start_broker()
-    reader = claiming(broker)
+    reader = claiming(broker, "defer")
 
     def fail(*_: object) -> None:
         raise LinkClosed(Condition.INTERNAL_ERROR, "broken")

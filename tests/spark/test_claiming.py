@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 from runs import take_all
@@ -24,9 +24,12 @@ from peeklock.spark.draining import drain
 from peeklock.spark.offsets import Limit
 from peeklock.spark.options import Options
 from peeklock.spark.rows import SCHEMA
+from peeklock.spark.triggers import HAS_AVAILABLE_NOW
 from serving import ServedBroker
 
 MakeQueue = Callable[..., str]
+
+both_protocols = pytest.mark.parametrize("protocol", ["broker", "defer"])
 
 
 class Stream:
@@ -78,11 +81,33 @@ def stream(spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_pa
     return Stream(spark, bus, make_queue(), tmp_path)
 
 
-def test_each_message_is_taken_once_and_the_queue_is_empty_after_a_run(stream: Stream) -> None:
+@both_protocols
+def test_each_message_is_taken_once_and_the_queue_is_empty_after_a_run(stream: Stream, protocol: str) -> None:
+    stream.options["claimProtocol"] = protocol
     stream.send(range(100))
-    stream.run()
+    stream.run(maxMessagesPerTrigger=40)
     assert stream.taken() == list(range(100))
     assert stream.left() == 0
+    assert [bool(offset.get("claimIds")) for offset in stream.offsets()] == [protocol == "broker"] * 3
+
+
+def test_a_query_goes_on_with_the_claims_of_the_broker_where_an_earlier_one_deferred(
+    stream: Stream, tmp_path: Path
+) -> None:
+    stream.send(range(20))
+    flag = tmp_path / "fail"
+    flag.touch()
+    for protocol in ("defer", "auto"):
+        failing = stream.load(claimProtocol=protocol).withColumn("sequence_number", failing_at(13, flag))
+        with pytest.raises(Exception, match="the number 13"):
+            stream.run(failing)
+    flag.unlink()
+    stream.send(range(20, 25))
+    stream.run()
+    assert stream.taken() == list(range(25))
+    assert stream.left() == 0
+    with pytest.raises(Exception, match="that a broker keeps"):
+        stream.run(claimProtocol="defer")
 
 
 def test_a_second_run_takes_what_came_since(stream: Stream) -> None:
@@ -107,10 +132,10 @@ def test_a_batch_has_at_most_so_many_messages_and_its_offset_only_its_own(stream
 
 def test_a_batch_has_at_most_about_so_many_bytes(stream: Stream) -> None:
     stream.send(range(30))
-    stream.run(maxBytesPerTrigger="2k")
+    stream.run(maxBytesPerTrigger="1k")
     sizes = [offset["bytes"] for offset in stream.offsets()]
     assert len(sizes) > 1
-    assert max(sizes) < 2048 + 400
+    assert max(sizes) < 1024 + 400
     assert stream.taken() == list(range(30))
 
 
@@ -135,23 +160,29 @@ def test_a_batch_is_split_over_tasks(stream: Stream) -> None:
     assert sorted(row["count"] for row in counts) == [13, 13, 14]
 
 
-def test_a_query_that_fails_leaves_its_batch_for_the_next_start(stream: Stream, tmp_path: Path) -> None:
+def failing_at(sought: int, flag: Path) -> Column:
+    """The sequence number; fails at one of them while there is a flag."""
+
+    def check(number: int) -> int:
+        if number == sought and flag.exists():
+            raise RuntimeError(f"the number {number}")
+        return number
+
+    return F.udf(check, LongType())("sequence_number")
+
+
+@both_protocols
+def test_a_query_that_fails_leaves_its_batch_for_the_next_start(stream: Stream, tmp_path: Path, protocol: str) -> None:
+    stream.options["claimProtocol"] = protocol
     stream.send(range(20))
     flag = tmp_path / "fail"
     flag.touch()
-
-    def check(number: int) -> int:
-        if number == 13 and flag.exists():
-            raise RuntimeError("thirteen")
-        return number
-
-    checked = F.udf(check, LongType())("sequence_number")
-    with pytest.raises(Exception, match="thirteen"):
-        stream.run(stream.load().withColumn("sequence_number", checked))
+    with pytest.raises(Exception, match="the number 13"):
+        stream.run(stream.load().withColumn("sequence_number", failing_at(13, flag)))
     assert stream.left() == 20
     flag.unlink()
     stream.send(range(20, 25))
-    stream.run(stream.load().withColumn("sequence_number", checked))
+    stream.run()
     assert stream.taken() == list(range(25))
     assert stream.left() == 0
 
@@ -175,10 +206,12 @@ def test_a_checkpoint_of_another_queue_settles_nothing(stream: Stream) -> None:
     assert settle_checkpoint(str(stream.checkpoint), {**stream.options, "queue": "other"}) == 0
 
 
+@both_protocols
 def test_a_session_goes_to_one_task_whole_and_in_order(
-    spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path
+    spark: SparkSession, bus: ServedBroker, make_queue: MakeQueue, tmp_path: Path, protocol: str
 ) -> None:
     stream = Stream(spark, bus, make_queue(RequiresSession=True), tmp_path)
+    stream.options["claimProtocol"] = protocol
     stream.send(range(60), session_id=lambda number: f"session {number % 7}")
     stream.run(stream.load(numPartitions=3).withColumn("task", F.spark_partition_id()))
     assert stream.taken() == list(range(60))
@@ -245,6 +278,7 @@ def test_the_only_question_of_an_older_spark_finds_a_forgotten_claim_wherever_it
     monkeypatch.setattr("peeklock.spark.claims.SEARCHED_AT_ONCE", 1)
     monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 1)
     given = {"connectionString": bus.connection_string, "queue": make_queue(), "maxWait": "0s"}
+    given["claimProtocol"] = "defer"
     with connect(bus.connection_string) as connection:
         sender = connection.sender(given["queue"])
         for name in ("other", "ours"):
@@ -254,6 +288,21 @@ def test_the_only_question_of_an_older_spark_finds_a_forgotten_claim_wherever_it
     reader = ClaimReader(Options.parse({**given, "claimName": "ours"}, use="readStream"), SCHEMA)
     assert reader.latestOffset()["claimed"] == [[4, 4]]
     reader.stop()
+
+
+@pytest.mark.skipif(not HAS_AVAILABLE_NOW, reason="this Spark does not ask a source in Python for its progress")
+def test_the_progress_of_a_query_says_what_waits_and_what_was_claimed_and_removed(stream: Stream) -> None:
+    stream.send(range(10))
+    writer = stream.load(maxMessagesPerTrigger=4).writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(stream.checkpoint)).trigger(availableNow=True)
+    query = writer.start(str(stream.target))
+    query.awaitTermination()
+    reported = [json.loads(each.sources[0].latestOffset) for each in query.recentProgress if each.numInputRows]
+    assert [each["claimedMessages"] for each in reported] == [4, 8, 10]
+    assert reported[0]["waitingMessages"] == 6
+    assert reported[0]["oldestSeconds"] >= 0
+    assert [each["removedMessages"] <= each["claimedMessages"] for each in reported] == [True] * 3
+    assert reported[2]["claimedBytes"] == sum(offset["bytes"] for offset in stream.offsets())
 
 
 def test_options_of_other_modes_are_refused() -> None:

@@ -1,33 +1,42 @@
-"""Claims by deferral, without Spark, on a broker whose clock can be moved."""
+"""Claims that the broker keeps and claims by deferral, without Spark, on a broker whose clock can be moved."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from peeklock.amqp.types import Array, Int, UByte
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Connection, Management, Message, Properties, connect
 from peeklock.engine.links import Link
 from peeklock.engine.session import Session
 from peeklock.spark import ranges
+from peeklock.spark.broker_claims import BrokerClaims
 from peeklock.spark.claims import ClaimLost, Claims
 from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import Options
 from peeklock.spark.reach import Reach, SourceFailed
-from peeklock.spark.rows import number_of
+from peeklock.spark.rows import Page, number_of, numbers_of
 from peeklock.spark.sending import Patience
-from serving import BrokerThread, StartBroker
+from serving import BrokerThread, StartBroker, ticking
 
 ALL = Limit()
 QUEUES = (QueueDefinition(name="queue"), QueueDefinition(name="sessions", requires_session=True))
-Make = Callable[..., Claims]
+AnyClaims = Claims | BrokerClaims
+Make = Callable[..., AnyClaims]
+PROTOCOLS = {"broker": BrokerClaims, "defer": Claims}
+
+by_deferring = pytest.mark.parametrize("protocol", ["defer"])
 
 
 @pytest.fixture
-def broker(start_broker: StartBroker) -> BrokerThread:
-    return start_broker(*QUEUES)
+def broker(start_broker: StartBroker) -> Iterator[BrokerThread]:
+    broker = start_broker(*QUEUES)
+    with ticking(broker):
+        yield broker
 
 
 @pytest.fixture
@@ -36,14 +45,19 @@ def connection(broker: BrokerThread) -> Iterator[Connection]:
         yield connection
 
 
-@pytest.fixture
-def claims_of(broker: BrokerThread) -> Iterator[Make]:
-    made: list[Claims] = []
+@pytest.fixture(params=list(PROTOCOLS))
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
-    def make(queue: str = "queue", **options: str) -> Claims:
+
+@pytest.fixture
+def claims_of(broker: BrokerThread, protocol: str) -> Iterator[Make]:
+    made: list[AnyClaims] = []
+
+    def make(queue: str = "queue", **options: str) -> AnyClaims:
         given = {"connectionString": broker.connection_string, "queue": queue, "pollInterval": "10ms", "maxWait": "0s"}
         parsed = Options.parse({**given, **options}, use="readStream")
-        made.append(Claims(parsed, Reach(parsed, patience=Patience(retries=3), sleep=lambda _: None)))
+        made.append(PROTOCOLS[protocol](parsed, Reach(parsed, patience=Patience(retries=3), sleep=lambda _: None)))
         return made[-1]
 
     yield make
@@ -60,21 +74,48 @@ def send_to_session(connection: Connection, session_id: str, count: int) -> None
     connection.sender("sessions").send_all(messages)
 
 
-def noted(claims: Claims, claim: Claim) -> Offset:
-    return claims.start.following(claim)
+def noted(claims: AnyClaims, claim: Claim) -> Offset:
+    return claims.start.following(claim, claims.removing)
 
 
-def read(claims: Claims, numbers: ranges.Ranges, session_id: str | None = None) -> list[int]:
-    return [number_of(payload) for page in claims.read(numbers, session_id) for payload in page]
+def settle(claims: AnyClaims, offset: Offset) -> None:
+    claims.settle(offset)
+    claims.finish()
 
 
-def test_what_is_claimed_is_deferred_and_nobody_else_gets_it(
+def in_page(page: Page) -> list[int]:
+    return numbers_of(page, "queue") if isinstance(page, bytes) else list(map(number_of, page))
+
+
+def read(claims: AnyClaims, numbers: ranges.Ranges, session_id: str | None = None) -> list[int]:
+    return [number for page in claims.read(numbers, session_id) for number in in_page(page)]
+
+
+def set_aside(broker: BrokerThread, queue: str = "queue") -> int:
+    counters = broker.counters(queue)
+    return counters.deferred + counters.claimed
+
+
+def remove_some(connection: Connection, numbers: ranges.Ranges) -> None:
+    """Of the messages that are claimed, by whatever protocol, as somebody else may do it."""
+    management = connection.management("queue")
+    listed = management.request("peeklock:list-claims", {"skip": Int(0), "top": Int(100)})
+    body: dict[str, Any] = {"sequence-numbers": Array(list(ranges.numbers(numbers)), int)}
+    if not listed:
+        management.request("receive-by-sequence-number", {**body, "receiver-settle-mode": UByte(0)})
+    for claim in listed.get("claims", ()):
+        named = {"claim-name": claim["claim-name"], "claim-id": claim["claim-id"]}
+        bounds = Array([bound for each in numbers for bound in each], int)
+        management.request("peeklock:remove-claim", {**named, "ranges": bounds})
+
+
+def test_what_is_claimed_is_set_aside_and_nobody_else_gets_it(
     broker: BrokerThread, connection: Connection, claims_of: Make
 ) -> None:
     send(connection, 5)
     claim = claims_of().next(ALL)
     assert claim.numbers == {None: [1, 2, 3, 4, 5]}
-    assert broker.counters().deferred == 5
+    assert set_aside(broker) == 5
     assert connection.receiver("queue", credit=0).receive(10, timeout=0) == []
 
 
@@ -93,22 +134,21 @@ def test_claimed_messages_can_be_read_again_and_again_and_are_not_counted(
 def test_settled_claims_are_gone(broker: BrokerThread, connection: Connection, claims_of: Make) -> None:
     send(connection, 1200)
     claims = claims_of()
-    claims.settle(noted(claims, claims.next(ALL)))
-    assert broker.counters().deferred == broker.counters().active == 0
+    settle(claims, noted(claims, claims.next(ALL)))
+    assert set_aside(broker) == broker.counters().active == 0
 
 
-def test_settling_what_is_settled_in_part_settles_the_rest(
+def test_settling_what_is_gone_in_part_settles_the_rest(
     broker: BrokerThread, connection: Connection, claims_of: Make
 ) -> None:
     send(connection, 1200)
     claims = claims_of()
     offset = noted(claims, claims.next(ALL))
-    part = Offset(entity="queue", claim=claims.start.claim, claimed=[[3, 3], [500, 700]])
-    claims.settle(part)
-    assert broker.counters().deferred == 998
-    claims.settle(offset)
-    claims.settle(offset)
-    assert broker.counters().deferred == 0
+    remove_some(connection, [[3, 3], [500, 700]])
+    assert set_aside(broker) == 998
+    settle(claims, offset)
+    settle(claims, offset)
+    assert set_aside(broker) == 0
 
 
 def test_a_limit_of_messages_holds_and_the_rest_stays_active(
@@ -138,13 +178,14 @@ def test_what_came_after_an_end_is_left(broker: BrokerThread, connection: Connec
     ends = {0: 5}
     send(connection, 5)
     assert claims.next(Limit(ends=ends)).numbers == {None: [1, 2, 3, 4, 5]}
-    assert claims.take(Limit(ends=ends)).count == 0
+    assert claims.next(Limit(ends=ends)).count == 0
     assert broker.counters().active == 5
 
 
 def test_claims_that_nobody_noted_are_found_by_their_name(connection: Connection, claims_of: Make) -> None:
     send(connection, 3)
-    claims_of().next(ALL)
+    with claims_of() as claims:
+        claims.next(ALL)
     send(connection, 2)
     assert claims_of().next(ALL).numbers == {None: [1, 2, 3, 4, 5]}
 
@@ -166,6 +207,7 @@ def test_messages_that_others_deferred_are_not_taken_for_claims(connection: Conn
     assert claims_of().next(ALL).count == 0
 
 
+@by_deferring
 def test_a_large_entity_is_searched_a_part_at_a_time(
     connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +216,7 @@ def test_a_large_entity_is_searched_a_part_at_a_time(
     send(connection, 100)
     claims_of().next(Limit(messages=50))  # forgotten
     claims = claims_of()
+    assert isinstance(claims, Claims)
     found: list[int] = []
     while not claims.is_searched:
         claim = claims.recover(ALL)
@@ -182,6 +225,7 @@ def test_a_large_entity_is_searched_a_part_at_a_time(
     assert found == list(range(1, 51))
 
 
+@by_deferring
 def test_a_service_that_fails_in_the_middle_loses_no_claim(
     broker: BrokerThread, connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,17 +257,18 @@ def test_a_claimed_message_that_is_gone_is_named(connection: Connection, claims_
     send(connection, 6)
     claims = claims_of()
     offset = noted(claims, claims.next(ALL))
-    claims.settle(Offset(entity="queue", claim=claims.start.claim, claimed=[[2, 3], [6, 6]]))
+    remove_some(connection, [[2, 3], [6, 6]])
     pages = claims.read(offset.claimed)
-    assert [number_of(payload) for payload in next(pages)] == [1, 4, 5]
     with pytest.raises(ClaimLost, match=r"3 claimed messages of 'queue' .* sequence numbers 2-3, 6"):
-        next(pages)
+        assert [in_page(page) for page in pages] == [[1, 4, 5]]
 
 
 def test_numbers_with_gaps_are_read_without_what_lies_between(
     connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 7)
+    monkeypatch.setattr("peeklock.spark.packed.FIRST_PAGE", 7)
+    monkeypatch.setattr("peeklock.spark.packed.PAGE_BYTES", 700)
     send(connection, 60)
     wanted = [[1, 1], [3, 9], [20, 41], [59, 60]]
     assert read(claims_of(), wanted) == list(ranges.numbers(wanted))
@@ -236,6 +281,8 @@ def test_sessions_are_claimed_whole_and_let_go(connection: Connection, claims_of
     claim = claims.next(ALL)
     assert claim.numbers == {"a": [1, 2, 3, 6], "b": [4, 5]}
     assert read(claims, [[1, 3], [6, 6]], "a") == [1, 2, 3, 6]
+    settle(claims, noted(claims, claim))
+    send_to_session(connection, "a", 1)
     connection.session_receiver("sessions", "a", wait=1).close()
 
 
@@ -244,17 +291,19 @@ def test_claims_in_sessions_are_settled_and_found_again(
 ) -> None:
     send_to_session(connection, "a", 3)
     send_to_session(connection, "b", 2)
-    claims_of("sessions").next(ALL)  # forgotten
+    with claims_of("sessions") as forgetful:
+        forgetful.next(ALL)
     send_to_session(connection, "a", 1)
     claims = claims_of("sessions")
     claim = claims.next(ALL)
     assert claim.numbers == {"a": [1, 2, 3, 6], "b": [4, 5]}
     offset = noted(claims, claim)
-    claims.settle(offset)
-    assert broker.counters("sessions").deferred == 0
-    claims_of("sessions").settle(offset)
+    settle(claims, offset)
+    assert set_aside(broker, "sessions") == 0
+    settle(claims_of("sessions"), offset)
 
 
+@by_deferring
 def test_a_session_that_another_holds_is_waited_for_and_then_named(
     broker: BrokerThread, connection: Connection, claims_of: Make
 ) -> None:
@@ -269,6 +318,7 @@ def test_a_session_that_another_holds_is_waited_for_and_then_named(
     assert broker.counters("sessions").deferred == 0
 
 
+@by_deferring
 def test_of_a_session_no_newer_message_goes_before_a_forgotten_one(connection: Connection, claims_of: Make) -> None:
     send_to_session(connection, "a", 4)
     claims_of("sessions").next(ALL)  # forgotten
@@ -280,6 +330,7 @@ def test_of_a_session_no_newer_message_goes_before_a_forgotten_one(connection: C
     assert claims.next(Limit(messages=10)).numbers == {"a": [3, 4, 5, 6]}
 
 
+@by_deferring
 def test_an_idle_poll_is_one_question_on_an_open_link(
     broker: BrokerThread, claims_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

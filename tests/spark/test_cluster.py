@@ -27,9 +27,13 @@ BODY = "x" * 4096
 class Cluster:
     """What the driver can be asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self._driver = Driver(folder, "cluster_driver.py")
-        self._driver.await_start()
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        driver.await_start()
+
+    @property
+    def log(self) -> str:
+        return self._driver.log
 
     def ask(self, do: str, **request: Any) -> Any:
         self.begin(do, **request)
@@ -44,13 +48,13 @@ class Cluster:
 
     def kill_executor(self, held: Path) -> None:
         """That of the task which is held."""
-        executor = self._driver.executor_of(_await_held(held))
+        executor = self._driver.executor_of(await_held(held))
         os.kill(executor, signal.SIGKILL)
-        _await(lambda: executor not in self._driver.executors())
+        await_until(lambda: executor not in self._driver.executors())
 
     def kill_workers(self, held: Path) -> None:
         """The Python processes of the executor whose task is held, and not the executor."""
-        worker = _await_held(held)
+        worker = await_held(held)
         executor = self._driver.executor_of(worker)
         workers = self._driver.workers_of(executor)
         assert worker in workers
@@ -58,7 +62,7 @@ class Cluster:
         for each in workers:
             with suppress(ProcessLookupError):  # the executor ends one whose task has failed
                 os.kill(each, signal.SIGKILL)
-        _await(lambda: not set(workers) & set(self._driver.workers_of(executor)))
+        await_until(lambda: not set(workers) & set(self._driver.workers_of(executor)))
         assert executor in self._driver.executors()
 
     def close(self) -> None:
@@ -71,7 +75,7 @@ Kill = Callable[[Cluster, Path], None]
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    cluster = Cluster(Driver(tmp_path_factory.mktemp("cluster"), "cluster_driver.py"))
     try:
         yield cluster
     finally:
@@ -104,7 +108,7 @@ class Queue:
     def numbers(self) -> list[int]:
         """What is in it, in order of arrival."""
         with connect(self._bus.connection_string) as connection:
-            return list(_numbers(connection.management(self.name)))
+            return list(numbers_in(connection.management(self.name)))
 
 
 @pytest.fixture
@@ -172,8 +176,8 @@ def test_a_write_writes_every_row_once_whoever_is_killed(
     cluster: Cluster, queue: Queue, tmp_path: Path, kill: Kill
 ) -> None:
     cluster.begin("write", options=queue.options, rows=MESSAGES, held=tmp_path / "held")
-    _await_held(tmp_path / "held")
-    _await(lambda: len(queue.numbers()) > MESSAGES // EXECUTORS)  # the other task is done, and this one is not
+    await_held(tmp_path / "held")
+    await_until(lambda: len(queue.numbers()) > MESSAGES // EXECUTORS)  # the other task is done, and this one is not
     kill(cluster, tmp_path / "held")
     cluster.answer()
     assert sorted(queue.numbers()) == EACH_ONCE
@@ -183,7 +187,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _await(condition: Callable[[], object]) -> None:
+def await_until(condition: Callable[[], object]) -> None:
     """Until it is so; the machine may be slow."""
     until = time.monotonic() + PATIENCE_S
     while not condition():
@@ -191,13 +195,13 @@ def _await(condition: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def _await_held(held: Path) -> int:
+def await_held(held: Path) -> int:
     """The process of the task that is held."""
-    _await(lambda: held.exists() and held.read_text().endswith("\n"))
+    await_until(lambda: held.exists() and held.read_text().endswith("\n"))
     return int(held.read_text())
 
 
-def _numbers(management: Management) -> Iterator[int]:
+def numbers_in(management: Management) -> Iterator[int]:
     first = 0
     while page := management.peek(first, 250):
         for message in page:

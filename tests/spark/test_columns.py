@@ -202,16 +202,24 @@ def test_what_no_column_asks_for_is_not_read() -> None:
         batch_of([no_utf8], "queue")
 
 
-def test_the_heads_of_the_broker_are_known_so_that_none_but_the_first_is_read() -> None:
-    for with_state in (True, False):
-        stored = [
-            StoredMessage(sequence_number=n, payload=b"", enqueued_at=n, delivery_count=n // 5) for n in range(10)
-        ]
-        payloads = [head(each, None, with_state=with_state) + bare_with(data=[b"x"]) for each in stored]
-        made = columns.Columns(ARROW_SCHEMA.names, 10, False, False, False, "queue")
-        made.read_all(payloads)
-        assert made.heads_read == 2  # one for each delivery count
-        assert [row["sequence_number"] for row in values_of(batch_of(payloads, "queue"))] == list(range(10))
+@pytest.mark.parametrize("is_copy", [False, True], ids=["sent", "copied"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["received", "peeked"])
+def test_the_heads_of_the_broker_are_known_so_that_none_but_the_first_is_read(with_state: bool, is_copy: bool) -> None:
+    stored = [StoredMessage(sequence_number=n, payload=b"", enqueued_at=n, delivery_count=n // 5) for n in range(10)]
+    payloads = [head(each, None, with_state=with_state, is_copy=is_copy) + bare_with(data=[b"x"]) for each in stored]
+    made = columns.Columns(ARROW_SCHEMA.names, 10, False, False, False, "queue")
+    made.read_all(payloads)
+    assert made.heads_read == 2  # one for each delivery count
+    rows = values_of(both_ways(payloads))
+    assert rows == [plain_row(payload, "queue", False) for payload in payloads]
+    assert [row["enqueued_sequence_number"] for row in rows] == (list(range(10)) if is_copy else [None] * 10)
+
+
+def test_a_copy_whose_last_annotation_is_another_one_is_read_whole() -> None:
+    stored = StoredMessage(sequence_number=7, payload=b"", enqueued_at=1)
+    usual = head(stored, None, with_state=True, is_copy=True) + bare_with(data=[b"x"])
+    forged = usual.replace(b"x-opt-enqueue-sequence-number", b"x-opt-enqueue-sequence-numbes")
+    assert [row["enqueued_sequence_number"] for row in values_of(both_ways([usual, forged, usual]))] == [7, None, 7]
 
 
 def test_another_head_of_the_same_size_is_not_taken_for_one_of_the_broker() -> None:

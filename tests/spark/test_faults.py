@@ -1,7 +1,8 @@
 """Capture under fire: drivers, executors and the broker are killed, again and again, while messages keep coming.
 
 Each kill is a SIGKILL, at a random moment while the capture is at work. Which, and when, follows from a seed that the
-test prints; `PEEKLOCK_FAULTS_SEED` has it again, and `PEEKLOCK_FAULTS` says how many.
+test prints; `PEEKLOCK_FAULTS_SEED` has it again, and `PEEKLOCK_FAULTS` says how many. Each protocol of claims has that
+many; with few there is one capture, which begins by deferring and goes on with claims that the broker keeps.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SEED = "PEEKLOCK_FAULTS_SEED"
 KINDS = ("driver", "executor", "broker")
 ROUNDS = int(os.environ.get("PEEKLOCK_FAULTS", "20"))
 LEAST_OF_A_KIND = ROUNDS // len(KINDS)
+PROTOCOLS = [("broker", "broker"), ("defer", "defer")] if ROUNDS >= 20 else [("defer", "auto")]
+"""Of the first driver, and of those after it."""
 PATIENCE_S = 600
 MOMENTS_S = 1.5
 """A kill comes within so long after a batch: somewhere in the next one or two."""
@@ -97,14 +100,15 @@ class Sending:
 class Capturing:
     """A capture of the queue on a cluster, and those who can be killed."""
 
-    def __init__(self, broker: ServedBroker, folder: Path) -> None:
+    def __init__(self, broker: ServedBroker, folder: Path, protocols: tuple[str, str]) -> None:
         self.lake = folder / "lake"
         self._broker = broker
         self._folder = folder
-        self.start()
+        first, self._protocol = protocols
+        self.start(first)
 
-    def start(self) -> None:
-        arguments = (self._broker.connection_string, QUEUE, str(self.lake))
+    def start(self, protocol: str) -> None:
+        arguments = (self._broker.connection_string, QUEUE, str(self.lake), protocol)
         self._driver = Driver(self._folder, "capture_driver.py", *arguments)
         self._driver.await_start()
 
@@ -127,7 +131,7 @@ class Capturing:
 
     def kill_driver(self, chance: random.Random) -> None:
         self._driver.kill()
-        self.start()
+        self.start(self._protocol)
 
     def kill_executor(self, chance: random.Random) -> None:
         executor = chance.choice(self._driver.executors())
@@ -172,9 +176,9 @@ def broker(tmp_path: Path) -> Iterator[ServedBroker]:
         broker.stop()
 
 
-@pytest.fixture
-def capturing(broker: ServedBroker, tmp_path: Path) -> Iterator[Capturing]:
-    capturing = Capturing(broker, tmp_path)
+@pytest.fixture(params=PROTOCOLS, ids="-".join)
+def capturing(broker: ServedBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Capturing]:
+    capturing = Capturing(broker, tmp_path, request.param)
     yield capturing
     capturing.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from peeklock.spark.pipelines.files import HadoopFiles
-from peeklock.spark.pipelines.lake import LISTS_KEPT, REPLACED, UNFINISHED, DataFile, Lake
+from peeklock.spark.pipelines.lake import REPLACED, UNFINISHED, Lake
+from peeklock.spark.pipelines.listing import DataFile
 
 SCHEMA = StructType(
     [StructField("id", LongType()), StructField("kind", StringType()), StructField("hour", IntegerType())]
@@ -118,7 +118,7 @@ def test_a_batch_that_was_killed_halfway_is_not_seen_and_replaced_when_it_is_run
     lake.files.move = dying  # type: ignore[method-assign]
     rows = world.rows([2]).unionByName(world.rows([3], kind="other"))
     if moved == 2:
-        lake.commit = lambda change: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+        lake.log.append = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         lake.add_batch(rows, ("kind", "hour"), "q", 1)
     assert world.plain() == [1]
@@ -126,26 +126,6 @@ def test_a_batch_that_was_killed_halfway_is_not_seen_and_replaced_when_it_is_run
     world.add([2, 3], 1)
     assert world.plain() == [1, 2, 3]
     assert world.parquet() == {each.path for each in world.lake.listing().files}
-
-
-def test_commits_at_the_same_time_all_count(world: World) -> None:
-    """Not on Hadoop's local file system, whose rename is none at once; HDFS has one."""
-
-    def many(query: str) -> None:
-        lake = world.another()
-        for number in range(25):
-            new = DataFile(f"kind=x/hour=1/{query}-{number}.parquet", 1, 1, 1)
-            lake.commit(lambda found, new=new: type(found)(found.version, (*found.files, new), found.batches))
-
-    threads = [threading.Thread(target=many, args=(name,)) for name in "abcd"]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    listing = world.lake.listing()
-    assert len(listing.files) == 100
-    assert listing.version == 99
-    assert len(list((world.folder / "_spark_metadata").iterdir())) == LISTS_KEPT
 
 
 def test_readers_that_began_before_files_were_replaced_go_on(any_world: World) -> None:
@@ -212,7 +192,7 @@ def test_what_is_added_and_about_to_be_replaced_while_somebody_cleans_stays(worl
         if kind == REPLACED:
             added = world.add([1], 0) or []
             other = world.another()
-            other.commit = lambda change: None  # type: ignore[method-assign]  # it has only noted what it will replace
+            other.log.rewrite = lambda change: None  # type: ignore[method-assign]  # it has only noted what it will replace
             other.replace(added, [])
         return notes(kind)
 

@@ -41,6 +41,15 @@ def test_the_names_of_options_have_no_case() -> None:
     assert (options.num_partitions, options.sub_queue) == (7, "deadLetter")
 
 
+@pytest.mark.parametrize(
+    ("mode", "messages", "size"),
+    [("claim", 100_000, 256 << 20), ("peek", 100_000, None), ("receiveAndDelete", 10_000, None)],
+)
+def test_the_default_limits_of_a_micro_batch_follow_the_mode(mode: str, messages: int, size: int | None) -> None:
+    options = Options.parse({"connectionString": WHERE, "queue": "q", "mode": mode}, use="readStream")
+    assert (options.max_messages_per_trigger, options.max_bytes_per_trigger) == (messages, size)
+
+
 def test_the_default_of_the_mode_follows_the_use() -> None:
     assert parse("read", queue="q").mode == "peek"
     assert parse("readStream", queue="q").mode == "claim"

@@ -158,7 +158,7 @@ def test_a_run_that_dies_before_keeping_a_batch_keeps_it_later(
 ) -> None:
     capturing.send(numbered(0, 5))
     with monkeypatch.context() as broken:
-        broken.setattr("peeklock.spark.pipelines.lake.Lake.commit", lambda *_: 1 / 0)
+        broken.setattr("peeklock.spark.pipelines.listing.CommitLog.append", lambda *_: 1 / 0)
         with pytest.raises(Exception, match="division by zero"):
             capturing.run()
     assert capturing.captured() == []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 
 import pytest
 from pipeline_fixtures import Capturing, numbered
 
 from peeklock.spark.pipelines.columns import SCHEMA_VERSION
 from peeklock.spark.pipelines.compaction import compact, groups
-from peeklock.spark.pipelines.lake import DataFile, Lake
+from peeklock.spark.pipelines.lake import Lake
+from peeklock.spark.pipelines.listing import DataFile
 
 
 def test_small_files_of_a_partition_become_one_of_about_the_size() -> None:
@@ -46,7 +46,7 @@ def test_compaction_merges_files_and_readers_and_captures_do_not_notice(capturin
 def test_files_with_columns_of_a_newer_version_are_not_merged_without_them(capturing: Capturing) -> None:
     lake = Lake(capturing.spark, str(capturing.folder), SCHEMA_VERSION + 1)
     new = [DataFile(f"entity=q/date=2030-01-31/hour=1/{number}.parquet", 1, 0, SCHEMA_VERSION + 1) for number in (1, 2)]
-    lake.commit(lambda found: replace(found, files=tuple(new)))
+    lake.log.append(new, "q", 0)
     with pytest.raises(ValueError, match="use a newer one"):
         compact(capturing.spark, str(capturing.folder))
 

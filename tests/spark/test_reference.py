@@ -32,7 +32,8 @@ def test_every_cell_of_the_tables_shows_what_stands_in_it() -> None:
 
 
 def test_the_programs_can_be_parsed_and_name_options_that_there_are() -> None:
-    known = {option.name for option in OPTIONS.values()} | {"checkpointLocation"}
+    of_spark = {"checkpointLocation", "path"}
+    known = {option.name for option in OPTIONS.values()} | of_spark
     programs = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     named: set[str] = set()
     for program in programs:

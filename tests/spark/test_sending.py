@@ -14,7 +14,8 @@ from peeklock.client import Connection, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
 from peeklock.spark import sending
-from peeklock.spark.sending import Outbox, Parcel, Patience, SendingFailed
+from peeklock.spark.parcels import Parcel, runs_of
+from peeklock.spark.sending import Outbox, Patience, SendingFailed
 from serving import BrokerThread, ServedBroker, StartBroker
 
 QUEUES = (
@@ -276,6 +277,31 @@ def test_a_broker_that_was_restarted_while_nothing_was_sent_is_no_failure(killab
         box.send([parcel(1)])
         assert box.retries == 0
     assert bodies(killable.connection_string) == [0, 1]
+
+
+def test_what_is_on_its_way_when_the_broker_dies_is_sent_again_with_what_follows(killable: ServedBroker) -> None:
+    with outbox(killable.connection_string, Refusals(), entity="once") as box:
+        for first in range(0, 3000, 1000):
+            box.post(runs_of(parcel(row, "once", size=1000) for row in range(first, first + 1000)))
+            killable.kill()
+            killable.start()
+        box.finish()
+        assert box.accepted == 3000
+    assert bodies(killable.connection_string, "once") == list(range(3000))
+
+
+def test_the_next_messages_are_sent_before_the_outcomes_of_those_before_are_known(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with outbox(broker.connection_string, Refusals()) as box:
+        monkeypatch.setattr(Outbox, "_collect", lambda self: None)  # as if none had come yet
+        for row in range(3):
+            box.post(runs_of([parcel(row)]))
+        assert box.accepted == 0
+        monkeypatch.undo()
+        box.finish()
+        assert box.accepted == 3
+    assert bodies(broker.connection_string) == [0, 1, 2]
 
 
 def test_a_broker_that_stays_away_ends_the_sending_after_so_many_attempts(killable: ServedBroker) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from peeklock.spark.claims import Claims
+from peeklock.spark.broker_claims import claims_of
 from peeklock.spark.offsets import Offset
 from peeklock.spark.options import Options
 
@@ -40,8 +40,9 @@ def settle(options: Options | Mapping[str, str], offset: Offset | Mapping[str, A
     """Remove the claims of an offset, whose batch must be durable; returns how many messages it had."""
     known = offset if isinstance(offset, Offset) else Offset.parse(offset)
     if known.count:
-        with Claims(_parsed(options)) as claims:
+        with claims_of(_parsed(options)) as claims:
             claims.settle(known)
+            claims.finish()
     return known.count
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from peeklock.amqp.errors import Condition, DecodeError
 from peeklock.amqp.message import Message
@@ -23,7 +23,7 @@ from peeklock.spark.options import Options
 from peeklock.spark.pages import Pages
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Reach, SourceFailed
-from peeklock.spark.rows import CLAIM_PROPERTY, number_of
+from peeklock.spark.rows import CLAIM_PROPERTY, Page, number_of
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,13 @@ _RECEIVE_AND_DELETE: Final = UByte(0)
 class ClaimLost(SourceFailed):
     """Claimed messages are not there any more; the text names their numbers."""
 
+    @classmethod
+    def of(cls, gone: Ranges, entity: str) -> Self:
+        return cls(
+            f"{ranges.count(gone)} claimed messages of '{entity}' are gone before they were read: "
+            f"sequence numbers {_named(gone)}"
+        )
+
 
 class Claims:
     """The claims of one name on one entity. A context manager; for one thread."""
@@ -52,6 +59,8 @@ class Claims:
     def __init__(self, options: Options, reach: Reach | None = None) -> None:
         self.start = Offset(entity=options.address, claim=options.claim)
         """Nothing claimed yet."""
+        self.removed = 0
+        """Messages of settled offsets."""
         self._options = options
         self._poll_s = options.poll_interval_s
         self._reach = reach or Reach(options)
@@ -124,6 +133,12 @@ class Claims:
         self._intake.fill(claim, limit, wait_s, defer)
         return claim
 
+    def claim_ahead(self, limit: Limit) -> None:
+        """Not with this protocol: it would keep the driver from its other work."""
+
+    def release(self) -> None:
+        """Nothing is claimed that was not given out."""
+
     # --- finding what was forgotten ---
 
     @property
@@ -185,10 +200,10 @@ class Claims:
 
     # --- reading ---
 
-    def read(self, wanted: Ranges, session_id: str | None = None) -> Iterator[list[bytes]]:
+    def read(self, wanted: Ranges, session_id: str | None = None, size: int | None = None) -> Iterator[Page]:
         """The claimed messages, encoded and in order, a page at a time; ClaimLost names those that are gone.
 
-        Nothing is changed by it, so any number of readers may do it any number of times.
+        Nothing is changed by it, so any number of readers may do it any number of times. Their size does not matter.
         """
         left = wanted
         gone: Ranges = []
@@ -203,10 +218,7 @@ class Claims:
             except ClientError as error:
                 self._reach.failed(_READING, error)
         if gone:
-            raise ClaimLost(
-                f"{ranges.count(gone)} claimed messages of '{self.start.entity}' are gone before they were read: "
-                f"sequence numbers {_named(gone)}"
-            )
+            raise ClaimLost.of(gone, self.start.entity)
 
     def _pages(self, wanted: Ranges, session_id: str | None) -> Iterator[tuple[list[bytes], Ranges, Ranges]]:
         """Messages, the numbers of those that are not there, and the numbers that are left. Asks one page ahead."""
@@ -232,10 +244,11 @@ class Claims:
 
     def settle(self, offset: Offset) -> None:
         """Remove what an offset has claimed; what is gone already is fine."""
-        if offset.entity != self.start.entity or offset.claim != self.start.claim:
+        check_same(self.start, offset)
+        if offset.ids or offset.removing:
             raise SourceFailed(
-                f"the offset is one of '{offset.entity}' with claimName '{offset.claim}', "
-                f"not of '{self.start.entity}' with '{self.start.claim}'; a checkpoint goes with its entity and name"
+                f"the checkpoint has claims on '{offset.entity}' that a broker keeps (peeklock:claims); only that "
+                "broker can remove them: use claimProtocol=auto, and the service that they were made on"
             )
         size = min(SETTLED_AT_ONCE, max(1, BYTES_AT_ONCE * offset.count // max(1, offset.size)))
         for session_id, numbers in offset.parts():
@@ -244,6 +257,15 @@ class Claims:
                 lambda: self._settle_part(numbers, session_id, size),  # noqa: B023
             )
         self._has_settled = True
+        self.removed += offset.count
+
+    @property
+    def removing(self) -> tuple[str, ...]:
+        """`settle` has waited."""
+        return ()
+
+    def finish(self) -> None:
+        """`settle` has waited."""
 
     def _settle_part(self, numbers: Ranges, session_id: str | None, size: int) -> None:
         if session_id is None:
@@ -305,6 +327,15 @@ class Claims:
         for page, _, _ in self._pages(numbers, session_id):
             there += map(number_of, page)
         return ranges.of_numbers(there)
+
+
+def check_same(start: Offset, offset: Offset) -> None:
+    """SourceFailed when the offset is one of another entity or claim name."""
+    if (offset.entity, offset.claim) != (start.entity, start.claim):
+        raise SourceFailed(
+            f"the offset is one of '{offset.entity}' with claimName '{offset.claim}', "
+            f"not of '{start.entity}' with '{start.claim}'; a checkpoint goes with its entity and name"
+        )
 
 
 def _sort(window: Ranges, peeked: list[bytes]) -> tuple[list[bytes], Ranges, Ranges]:

@@ -24,6 +24,7 @@ from peeklock.amqp.sections import (
 )
 from peeklock.spark.heads import (
     ACTIVE,
+    FIRST,
     MARKS,
     NUMBERS_AT,
     UNREADABLE,
@@ -53,10 +54,11 @@ _FIELDS: Final = (
     "reply_to_session_id",
 )
 _EXPIRY: Final = 8
-NUMBERS: Final = ("sequence_number", "enqueued_time", "enqueued_sequence_number")
+NUMBERS: Final = ("sequence_number", "enqueued_time")
 """The columns that `Columns.numbers` gives, in its order."""
 _MARKED: Final = (
     *NUMBERS,
+    "enqueued_sequence_number",
     "state",
     "scheduled_enqueue_time",
     "expires_at",
@@ -67,6 +69,7 @@ _MARKED: Final = (
 
 _NO_OPENING: Final = b"\x00"
 _MARKS_SIZE: Final = len(MARKS)
+_FIRST_SIZE: Final = len(FIRST) + 8
 
 
 class UnreadableMessage(ValueError):
@@ -110,10 +113,11 @@ class Columns:
             typed_json,
             checks,
         )
+        self.first_numbers: list[int | None] | None = self._integers("enqueued_sequence_number")
         self.scheduled: list[int | None] | None = self._integers("scheduled_enqueue_time")
         self.expiries: list[int | None] | None = self._integers("expires_at")
         self.delivery_counts: list[int] | None = [0] * count if "delivery_count" in wanted else None
-        self.unnumbered: list[set[int]] = [set(), set(), set()]
+        self.unnumbered: list[set[int]] = [set(), set()]
         """For each of NUMBERS, the rows without it."""
         self._marks: list[bytes] | None = None
         if any(name in wanted for name in _MARKED):
@@ -130,6 +134,8 @@ class Columns:
         self._opening_ttl: int | None = None
         self._marks_size = 0
         self._marks_tail = b""
+        self._first_size = 0
+        """Of what is behind the marks, for the number that a message was first given."""
         self._ttl: int | None = None
         """Of the message that is being read, as is the next."""
         self._enqueued: int | None = None
@@ -175,13 +181,15 @@ class Columns:
     def _read_anew(self, payload: bytes, row: int) -> None:
         self._clear(row)
         # What was taken for the whole head may have more behind it.
-        self._opening, self._opening_size, self._marks_size = _NO_OPENING, 0, 0
+        self._opening, self._opening_size, self._marks_size, self._first_size = _NO_OPENING, 0, 0, 0
         self._read(payload, 0, len(payload), row)
 
     def _clear(self, row: int) -> None:
         """Reset a row, which must be the newest one."""
         for texts in self.texts.values():
             texts[row] = None
+        if self.first_numbers is not None:
+            self.first_numbers[row] = None
         if self.scheduled is not None:
             self.scheduled[row] = None
         if self.expiries is not None:
@@ -202,7 +210,14 @@ class Columns:
         """One message. Written out at length: a call for each section and field would double its time."""
         at = start + self._opening_size
         behind = at + self._marks_size
-        if data[start:at] == self._opening and behind <= size:
+        first_at = behind
+        first_size = self._first_size
+        if first_size:
+            first_at += first_size - 8
+            is_usual = data[start:at] == self._opening and data[behind:first_at] == FIRST
+        else:
+            is_usual = data[start:at] == self._opening
+        if is_usual and behind + first_size <= size:
             marks = self._marks
             if marks is not None:
                 tail = self._marks_tail
@@ -213,7 +228,10 @@ class Columns:
             if ttl is not None:
                 at += NUMBERS_AT[1]
                 self._enqueued = int.from_bytes(data[at : at + 8], "big", signed=True)
-            at = behind
+            at = behind + first_size
+            firsts = self.first_numbers
+            if first_size and firsts is not None:
+                firsts[row] = int.from_bytes(data[first_at:at], "big", signed=True)
         else:
             self.heads_read += 1
             head = Head(data, start, size)
@@ -326,13 +344,13 @@ class Columns:
             self._partition_keys[row] = head.partition_key
         if self._sources is not None:
             self._sources[row] = head.source
+        if self.first_numbers is not None:
+            self.first_numbers[row] = head.first_number
         if self.scheduled is not None and head.scheduled is not None:
             self.scheduled[row] = micros(head.scheduled)
         if self._marks is not None:
             packed = bytearray(MARKS)
-            for at, number, rows in zip(
-                NUMBERS_AT, (head.number, head.enqueued, head.first_number), self.unnumbered, strict=True
-            ):
+            for at, number, rows in zip(NUMBERS_AT, (head.number, head.enqueued), self.unnumbered, strict=True):
                 if number is None:
                     rows.add(row)
                 else:
@@ -346,6 +364,7 @@ class Columns:
             self._opening_ttl = head.ttl
             self._marks_tail = b"" if head.is_peeked else ACTIVE
             self._marks_size = _MARKS_SIZE - len(self._marks_tail)
+            self._first_size = _FIRST_SIZE if head.is_copy else 0
 
     # --- columns out ---
 
@@ -354,7 +373,7 @@ class Columns:
         return self._marks is not None
 
     def numbers(self) -> tuple[list[bytearray], bytes]:
-        """Return the three columns of NUMBERS, little-endian in eight bytes, and the states, in one byte.
+        """Return the two columns of NUMBERS, little-endian in eight bytes, and the states, in one byte.
 
         They are taken out of all heads at once, one byte of the number at a time: decoding each head takes five times
         as long. Unfit when a head has other bytes between its numbers than expected.

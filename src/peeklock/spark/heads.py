@@ -1,7 +1,9 @@
 """Reads the head of a message: the header and annotations that the broker writes in front of it.
 
-Most heads have one of two forms, whose size is fixed from the first annotation's value on. `columns` cuts those out and
-decodes them together; the constants of the forms are here. Compiled in a compiled Peeklock.
+Most heads have one of four forms, whose size is fixed from the first annotation's value on: of a message that was
+peeked at or received, and of the copy that a subscription has, which names the message's number in the topic as well.
+`columns` cuts those out and decodes them together; the constants of the forms are here. Compiled in a compiled
+Peeklock.
 """
 
 from __future__ import annotations
@@ -23,18 +25,32 @@ _TO_ENQUEUED: Final = encode_value(Symbol("x-opt-enqueued-time")) + b"\x83"
 _TO_FIRST: Final = encode_value(Symbol("x-opt-enqueue-sequence-number")) + b"\x81"
 _TO_STATE: Final = encode_value(Symbol("x-opt-message-state")) + b"\x54"
 
-MARKS: Final = bytes(8) + _TO_ENQUEUED + bytes(8) + _TO_FIRST + bytes(8) + _TO_STATE + bytes(1)
+MARKS: Final = bytes(8) + _TO_ENQUEUED + bytes(8) + _TO_STATE + bytes(1)
 """The annotations of a peeked message from the value of the first one on, with zeros for the values."""
-ENQUEUED_AT: Final = 8 + len(_TO_ENQUEUED)
-FIRST_AT: Final = ENQUEUED_AT + 8 + len(_TO_FIRST)
-NUMBERS_AT: Final = (0, ENQUEUED_AT, FIRST_AT)
+NUMBERS_AT: Final = (0, 8 + len(_TO_ENQUEUED))
 """Where the numbers of eight bytes are in it; the state is its last byte."""
 ACTIVE: Final = _TO_STATE + bytes(1)
 """The end of MARKS that the annotations of a received message do not have."""
+FIRST: Final = _TO_FIRST
+"""What the annotations of a copy have behind the marks, and in front of a number of eight bytes."""
 
-_PEEKED: Final = b"\x00\x53\x72\xc1" + bytes((1 + len(_TO_NUMBER) + len(MARKS), 8)) + _TO_NUMBER
-_RECEIVED: Final = b"\x00\x53\x72\xc1" + bytes((1 + len(_TO_NUMBER) + len(MARKS) - len(ACTIVE), 6)) + _TO_NUMBER
-_START: Final = len(_PEEKED)
+
+def _opening(size: int, entries: int) -> bytes:
+    """The section of the annotations up to the first value; `size` is that of its entries."""
+    return b"\x00\x53\x72\xc1" + bytes((1 + size, 2 * entries)) + _TO_NUMBER
+
+
+_PEEKED_SIZE: Final = len(_TO_NUMBER) + len(MARKS)
+_RECEIVED_SIZE: Final = _PEEKED_SIZE - len(ACTIVE)
+_FIRST_SIZE: Final = len(FIRST) + 8
+_FORMS: Final = {
+    _opening(_PEEKED_SIZE, 3): (True, False),
+    _opening(_PEEKED_SIZE + _FIRST_SIZE, 4): (True, True),
+    _opening(_RECEIVED_SIZE, 2): (False, False),
+    _opening(_RECEIVED_SIZE + _FIRST_SIZE, 3): (False, True),
+}
+"""By how the annotations begin: whether the message was peeked at, and whether it is a copy."""
+_START: Final = len(_opening(0, 0))
 _LONGEST_OPENING: Final = 256
 
 _LEAST_MS: Final = -62_135_596_800_000
@@ -70,8 +86,9 @@ class Head:
         self.partition_key: bytes | None = None
         self.source: bytes | None = None
         self.opening = b""
-        """All bytes before the first value, when the annotations have one of the two forms."""
+        """All bytes before the first value, when the annotations have one of the usual forms."""
         self.is_peeked = False
+        self.is_copy = False
         self._read(data, at, end)
 
     def _read(self, data: bytes, start: int, size: int) -> None:
@@ -92,9 +109,9 @@ class Head:
                 value_at = at + _START
                 self.opening = b""
                 if is_first and value_at - start <= _LONGEST_OPENING:
-                    first = data[at:value_at]
-                    self.is_peeked = first == _PEEKED
-                    if self.is_peeked or first == _RECEIVED:
+                    form = _FORMS.get(data[at:value_at])
+                    if form is not None:
+                        self.is_peeked, self.is_copy = form
                         self.opening = data[start:value_at]
                 is_first = False
                 self._read_annotations(data, at, end)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
+from uuid import UUID
 
 from peeklock.spark import ranges
 from peeklock.spark.pages import PARTITION_BITS
@@ -24,26 +25,42 @@ class Limit:
     ends: Mapping[int, int] | None = None
     """The last sequence number that may be claimed, by its partition."""
 
+    @property
+    def through(self) -> int | None:
+        """The highest number that may be claimed of an entity that is not partitioned; 0: none."""
+        return None if self.ends is None else max(self.ends.values(), default=0)
+
     def allows(self, number: int) -> bool:
         return self.ends is None or number <= self.ends.get(number >> PARTITION_BITS, -1)
 
 
 @dataclass(slots=True)
 class Claim:
-    """Numbers by session; those without one are under None."""
+    """Messages that are set aside for one micro-batch."""
 
-    numbers: dict[str | None, list[int]] = field(default_factory=dict)
+    parts: dict[str | None, Ranges] = field(default_factory=dict)
+    """Their numbers by session; those without one are under None."""
     size: int = 0
     count: int = 0
+    ids: tuple[str, ...] = ()
+    """Of the claims that the broker keeps, if it does."""
 
     def add(self, session_id: str | None, number: int, size: int) -> None:
-        self.numbers.setdefault(session_id, []).append(number)
+        part = self.parts.setdefault(session_id, [])
+        if part and number == part[-1][1] + 1:
+            part[-1][1] = number
+        else:
+            part.append([number, number])
         self.size += size
         self.count += 1
 
+    @property
+    def numbers(self) -> dict[str | None, list[int]]:
+        return {id: list(ranges.numbers(part)) for id, part in self.parts.items()}
+
     def joined(self, other: Claim) -> Claim:
-        numbers = {id: [*self.numbers.get(id, ()), *other.numbers.get(id, ())] for id in self.numbers | other.numbers}
-        return Claim(numbers, self.size + other.size, self.count + other.count)
+        parts = {id: ranges.join(self.parts.get(id, []), other.parts.get(id, [])) for id in self.parts | other.parts}
+        return Claim(parts, self.size + other.size, self.count + other.count, self.ids + other.ids)
 
     def room(self, limit: Limit) -> Limit:
         """What the limit leaves besides this."""
@@ -71,6 +88,10 @@ class Offset:
     claimed: Ranges = field(default_factory=list)
     sessions: Mapping[str, Ranges] = field(default_factory=dict)
     """Of an entity with sessions, instead of `claimed`."""
+    ids: tuple[str, ...] = ()
+    """Of the claims that the broker keeps; without them the messages are deferred."""
+    removing: tuple[str, ...] = ()
+    """Claims of earlier batches, which are durable: their removal was not confirmed when this was made."""
 
     @classmethod
     def parse(cls, value: Any) -> Self:
@@ -83,6 +104,8 @@ class Offset:
                 size=int(value["bytes"]),
                 claimed=ranges.check(value.get("claimed", [])),
                 sessions={str(id): ranges.check(each) for id, each in value.get("sessions", {}).items()},
+                ids=tuple(str(UUID(id)) for id in value.get("claimIds", ())),
+                removing=tuple(str(UUID(id)) for id in value.get("removing", ())),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{value!r} is no offset of a claiming stream: {error!r}") from None
@@ -95,11 +118,17 @@ class Offset:
             "bytes": self.size,
             "claimed": self.claimed,
         }
-        return {**value, "sessions": dict(self.sessions)} if self.sessions else value
+        if self.sessions:
+            value["sessions"] = dict(self.sessions)
+        if self.ids:
+            value["claimIds"] = list(self.ids)
+        if self.removing:
+            value["removing"] = list(self.removing)
+        return value
 
-    def following(self, claim: Claim) -> Offset:
+    def following(self, claim: Claim, removing: tuple[str, ...] = ()) -> Offset:
         """The offset of the next batch, which has claimed this."""
-        by_session = {id: ranges.of_numbers(numbers) for id, numbers in claim.numbers.items()}
+        by_session = {id: ranges.join(part) for id, part in claim.parts.items()}
         claimed = by_session.pop(None, [])
         sessions = {id: each for id, each in by_session.items() if id is not None}
         return Offset(
@@ -109,6 +138,8 @@ class Offset:
             size=claim.size,
             claimed=claimed,
             sessions=sessions,
+            ids=claim.ids,
+            removing=removing,
         )
 
     @property

@@ -29,8 +29,15 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """What `mode` may be for each use; the first is the default."""
 
+AUTO, BROKER, DEFER = "auto", "broker", "defer"
+
 SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
 MOST_PARTITIONS: Final = 10_000
+MOST_MESSAGES: Final = 100_000
+"""Of a micro-batch, unless the options say so: with more, a query is hardly faster."""
+MOST_BYTES: Final = 256 << 20
+MOST_HANDED_OUT: Final = 10_000
+"""Where their bytes pass the driver."""
 
 # Spark puts some of its own among the options of a source; they are none of ours.
 _OF_SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "outputmode", "mergeschema", "replacewhere"}
@@ -147,8 +154,8 @@ class Options:
         values.integer(1),
         "a number of 1 or more",
         "How many messages a micro-batch has at most.",
-        default=10_000,
         uses=STREAM,
+        default_text="`100000`; `10000` with `mode=receiveAndDelete`, where their bytes pass the driver",
     )
     max_bytes_per_trigger: int | None = _option(
         "maxBytesPerTrigger",
@@ -156,7 +163,7 @@ class Options:
         "a number of bytes, also as 64k, 16m or 1g",
         "How large the messages of a micro-batch are together, about; one message is always taken.",
         uses=STREAM,
-        default_text="no limit",
+        default_text="`256m` with `mode=claim`, else no limit",
     )
     max_wait_s: float = _option(
         "maxWait",
@@ -180,9 +187,18 @@ class Options:
         "claimName",
         values.text,
         "a name",
-        "Marks what this query has claimed. Two queries on one entity need a name each.",
+        "Names what this query has claimed; 1 to 128 characters. Two queries on one entity need a name each.",
         uses=STREAM,
         default_text="made of the entity's address",
+    )
+    claim_protocol: str = _option(
+        "claimProtocol",
+        values.choice(AUTO, BROKER, DEFER),
+        "auto, broker or defer",
+        "How messages are claimed: `broker` lets the broker keep the claims, `defer` defers each message, which works "
+        "with every service. `auto` is `broker` where the service offers it.",
+        default=AUTO,
+        uses=STREAM,
     )
     fail_on_data_loss: bool = _option(
         "failOnDataLoss",
@@ -251,6 +267,8 @@ class Options:
         if not options.mode and use != "write":
             object.__setattr__(options, "mode", MODES[use][0])
         options._check_together()
+        if use == "readStream":
+            options._set_limits()
         return options
 
     @property
@@ -286,6 +304,13 @@ class Options:
             tls.load_verify_locations(self.ca_file)
         return connect(self.connection_string, tls=tls, timeout=self.request_timeout_s)
 
+    def _set_limits(self) -> None:
+        if self.max_messages_per_trigger is None:
+            most = MOST_HANDED_OUT if self.mode == RECEIVE_AND_DELETE else MOST_MESSAGES
+            object.__setattr__(self, "max_messages_per_trigger", most)
+        if self.max_bytes_per_trigger is None and self.mode == CLAIM:
+            object.__setattr__(self, "max_bytes_per_trigger", MOST_BYTES)
+
     def _check_together(self) -> None:
         if not self.connection_string:
             raise OptionError("option 'connectionString' is needed")
@@ -316,6 +341,8 @@ class Options:
             raise OptionError("option 'maxBytesPerTrigger' is not for mode=peek, which does not know sizes beforehand")
         if self.claim_name is not None and self.mode != CLAIM:
             raise OptionError(f"option 'claimName' is for mode=claim only, not for mode={self.mode}")
+        if self.claim_protocol != AUTO and self.mode != CLAIM:
+            raise OptionError(f"option 'claimProtocol' is for mode=claim only, not for mode={self.mode}")
 
     def _check_bad_messages(self, allowed: tuple[str, ...], *, may_be_folder: bool) -> None:
         value = self.on_bad_message

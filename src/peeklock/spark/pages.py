@@ -12,12 +12,13 @@ from typing import Final
 
 from peeklock.spark.option_values import MAX_NUMBER
 from peeklock.spark.options import Options
+from peeklock.spark.packed import PackedReading
 from peeklock.spark.ranges import Ranges, count, join
 from peeklock.spark.reach import Reach
-from peeklock.spark.rows import Head, head_of, number_of
+from peeklock.spark.rows import Head, Page, head_of, number_of
 
 PAGE: Final = 1000
-"""Messages asked for at a time; the service may give fewer, also because of their size."""
+"""Messages peeked at a time; the service may give fewer, also because of their size."""
 PARTITION_BITS: Final = 48
 _SKEW_MS: Final = 60_000
 """How far clocks of the service may go back between two messages of ascending number."""
@@ -26,8 +27,8 @@ _SKEW_MS: Final = 60_000
 class Pages:
     """Peeks at one entity, over a connection of its own. A context manager."""
 
-    def __init__(self, options: Options) -> None:
-        self._reach = Reach(options)
+    def __init__(self, options: Options, reach: Reach | None = None) -> None:
+        self._reach = reach or Reach(options)
 
     def __enter__(self) -> Pages:
         return self
@@ -57,6 +58,16 @@ class Pages:
             if page:
                 yield page
             first = reached + 1
+
+    def read(self, wanted: Ranges) -> Iterator[Page]:
+        """All messages with these numbers, a page at a time; packed, where the service can do that."""
+        if self._reach.attempt("reaching", lambda: self._reach.offers_claims):
+            for page in PackedReading(self._reach).read(wanted, "reading"):
+                if page.messages:
+                    yield page.data
+        else:
+            for first, last in wanted:
+                yield from self.between(first, last)
 
     def look(self, first: int) -> Head | None:
         """The first message from a number on, if there is one."""

@@ -22,7 +22,7 @@ from peeklock.spark.option_values import MAX_NUMBER
 from peeklock.spark.options import Options
 from peeklock.spark.pages import PARTITION_BITS, Pages
 from peeklock.spark.ranges import Ranges
-from peeklock.spark.rows import ARROW_SCHEMA, arrow_schema, batch_of
+from peeklock.spark.rows import ARROW_SCHEMA, arrow_schema, rows_of
 from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxRows
 
 _LOOKS: Final = 8
@@ -58,21 +58,14 @@ class _Peeking:
         return [NumbersPartition(share) for share in ranges.split(extents, parts)]
 
     def _rows(self, numbers: Ranges) -> Iterator[pa.RecordBatch]:
-        options, earliest = self._options, self._bounds.earliest_ms
+        earliest = self._bounds.earliest_ms
         schema = self._schema
         if earliest is not None and "enqueued_time" not in schema.names:
             schema = schema.append(ARROW_SCHEMA.field("enqueued_time"))
-        with Pages(options) as pages:
-            for first, last in numbers:
-                for page in pages.between(first, last):
-                    batch = batch_of(
-                        page,
-                        options.address,
-                        options.typed_json,
-                        schema=schema,
-                        keep_unreadable=options.on_bad_message == "raw",
-                    )
-                    yield batch if earliest is None else self._since(batch, earliest)
+        with Pages(self._options) as pages:
+            for page in pages.read(numbers):
+                batch = rows_of(page, self._options, schema)
+                yield batch if earliest is None else self._since(batch, earliest)
 
     def _since(self, batch: pa.RecordBatch, earliest_ms: int) -> pa.RecordBatch:
         earliest = pa.scalar(earliest_ms * 1000, ARROW_SCHEMA.field("enqueued_time").type)

@@ -94,6 +94,28 @@ def split(ranges: Ranges, parts: int) -> list[Ranges]:
     return found
 
 
+def take(ranges: Ranges, most: int) -> tuple[Ranges, Ranges]:
+    """The first so many numbers, and the rest."""
+    left = most
+    for at, (first, last) in enumerate(ranges):
+        if last - first + 1 > left:
+            if not left:
+                return ranges[:at], ranges[at:]
+            return [*ranges[:at], [first, first + left - 1]], [[first + left, last], *ranges[at + 1 :]]
+        left -= last - first + 1
+    return ranges, []
+
+
+def after(ranges: Ranges, number: int) -> Ranges:
+    """What is behind a number."""
+    return [[max(first, number + 1), last] for first, last in ranges if last > number]
+
+
+def until(ranges: Ranges, number: int) -> Ranges:
+    """What is up to a number, itself included."""
+    return [[first, min(last, number)] for first, last in ranges if first <= number]
+
+
 def chunks(ranges: Ranges, size: int) -> Iterator[list[int]]:
     """The numbers, `size` at a time."""
     chunk: list[int] = []

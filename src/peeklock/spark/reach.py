@@ -31,8 +31,29 @@ PATIENCE: Final = Patience(retries=12)
 """Long enough for a broker that is started anew."""
 
 
+CLAIMS: Final = "peeklock:claims"
+"""The capability that an open offers."""
+
+
 class SourceFailed(Exception):
     """The entity could not be read, though it was tried as often as is allowed; the text says what and why."""
+
+
+class Asked:
+    """A request on its way."""
+
+    def __init__(self, management: Management, submitted: Any) -> None:
+        self._management = management
+        self._submitted = submitted
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `answer` need not wait, or can only fail."""
+        return self._management.is_answered(self._submitted)
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for it; to be called once."""
+        return self._management.answer(self._submitted)
 
 
 class Reach:
@@ -75,6 +96,25 @@ class Reach:
         if self._management is None:
             self._management = connection.management(self.address)
         return self._management
+
+    @property
+    def offers_claims(self) -> bool:
+        """Whether the service keeps claims, and reads messages in packed pages."""
+        return CLAIMS in self.connection.capabilities
+
+    def ask(self, operation: str, body: dict[str, Any]) -> Asked:
+        """Ask `$management`, and go on."""
+        management = self.management
+        return Asked(management, management.submit(operation, body))
+
+    def keep_alive(self) -> None:
+        """Do what is due on the connection, if there is one."""
+        if self._connection is not None:
+            with suppress(ClientError):  # whoever needs it next finds out
+                self._connection.work()
+
+    def pause(self, seconds: float) -> None:
+        self._sleep(seconds)
 
     def receiver(self, mode: ReceiveMode) -> Receiver:
         """A link that gets only what is asked for. LinkClosed (not allowed) when the entity has sessions."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,12 @@ from peeklock.spark.columns import NUMBERS, Columns, Unfit, messages_of, starts_
 from peeklock.spark.columns import UnreadableMessage as UnreadableMessage
 from peeklock.spark.heads import micros, salvaged
 from peeklock.spark.property_maps import CLAIM_PROPERTY as CLAIM_PROPERTY
+
+if TYPE_CHECKING:
+    from peeklock.spark.options import Options
+
+Page = bytes | list[bytes]
+"""Encoded messages: packed, each behind its length in four bytes, or one by one."""
 
 _TEXTS = MapType(StringType(), StringType(), valueContainsNull=True)
 _COLUMNS: Final[Mapping[str, DataType]] = {
@@ -125,6 +131,18 @@ def batch_of_page(
     return _batch(len(starts), read, entity, typed_json, schema, keep_unreadable)
 
 
+def rows_of(page: Page, options: Options, schema: pa.Schema) -> pa.RecordBatch:
+    """The same of a page, as the options ask for it."""
+    keep_unreadable = options.on_bad_message == "raw"
+    make: Callable[..., pa.RecordBatch] = batch_of_page if isinstance(page, bytes) else batch_of
+    return make(page, options.address, options.typed_json, schema=schema, keep_unreadable=keep_unreadable)
+
+
+def numbers_of(page: bytes, entity: str) -> list[int]:
+    """The sequence numbers of the messages of a packed page."""
+    return [number_of(payload) for payload in messages_of(page, starts_of(page, entity))]
+
+
 def number_of(payload: bytes) -> int:
     """The sequence number of an encoded message; UnreadableMessage when the service wrote none."""
     # The service writes it before anything of the sender's, so the first place that looks like it is it.
@@ -183,6 +201,7 @@ def _arrays(columns: Columns, schema: pa.Schema) -> dict[str, pa.Array]:
     if columns.body_sizes is not None:
         found["body"] = _bodies(columns.body, columns.body_sizes, columns.bodiless)
     integers: tuple[tuple[str, list[Any] | None], ...] = (
+        ("enqueued_sequence_number", columns.first_numbers),
         ("scheduled_enqueue_time", columns.scheduled),
         ("expires_at", columns.expiries),
         ("delivery_count", columns.delivery_counts),

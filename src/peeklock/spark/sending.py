@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Rejected
 from peeklock.client import Batch, ClientError, Connection, LinkClosed, Sender, SendRejected, batch_limit
-from peeklock.client.batches import ITEM_BYTES, MAX_MESSAGES, envelope, pack
 from peeklock.client.sender import Sent
+from peeklock.spark.parcels import Parcel, Run, runs_of
 
 log = logging.getLogger(__name__)
 
@@ -59,24 +59,8 @@ ABOUT_THE_MESSAGE: Final = frozenset(
 _NO_TARGET: Final = frozenset({Condition.NOT_FOUND, Condition.NOT_ALLOWED, Condition.NOT_IMPLEMENTED})
 """Ends of an attach that are the fault of who chose the entity."""
 
-Refused = Callable[["Parcel", str], None]
+Refused = Callable[[Parcel, str], None]
 """Told of a message that the service will not take, with the reason; what it raises ends the sending."""
-
-
-class Parcel(NamedTuple):
-    """An encoded message with where it goes."""
-
-    row: int
-    """Counted by the task; for error messages."""
-    entity: str
-    message_id: str
-    payload: bytes
-    session_id: str | None = None
-    partition_key: str | None = None
-
-    @property
-    def key(self) -> str | None:
-        return self.partition_key if self.session_id is None else self.session_id
 
 
 class SendingFailed(Exception):
@@ -98,17 +82,27 @@ class Patience:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A batch on its way, or about to be."""
+    """A batch on its way, or about to be: messages of a run from `start` on, before `stop`."""
 
-    entity: str
-    parcels: list[Parcel]
+    run: Run
+    start: int
+    stop: int
     batch: Batch
     sent: Sent | None = field(default=None)
 
     @property
+    def entity(self) -> str:
+        return self.run.entity
+
+    @property
     def session(self) -> tuple[str, str] | None:
-        session_id = self.parcels[0].session_id
-        return None if session_id is None else (self.entity, session_id)
+        return None if self.run.session_id is None else (self.run.entity, self.run.session_id)
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def parcels(self) -> Iterator[Parcel]:
+        return map(self.run.parcel, range(self.start, self.stop))
 
 
 class Outbox:
@@ -132,7 +126,7 @@ class Outbox:
         self._connection: Connection | None = None
         self._senders: dict[str, Sender] = {}
         self._flights: deque[_Flight] = deque()
-        """In the order they were made; those without an outcome."""
+        """In the order they were made; those without an outcome, also between calls."""
         self._sessions: dict[tuple[str, str], int] = {}
         """How many of them are of a session."""
         self._bytes = 0
@@ -150,46 +144,46 @@ class Outbox:
         self._disconnect()
 
     def send(self, parcels: Iterable[Parcel]) -> None:
-        """Send all and wait for all outcomes, so that nothing is in doubt while the caller is busy elsewhere."""
-        groups: dict[tuple[str, str | None], list[Parcel]] = {}
-        for parcel in parcels:
-            groups.setdefault((parcel.entity, parcel.key), []).append(parcel)
+        """Send all and wait for all outcomes."""
+        self.post(runs_of(parcels))
+        self.finish()
+
+    def post(self, runs: Iterable[Run]) -> None:
+        """Send all, and return when they are on their way: the service works on them while the next are made."""
         self._wake()
-        turns = deque(self._fill(entity, group) for (entity, _), group in groups.items())
-        while turns:  # each key in turn: a session's next batch waits for the one before it
+        turns = deque(map(self._fill, runs))
+        while turns:  # each run in turn: a session's next batch waits for the one before it
             filling = turns.popleft()
             flight = next(filling, None)
             if flight is not None:
                 self._launch(flight)
                 turns.append(filling)
+        # What is written whole needs nothing more from here, so the caller may be busy elsewhere for long.
+        self._land(lambda: not self._behind and (self._connection is None or not self._connection.writing))
+
+    def finish(self) -> None:
+        """Wait for all outcomes."""
         self._land(lambda: not self._flights)
 
     # --- filling batches ---
 
-    def _fill(self, entity: str, parcels: list[Parcel]) -> Iterator[_Flight]:
+    def _fill(self, run: Run) -> Iterator[_Flight]:
         try:
-            sender = self._reach(entity)
+            sender = self._reach(run.entity)
         except _NotThere as missing:
-            for parcel in parcels:
-                self._refused(parcel, str(missing))
+            for at in range(len(run)):
+                self._refused(run.parcel(at), str(missing))
             return
         largest, most = sender.max_message_size, batch_limit(sender)
-        filled: list[Parcel] = []
-        size = 0
-        for parcel in parcels:
-            length = len(parcel.payload)
+        at = 0
+        while at < len(run):
+            stop = run.batch_end(at, most)
+            length = run.size(at)
             if largest and length > largest:
-                self._refused(parcel, f"the message has {length} bytes; '{entity}' takes {largest}")
-                continue
-            if filled and (size + length + ITEM_BYTES > most or len(filled) == MAX_MESSAGES):
-                yield _flight(filled)
-                filled = []
-            if not filled:
-                size = len(_envelope(parcel))
-            filled.append(parcel)
-            size += length + ITEM_BYTES
-        if filled:
-            yield _flight(filled)
+                self._refused(run.parcel(at), f"the message has {length} bytes; '{run.entity}' takes {largest}")
+            else:
+                yield _Flight(run, at, stop, run.batch(at, stop))
+            at = stop
 
     def _reach(self, entity: str) -> Sender:
         """A link to the entity, tried again when the service fails."""
@@ -228,7 +222,7 @@ class Outbox:
             sender = self._sender(flight.entity)
         except _NotThere as missing:
             self._drop(flight)
-            for parcel in flight.parcels:
+            for parcel in flight.parcels():
                 self._refused(parcel, str(missing))
             return
         flight.sent = sender.post(flight.batch.payload, message_format=flight.batch.message_format)
@@ -278,15 +272,15 @@ class Outbox:
                 continue
             if sent.refused is None:
                 self._drop(flight)
-                self.accepted += len(flight.parcels)
+                self.accepted += len(flight)
                 self._failures = 0
             elif not isinstance(sent.outcome, Rejected) or sent.refused.condition not in ABOUT_THE_MESSAGE:
                 flight.sent = None
                 self._behind = True
                 again = sent.refused
-            elif len(flight.parcels) == 1:
+            elif len(flight) == 1:
                 self._drop(flight)
-                self._refused(flight.parcels[0], f"the service refused the message: {sent.refused}")
+                self._refused(flight.run.parcel(flight.start), f"the service refused the message: {sent.refused}")
             else:
                 self._split(flight)
         if again is not None:
@@ -297,8 +291,9 @@ class Outbox:
         at = self._flights.index(flight)
         self._behind = True
         self._drop(flight)
-        for offset, parcel in enumerate(flight.parcels):
-            self._add(_flight([parcel]), at + offset)
+        run = flight.run
+        for offset, row in enumerate(range(flight.start, flight.stop)):
+            self._add(_Flight(run, row, row + 1, run.batch(row, row + 1)), at + offset)
 
     def _add(self, flight: _Flight, at: int) -> None:
         self._flights.insert(at, flight)
@@ -338,6 +333,8 @@ class Outbox:
                 self._connection.work()
             except ClientError:
                 self._disconnect()
+            self._collect()
+            self._send_again()
 
     def _recover(self, error: ClientError) -> None:
         """After something that ended a link or the connection; raises when there is no point in going on."""
@@ -346,12 +343,15 @@ class Outbox:
                 del self._senders[entity]
         else:
             self._disconnect()
+        self._send_again()
+        self._pause(error)
+
+    def _send_again(self) -> None:
+        """What was on its way over a link or a connection that ended goes again, under the same id."""
         for flight in self._flights:
-            # What became of it is not known: it goes again, under the same id.
             if self._connection is None or flight.entity not in self._senders:
                 flight.sent = None
                 self._behind = True
-        self._pause(error)
 
     def _pause(self, error: ClientError) -> None:
         self._failures += 1
@@ -378,11 +378,3 @@ class Outbox:
 
 class _NotThere(Exception):
     """An entity that a message named cannot be sent to."""
-
-
-def _flight(parcels: list[Parcel]) -> _Flight:
-    return _Flight(parcels[0].entity, parcels, pack([parcel.payload for parcel in parcels], _envelope(parcels[0])))
-
-
-def _envelope(parcel: Parcel) -> bytes:
-    return envelope(parcel.message_id, parcel.session_id, parcel.partition_key)

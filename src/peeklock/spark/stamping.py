@@ -10,8 +10,10 @@ Knows nothing of Spark but what a task can ask it: the query, the batch and the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
+from struct import Struct
 from typing import Final, Protocol
 from uuid import uuid4
 
@@ -22,6 +24,8 @@ told apart by their place, so their ids are the same again only if they come in 
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 _DIGEST_BYTES: Final = 16
+SIZE: Final = Struct(">Q").pack
+"""In front of each part of what a row says."""
 
 
 class Task(Protocol):
@@ -69,17 +73,29 @@ class Stamps:
 
     def stamp(self, *said: bytes) -> str:
         """The id for a row that says this."""
+        return self._named(blake2b(self.text_of(*said), digest_size=_DIGEST_BYTES).digest())
+
+    def stamp_all(self, texts: Iterable[bytes | memoryview | None]) -> list[str | None]:
+        """The ids for rows that say these, as `text_of` has it; None for what has one already."""
+        named = self._named
+        return [None if text is None else named(blake2b(text, digest_size=_DIGEST_BYTES).digest()) for text in texts]
+
+    @staticmethod
+    def text_of(*said: bytes) -> bytes:
+        """What a row says, in one piece that shows where each part of it ends."""
+        return b"".join([octets for part in said for octets in (SIZE(len(part)), part)])
+
+    def _named(self, key: bytes) -> str:
         self._count += 1
-        digest = blake2b(digest_size=_DIGEST_BYTES)
-        for part in said:
-            digest.update(len(part).to_bytes(8, "big"))
-            digest.update(part)
-        key = digest.digest()
-        before = self._seen.get(key)
-        if before is None and len(self._seen) >= self._max_remembered:
-            return f"{self.prefix}/{key.hex()}/at{self._count}"
-        self._seen[key] = (before or 0) + 1
-        return f"{self.prefix}/{key.hex()}" if before is None else f"{self.prefix}/{key.hex()}/{before}"
+        seen = self._seen
+        before = seen.get(key)
+        if before is None:
+            if len(seen) >= self._max_remembered:
+                return f"{self.prefix}/{key.hex()}/at{self._count}"
+            seen[key] = 1
+            return f"{self.prefix}/{key.hex()}"
+        seen[key] = before + 1
+        return f"{self.prefix}/{key.hex()}/{before}"
 
 
 def _digest(data: bytes) -> str:

@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 from peeklock.spark import ranges
 from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import Options
-from peeklock.spark.pages import PARTITION_BITS, Pages
+from peeklock.spark.pages import Pages
 from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import SourceFailed
-from peeklock.spark.rows import STATES, arrow_schema, batch_of, constant
+from peeklock.spark.rows import STATES, Page, arrow_schema, constant, rows_of
 from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 LAST_LOOK_S: Final = 1.0
@@ -67,7 +67,7 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         self._on_durable(start)
         self._check_driver()
         claim = self._next(self._limit(limit))
-        self._last = Offset.parse(start).following(claim).json() if claim.count else start
+        self._last = self._following(Offset.parse(start), claim).json() if claim.count else start
         self._on_taken(self._last, claim)
         return self._last
 
@@ -79,15 +79,22 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
     def _next(self, limit: Limit) -> Claim:
         """Take what there is; `_ends_on_nothing` says what an answer of nothing does."""
 
+    def _following(self, offset: Offset, claim: Claim) -> Offset:
+        return offset.following(claim)
+
     def _check_driver(self) -> None:
         """To be asked before anything is taken: without a driver nobody would learn what it was."""
-        if os.getppid() != self._driver:
+        if not self._has_driver:
             raise SourceFailed(f"Spark's driver is gone: nothing more is taken from '{self._options.address}'")
 
+    @property
+    def _has_driver(self) -> bool:
+        return os.getppid() == self._driver
+
     def _on_taken(self, offset: dict[str, Any], claim: Claim) -> None:
-        for number in claim.numbers.get(None, ()):
-            if self._ends and self._ends.get(number >> PARTITION_BITS) == number:
-                self._ends[number >> PARTITION_BITS] = 0  # what was there before it was given out before it
+        for partition, end in (self._ends or {}).items():
+            if self._ends and ranges.contains(claim.parts.get(None, []), end):
+                self._ends[partition] = 0  # what was there before it was given out before it
 
     @property
     def _ends_on_nothing(self) -> bool:
@@ -114,20 +121,14 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         with Pages(self._options) as pages:
             return pages.ends()
 
-    def _rows(self, payloads: list[bytes]) -> pa.RecordBatch:
-        options = self._options
-        batch = batch_of(
-            payloads,
-            options.address,
-            options.typed_json,
-            schema=self._schema,
-            keep_unreadable=options.on_bad_message == "raw",
-        )
+    def _rows(self, page: Page) -> pa.RecordBatch:
+        """The messages of a page, packed or not."""
+        batch = rows_of(page, self._options, self._schema)
         at = self._schema.get_field_index("state")
         if at < 0:
             return batch
         # They were active when they were received; that they may be deferred now is how they are claimed.
-        return batch.set_column(at, self._schema.field(at), constant(STATES[0], len(payloads)))
+        return batch.set_column(at, self._schema.field(at), constant(STATES[0], batch.num_rows))
 
 
 def share(offset: Offset, most: int) -> list[list[Part]]:

@@ -1,8 +1,7 @@
 """Writing a DataFrame to queues and topics, at once or as a stream.
 
-Knows what Spark asks of a writer, and what a row needs on its way to being sent: an id that stays the same at every
-attempt, an entity, the limits of the service. Leaves rows to `outgoing`, ids to `stamping`, sending to `sending` and
-bad rows to `badrows`.
+Knows what Spark asks of a writer. Leaves rows to `packing`, ids to `stamping`, sending to `sending` and bad rows to
+`badrows`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,22 +37,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from peeklock.amqp.errors import EncodeError
-from peeklock.amqp.message import Message, Properties
 from peeklock.spark.badrows import BadRows
 from peeklock.spark.options import OptionError, Options
-from peeklock.spark.outgoing import WRITABLE, Outgoing, check_columns, messages_of
-from peeklock.spark.sending import Outbox, Parcel, Patience
+from peeklock.spark.outgoing import WRITABLE, check_columns
+from peeklock.spark.packing import Packing, Piece
+from peeklock.spark.parcels import Parcel
+from peeklock.spark.sending import Outbox, Patience
 from peeklock.spark.stamping import Stamps, Write
 
 log = logging.getLogger(__name__)
 
-MAX_ID_LENGTH: Final = 128
-"""Characters of a message id, a session id, a partition key."""
-_TEXTS: Final = attrgetter(
-    "to", "subject", "reply_to", "correlation_id", "content_type", "group_id", "reply_to_group_id"
-)
-"""What a row says in a message's properties, besides the id."""
 ROWS_AT_A_TIME: Final = 1000
 """Where Spark hands over rows one by one."""
 
@@ -117,87 +109,40 @@ class TaskWriter:
         self._job = job
         self._stamps = stamps
         self._written = Written(partition)
-        self._batch: pa.RecordBatch | None = None
-        """The one whose rows are being sent."""
-        self._rows_before = 0
-        """The rows of the batches before it."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         job, written = self._job, self._written
         patience = Patience(retries=job.options.send_retries)
         self._bad = BadRows(job.options.on_bad_message, self._stamps.prefix, written.partition)
+        packing = Packing(
+            job.schema,
+            self._stamps,
+            self._refuse,
+            entity=None if job.routed else job.options.entity,
+            typed_json=job.options.typed_json,
+        )
         with (
             self._bad,
             Outbox(job.options.connect, self._refused, entity=job.options.entity, patience=patience) as outbox,
         ):
             for batch in batches:
-                self._batch, self._rows_before = batch, written.rows
-                outbox.send(self._parcels(batch))
+                for runs in packing.runs(Piece(batch, written.rows)):
+                    outbox.post(runs)
                 written.rows += batch.num_rows
+            outbox.finish()
             written.messages, written.retries = outbox.accepted, outbox.retries
+            written.payload_bytes += packing.payload_bytes
         written.bad_rows = self._bad.count
         return written
 
-    def _parcels(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
-        job = self._job
-        for outgoing in messages_of(batch, job.schema, typed_json=job.options.typed_json):
-            entity = (outgoing.entity if job.routed else None) or job.options.entity
-            problem = outgoing.problem or _problem(outgoing, entity)
-            if problem is None:
-                assert outgoing.message is not None
-                assert entity is not None
-                try:
-                    yield self._parcel(outgoing, outgoing.message, entity)
-                    continue
-                except EncodeError as error:
-                    problem = error.description
-            self._refuse(outgoing.row, problem)
-
-    def _parcel(self, outgoing: Outgoing, message: Message, entity: str) -> Parcel:
-        properties = message.properties or Properties()
-        annotations = b""
-        if message.message_annotations:
-            annotations = Message(message_annotations=message.message_annotations).encode()
-        content = Message(application_properties=message.application_properties, data=message.data).encode()
-        if properties.message_id is None:
-            said = repr(_TEXTS(properties)).encode()  # quicker than encoding them twice
-            properties.message_id = self._stamps.stamp(entity.encode(), annotations, said, content)
-        payload = annotations + properties.encode() + content
-        self._written.payload_bytes += len(payload)
-        return Parcel(
-            outgoing.row, entity, str(properties.message_id), payload, outgoing.session_id, outgoing.partition_key
-        )
-
     def _refused(self, parcel: Parcel, reason: str) -> None:
         self._written.payload_bytes -= len(parcel.payload)
-        self._refuse(parcel.row, reason)
+        self._refuse(parcel.source, parcel.row - parcel.source.rows_before, reason)
 
-    def _refuse(self, row: int, reason: str) -> None:
-        """A row of this batch cannot be written."""
-        assert self._batch is not None
-        values = self._batch.slice(row, 1).to_pylist(maps_as_pydicts="lossy")[0]
-        self._bad.add(self._rows_before + row + 1, reason, values)
-
-
-def _problem(outgoing: Outgoing, entity: str | None) -> str | None:
-    """What the service would refuse, or take otherwise than it was meant."""
-    if not entity:
-        return "the column 'entity' names no entity, nor do the options"
-    properties = outgoing.message.properties if outgoing.message is not None else None
-    message_id = None if properties is None else properties.message_id
-    texts = (
-        ("message_id", message_id),
-        ("session_id", outgoing.session_id),
-        ("partition_key", outgoing.partition_key),
-        ("reply_to_session_id", None if properties is None else properties.reply_to_group_id),
-    )
-    for name, text in texts:
-        if isinstance(text, str) and len(text) > MAX_ID_LENGTH:
-            return f"the {name} has {len(text)} characters; at most {MAX_ID_LENGTH} are allowed"
-    session_id, partition_key = outgoing.session_id, outgoing.partition_key
-    if session_id is not None and partition_key is not None and session_id != partition_key:
-        return f"the partition_key '{partition_key}' must be the session_id '{session_id}' where there are both"
-    return None
+    def _refuse(self, piece: Piece, row: int, reason: str) -> None:
+        """A row cannot be written."""
+        values = piece.batch.slice(row, 1).to_pylist(maps_as_pydicts="lossy")[0]
+        self._bad.add(piece.rows_before + row + 1, reason, values)
 
 
 # --- what Spark calls ---

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Literal
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -28,12 +27,12 @@ from peeklock.spark.pipelines.entities import entity_options
 from peeklock.spark.pipelines.failures import SPARK_ERRORS
 from peeklock.spark.pipelines.files import files_of
 from peeklock.spark.pipelines.lake import OWN, Lake
+from peeklock.spark.pipelines.parquet_sink import ParquetSink
 from peeklock.spark.session import is_connect
 from peeklock.spark.triggers import AvailableNow
 
 PARQUET: Final = "parquet"
 Format = Literal["parquet", "delta", "iceberg"]
-_QUERY: Final = "sql.streaming.queryId"
 _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 10.0
 _PACKAGES: Final = {
@@ -167,15 +166,18 @@ def _run(
     gate: Gate,
 ) -> None:
     queries: dict[str, StreamingQuery] = {}
+    hears_late = target.format != PARQUET or is_connect(spark)
     try:
         for entity in entities:
             queries[entity] = start(spark, entity, options, target, told, gate)
         compacted = time.monotonic()
         while any(query.isActive for query in queries.values()) and not stop.wait(_POLL_S):
             _raise_failure(queries.values())
-            if target.format != PARQUET:
+            if hears_late:
                 _tell_progress(queries, told, gate)
-            elif target.compact_every_s is not None and time.monotonic() - compacted >= target.compact_every_s:
+            if target.format != PARQUET or target.compact_every_s is None:
+                continue
+            if time.monotonic() - compacted >= target.compact_every_s:
                 compact(spark, target.folder, stopping=stop)
                 compacted = time.monotonic()
         _raise_failure(queries.values())
@@ -184,7 +186,7 @@ def _run(
         for entity, query in queries.items():
             _await_commit(query, gate.last(entity))
             query.stop()
-        if target.format != PARQUET:
+        if hears_late:
             _tell_progress(queries, told, gate)
 
 
@@ -197,23 +199,19 @@ def start(
     gate: Gate | None = None,
 ) -> StreamingQuery:
     """Begin to capture one entity, a queue or `topic/Subscriptions/name`; `options` are those of the data source."""
-    if target.format == PARQUET and is_connect(spark):
-        raise ValueError(
-            "a capture into Parquet keeps its list of files where Spark's driver is, so it cannot run through Spark "
-            "Connect: run it on the driver, or capture into delta or iceberg"
-        )
+    checkpoint = checkpoint_of(spark, entity, target)
     messages = spark.readStream.format("servicebus").options(**_source_options(entity, options)).load()
     frame = messages if target.format == PARQUET else captured(messages)
-    writer = frame.writeStream.queryName(f"capture {entity}").option(
-        "checkpointLocation", checkpoint_of(spark, entity, target)
-    )
+    writer = frame.writeStream.queryName(f"capture {entity}").option("checkpointLocation", checkpoint)
     if target.until_empty:
         writer = writer.trigger(availableNow=True)
     elif target.interval_s is not None:
         writer = writer.trigger(processingTime=f"{target.interval_s} seconds")
     if target.format == PARQUET:
-        lake = Lake(spark, target.folder, SCHEMA_VERSION)
-        return writer.foreachBatch(_into(lake, entity, told or (lambda _: None), gate or Gate())).start()
+        sink = ParquetSink(target.folder, checkpoint)
+        # Through Spark Connect the sink is called in a process of the server, which cannot tell us anything.
+        keep = sink if is_connect(spark) else _passing(sink, entity, told or (lambda _: None), gate or Gate())
+        return writer.foreachBatch(keep).start()
     return _start_table(writer.partitionBy(*PARTITIONS), target)
 
 
@@ -233,18 +231,14 @@ def _source_options(entity: str, options: Mapping[str, str]) -> dict[str, str]:
     return {**options, **entity_options(entity), "mode": "claim", "applicationProperties": "json"}
 
 
-def _into(lake: Lake, entity: str, told: Told, gate: Gate) -> Callable[[DataFrame, int], None]:
-    """What Spark calls with each batch."""
+def _passing(sink: ParquetSink, entity: str, told: Told, gate: Gate) -> Callable[[DataFrame, int], None]:
+    """The sink, through the gate; what it kept is told."""
 
     def keep(messages: DataFrame, number: int) -> None:
         with gate.passing(entity, number):
-            query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
-            assert query is not None
-            count = Observation()
-            rows = captured(messages).observe(count, F.count(F.lit(1)).alias("rows"))
-            added = lake.add_batch(rows, PARTITIONS, query, number)
-            if added:
-                told(Batch(entity, number, count.get["rows"], len(added), sum(each.size for each in added)))
+            kept = sink.keep(messages, number)
+            if kept is not None and kept.files:
+                told(Batch(entity, number, kept.rows, kept.files, kept.bytes))
 
     return keep
 
@@ -259,7 +253,7 @@ def _await_commit(query: StreamingQuery, batch: int) -> None:
 
 
 def _tell_progress(queries: Mapping[str, StreamingQuery], told: Told, gate: Gate) -> None:
-    """Of the batches that a table format has kept, as far as Spark tells of them."""
+    """Of the batches that a table format or another process has kept, as far as Spark tells of them."""
     for entity, query in queries.items():
         for progress in query.recentProgress:
             number, rows = progress["batchId"], progress["numInputRows"]

@@ -15,7 +15,8 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from peeklock.spark.pipelines.columns import IN_FILES, SCHEMA_VERSION
-from peeklock.spark.pipelines.lake import DataFile, Lake
+from peeklock.spark.pipelines.lake import Lake
+from peeklock.spark.pipelines.listing import DataFile
 
 TARGET_BYTES: Final = 128 * 1024 * 1024
 KEEP_MS: Final = 3600 * 1000

@@ -1,11 +1,11 @@
-"""A folder of Parquet files that several write to and any Spark reads: which of the files in it count.
+"""A folder of Parquet files that several writers add to and any Spark reads.
 
-Every change is a commit: a list of all files that count, in `_spark_metadata`, in the form in which Spark's own file
-sink keeps its list. So a plain `spark.read.parquet(folder)` sees what one commit says, never a half of a change, and a
-file that was replaced stays for readers that began before. A list also says which batch of which query came last, so
-that a batch that is run again is not added again.
+Every change is a commit of the folder's log (`listing`). So a plain `spark.read.parquet(folder)` sees what one commit
+says, never a half of a change, and a file that was replaced stays for readers that began before. The log also says
+which batch of which query came last, so that a batch that is run again is not added again.
 
-Knows files and lists. Leaves what the rows are to `capture`, and which files to merge to `compaction`.
+Knows how files get into their places and leave them. Leaves what the rows are to `capture`, and which files to merge to
+`compaction`.
 """
 
 from __future__ import annotations
@@ -13,57 +13,25 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from posixpath import dirname
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from peeklock.spark.pipelines.files import Files, Found, files_of
+from peeklock.spark.pipelines.listing import LISTS, CommitLog, DataFile, Listing
 
-LISTS: Final = "_spark_metadata"
 OWN: Final = "_peeklock"
 STAGING: Final = f"{OWN}/staging"
 UNFINISHED: Final = f"{OWN}/unfinished"
 REPLACED: Final = f"{OWN}/replaced"
-LISTS_KEPT: Final = 20
-"""Readers look for the newest list and open it a moment later."""
 ABANDONED_MS: Final = 24 * 3600 * 1000
 """After that long, who has not finished never will."""
-
-_OF_OTHERS: Final = "{} is written to by a stream of Spark that is not ours: capture into a folder of its own"
-
-
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file that counts."""
-
-    path: str
-    size: int
-    modified_ms: int
-    schema: int
-    """The version of the columns in it."""
-
-    @property
-    def partition(self) -> str:
-        return dirname(self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """What one commit says."""
-
-    version: int = -1
-    files: tuple[DataFile, ...] = ()
-    batches: Mapping[str, int] = field(default_factory=dict)
-    """The last batch of each query."""
-    uri: str = ""
-    """Where the folder was then."""
 
 
 class Lake:
@@ -73,17 +41,11 @@ class Lake:
         self._spark = spark
         self._schema_version = schema_version
         self.files: Files = files_of(spark, folder)
+        self.log = CommitLog(self.files)
 
     def listing(self) -> Listing:
         """The newest."""
-        while True:
-            versions = self._versions()
-            if not versions:
-                return Listing()
-            try:
-                return _parse(versions[-1], self.files.read(_list_path(versions[-1])))
-            except FileNotFoundError:  # so many commits since then that it was dropped already
-                continue
+        return self.log.listing()
 
     def known_listing(self) -> Listing:
         """The newest, of a folder that is there and whose columns this program knows."""
@@ -119,12 +81,12 @@ class Lake:
         name = f"{query}-{batch}"
         # A query that was stopped may still be at it in this process when it is started again.
         with _lock(f"{self.files.uri} {query}"):
-            if self.listing().batches.get(query, -1) >= batch:
+            if self.log.last_batch(query) >= batch:
                 return None
             self._forget(name)
             added = self.write(frame, name, partitions)
             if added:  # without rows there is nothing that could be added twice
-                self.commit(lambda found: _with_batch(found, added, query, batch))
+                self.log.append(added, query, batch)
             self.settle(name)
             return added
 
@@ -156,30 +118,22 @@ class Lake:
 
         def change(found: Listing) -> Listing | None:
             nonlocal replaced
-            replaced = gone <= {each.path for each in found.files}
+            there = {each.path for each in found.files}
+            if new and there.issuperset(each.path for each in new):
+                replaced = True  # by us: so many commits came at once that ours was not found any more
+                return None
+            replaced = gone <= there
             if not replaced:
                 return None
             return replace(found, files=(*(each for each in found.files if each.path not in gone), *new))
 
-        self.commit(change)
+        self.log.rewrite(change)
         return replaced
 
     def discard(self, files: Iterable[DataFile]) -> None:
         """Remove files that never counted."""
         for each in files:
             self.files.delete(each.path)
-
-    def commit(self, change: Callable[[Listing], Listing | None]) -> None:
-        """Make the change to the newest list, again when somebody else was faster; None changes nothing."""
-        while True:
-            found = self.listing()
-            wanted = change(found)
-            if wanted is None:
-                return
-            if self.files.create(_list_path(found.version + 1), _format(wanted, self.files.uri)):
-                for version in self._versions()[:-LISTS_KEPT]:
-                    self.files.delete(_list_path(version))
-                return
 
     def clean(self, keep_ms: int, now_ms: int | None = None) -> int:
         """Remove files that were replaced longer ago than that, and what was never finished; how many."""
@@ -220,13 +174,6 @@ class Lake:
                     note = json.loads(self.files.read(f"{kind}/{name}"))
                     yield f"{kind}/{name}", note["at"], note["files"]
 
-    def _versions(self) -> list[int]:
-        names = self.files.names(LISTS)
-        if any(name.isdigit() for name in names):
-            raise ValueError(_OF_OTHERS.format(self.files.place))
-        stems = (name.removesuffix(".compact") for name in names)
-        return sorted(int(stem) for stem in stems if stem.isdigit())
-
 
 _locks: dict[str, threading.Lock] = {}
 
@@ -235,50 +182,5 @@ def _lock(name: str) -> threading.Lock:
     return _locks.setdefault(name, threading.Lock())
 
 
-def _with_batch(found: Listing, added: Sequence[DataFile], query: str, batch: int) -> Listing:
-    return replace(found, files=(*found.files, *added), batches={**found.batches, query: batch})
-
-
-def _list_path(version: int) -> str:
-    # Lists with this ending are whole ones for Spark, the others only what was added.
-    return f"{LISTS}/{version}.compact"
-
-
 def _note(paths: Sequence[str]) -> str:
     return json.dumps({"at": int(time.time() * 1000), "files": list(paths)})
-
-
-def _format(listing: Listing, uri: str) -> str:
-    """The first line is the version of the form. Members that Spark does not know are ours, and it passes them over."""
-    lines = ["v1"]
-    for number, each in enumerate(listing.files):
-        entry: dict[str, Any] = {
-            "path": f"{uri}/{quote(each.path, safe='/=')}",
-            "size": each.size,
-            "isDir": False,
-            "modificationTime": each.modified_ms,
-            "blockReplication": 1,
-            "blockSize": 128 * 1024 * 1024,
-            "action": "add",
-            "file": each.path,
-            "schema": each.schema,
-        }
-        if number == 0:
-            entry |= {"folder": uri, "batches": dict(listing.batches)}
-        lines.append(json.dumps(entry))
-    return "\n".join(lines)
-
-
-def _parse(version: int, text: str) -> Listing:
-    lines = text.splitlines()
-    if lines[0] != "v1":
-        raise ValueError(f"the list of files {_list_path(version)} is of an unknown kind: {lines[0][:20]!r}")
-    entries = [json.loads(line) for line in lines[1:]]
-    try:
-        files = tuple(
-            DataFile(each["file"], each["size"], each["modificationTime"], each["schema"]) for each in entries
-        )
-    except KeyError:
-        raise ValueError(_OF_OTHERS.format("the folder")) from None
-    first = entries[0] if entries else {}
-    return Listing(version, files, first.get("batches", {}), first.get("folder", ""))
