@@ -43,7 +43,7 @@ test-python:
 
 # What a message passes through, and real clients, on the package as a compiled wheel has it.
 COMPILED_UNITS = tests/test_compiled.py $(addprefix tests/,amqp engine store broker nodes) \
-	$(patsubst %,tests/spark/test_%.py,columns rows)
+	$(patsubst %,tests/spark/test_%.py,columns encoding rows)
 COMPILED_TESTS = $(COMPILED_UNITS) tests/server tests/crash \
 	$(patsubst %,tests/sdk/test_%.py,python_aio python_forwarding python_operations python_sessions python_sync \
 	python_topics proton transactions_proton raw_amqp)
