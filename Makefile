@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-versions test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
+.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -60,6 +60,10 @@ $(SPARK_CLASSES): $(DEV_STAMP) tests/spark/archive_classes.py
 
 test-spark: check $(SPARK_CLASSES)
 	$(SPARK_TESTS)
+
+# A cluster of simulated machines, which are lost; needs root, for network namespaces.
+test-spark-machines: check
+	PEEKLOCK_MACHINES=1 $(BIN)/python -m pytest tests/spark/test_cluster_machines.py $(ARGS)
 
 # On older versions of PySpark, each in an environment of its own.
 test-spark-versions:

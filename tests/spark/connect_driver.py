@@ -14,8 +14,36 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from peeklock.spark.draining import drain
+from peeklock.spark.folders import SparkFolder
 from peeklock.spark.pipelines import capture, dead_letters, replay, report
 from peeklock.spark.pipelines.tables import make_tables
+
+MODES = ("peek", "receiveAndDelete")
+"""Of streams, besides claiming; the last one leaves nothing."""
+
+
+def stream_once(spark: SparkSession, options: dict[str, str], folder: str) -> int:
+    """How many messages a stream takes that finds two; the checkpoint is read through the server."""
+    rows = spark.createDataFrame([(b"1",), (b"2",)], "body binary")
+    rows.write.format("servicebus").options(**{name: value for name, value in options.items() if name != "mode"}).mode(
+        "append"
+    ).save()
+    name = f"{folder}/{options['mode']}"
+    stream = spark.readStream.format("servicebus").options(**options).load()
+    query = stream.writeStream.format("parquet").option("path", name)
+    drain(query, options, f"{name}-checkpoint", SparkFolder(spark, f"{name}-checkpoint"))
+    return spark.read.parquet(name).count()
+
+
+def write_stream(spark: SparkSession, options: dict[str, str], folder: str) -> int:
+    """How many messages there are when the files of a folder were streamed into the empty queue, and taken out."""
+    rows = spark.readStream.schema("body binary").parquet(f"{folder}/peek")
+    query = rows.select("body").writeStream.format("servicebus").options(**options)
+    query.option("checkpointLocation", f"{folder}/to").trigger(availableNow=True).start().awaitTermination()
+    stream = spark.readStream.format("servicebus").options(**options).load()
+    query = stream.writeStream.format("parquet").option("path", f"{folder}/back")
+    drain(query, options, f"{folder}/back-checkpoint", SparkFolder(spark, f"{folder}/back-checkpoint"))
+    return spark.read.parquet(f"{folder}/back").count()
 
 
 def main(connection_string: str, queue: str, folder: str) -> None:
@@ -33,6 +61,9 @@ def main(connection_string: str, queue: str, folder: str) -> None:
     drain(stream.writeStream.format("parquet").option("path", f"{folder}/drained"), copies, f"{folder}/checkpoint")
     said["drained"] = sorted(bytes(row.body).decode() for row in spark.read.parquet(f"{folder}/drained").collect())
     said["left"] = spark.read.format("servicebus").options(**copies).load().count()
+
+    said["streams"] = {mode: stream_once(spark, {**copies, "mode": mode}, folder) for mode in MODES}
+    said["written by a stream"] = write_stream(spark, copies, folder)
 
     lake = capture.read(spark, f"{folder}/lake")
     entities = {"connectionString": connection_string}

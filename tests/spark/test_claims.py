@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from socket import SHUT_RDWR
 from typing import Any
 
 import pytest
@@ -261,6 +262,22 @@ def test_a_claimed_message_that_is_gone_is_named(connection: Connection, claims_
     pages = claims.read(offset.claimed)
     with pytest.raises(ClaimLost, match=r"3 claimed messages of 'queue' .* sequence numbers 2-3, 6"):
         assert [in_page(page) for page in pages] == [[1, 4, 5]]
+
+
+def test_a_connection_that_breaks_while_pages_are_on_their_way_is_made_again(
+    connection: Connection, claims_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("peeklock.spark.claims.PEEKED_AT_ONCE", 7)
+    monkeypatch.setattr("peeklock.spark.packed.FIRST_PAGE", 7)
+    monkeypatch.setattr("peeklock.spark.packed.PAGE_BYTES", 700)
+    send(connection, 60)
+    claims = claims_of()
+    found: list[int] = []
+    for page in claims.read(claims.next(ALL).parts[None]):
+        found += in_page(page)
+        if len(found) < 40:
+            claims._reach.connection._wire._socket.shutdown(SHUT_RDWR)
+    assert found == list(range(1, 61))
 
 
 def test_numbers_with_gaps_are_read_without_what_lies_between(

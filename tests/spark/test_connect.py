@@ -67,6 +67,8 @@ def test_the_source_and_all_pipelines_work_through_spark_connect(
         "written": 3,
         "drained": ["copy 0", "copy 1", "copy 2"],
         "left": 0,
+        "streams": {"peek": 2, "receiveAndDelete": 4},
+        "written by a stream": 2,
         "failed": 3,
         "report": 5,
         "small": 5,

@@ -22,7 +22,7 @@ from peeklock.spark.offsets import Claim, Limit, Offset
 from peeklock.spark.options import Options
 from peeklock.spark.pages import Pages
 from peeklock.spark.ranges import Ranges
-from peeklock.spark.reach import Reach, SourceFailed
+from peeklock.spark.reach import Asked, Reach, SourceFailed
 from peeklock.spark.rows import CLAIM_PROPERTY, Page, number_of
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ class Claims:
 
     def _pages(self, wanted: Ranges, session_id: str | None) -> Iterator[tuple[list[bytes], Ranges, Ranges]]:
         """Messages, the numbers of those that are not there, and the numbers that are left. Asks one page ahead."""
-        asked: deque[tuple[Ranges, Any]] = deque()
+        asked: deque[tuple[Ranges, Asked]] = deque()
         left = unasked = wanted
         while left:
             while unasked and len(asked) < AT_ONCE:
@@ -236,7 +236,7 @@ class Claims:
             left = ranges.join(rest, ranges.subtract(left, window))
             yield page, gone, left
 
-    def _ask(self, window: Ranges, session_id: str | None) -> Any:
+    def _ask(self, window: Ranges, session_id: str | None) -> Asked:
         first = window[0][0]
         return self._reach.ask_to_peek(first, window[-1][1] - first + 1, session_id)
 
@@ -278,7 +278,7 @@ class Claims:
             self._remove_all(numbers, session_id, size)
 
     def _remove_all(self, numbers: Ranges, session_id: str | None, size: int) -> None:
-        asked: deque[tuple[list[int], Any]] = deque()
+        asked: deque[tuple[list[int], Asked]] = deque()
         for chunk in ranges.chunks(numbers, size):
             asked.append((chunk, self._ask_to_remove(chunk, session_id)))
             if len(asked) == AT_ONCE:
@@ -286,7 +286,7 @@ class Claims:
         while asked:
             self._finish_removal(*asked.popleft(), session_id)
 
-    def _finish_removal(self, numbers: list[int], request: Any, session_id: str | None) -> None:
+    def _finish_removal(self, numbers: list[int], request: Asked, session_id: str | None) -> None:
         if not self._is_removed(request):
             # Some are gone. Looking which are left is quicker than trying them one by one.
             rest = list(ranges.numbers(self._left_of(ranges.of_numbers(numbers), session_id)))
@@ -302,7 +302,7 @@ class Claims:
     def _remove(self, numbers: list[int], session_id: str | None) -> bool:
         return self._is_removed(self._ask_to_remove(numbers, session_id))
 
-    def _ask_to_remove(self, numbers: list[int], session_id: str | None) -> Any:
+    def _ask_to_remove(self, numbers: list[int], session_id: str | None) -> Asked:
         """Receive them for good: all, or none when one is not there."""
         body: dict[str, Any] = {
             "sequence-numbers": Array(numbers, int),
@@ -310,11 +310,11 @@ class Claims:
         }
         if session_id is not None:
             body["session-id"] = session_id
-        return self._reach.management.submit("receive-by-sequence-number", body)
+        return self._reach.ask("receive-by-sequence-number", body)
 
-    def _is_removed(self, request: Any) -> bool:
+    def _is_removed(self, request: Asked) -> bool:
         try:
-            self._reach.management.answer(request)
+            request.answer()
         except RequestRefused as refusal:
             if refusal.condition != Condition.MESSAGE_NOT_FOUND:
                 raise

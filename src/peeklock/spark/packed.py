@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from peeklock.amqp.types import Array, Int
 from peeklock.client import ClientError
 from peeklock.spark import ranges
 from peeklock.spark.ranges import Ranges
-from peeklock.spark.reach import Reach
+from peeklock.spark.reach import Asked, Reach
 
 PAGE_BYTES: Final = 1 << 20
 """About how large a page is to be: larger ones save nothing, and each is in memory several times."""
@@ -64,7 +64,7 @@ class PackedReading:
                 self._reach.failed(what, error)
 
     def _read(self, unasked: Ranges) -> Iterator[PackedPage]:
-        asked: deque[tuple[Ranges, Any]] = deque()
+        asked: deque[tuple[Ranges, Asked]] = deque()
         while unasked or asked:
             while unasked and len(asked) < AT_ONCE:
                 window, unasked = ranges.take(unasked, self._page)
@@ -72,7 +72,7 @@ class PackedReading:
                     window, unasked = window[:_MOST_RANGES], window[_MOST_RANGES:] + unasked
                 asked.append((window, self._ask(window)))
             window, request = asked.popleft()
-            answer = self._reach.management.answer(request)
+            answer = request.answer()
             data, count, last = answer["messages"], answer["message-count"], answer["last"]
             rest = ranges.after(window, last)
             if rest:  # they are larger than expected
@@ -81,11 +81,9 @@ class PackedReading:
             self._learn(len(data), ranges.count(window))
             yield PackedPage(data, count, window)
 
-    def _ask(self, window: Ranges) -> Any:
+    def _ask(self, window: Ranges) -> Asked:
         bounds = [number for each in window for number in each]
-        return self._reach.management.submit(
-            "peeklock:read-packed", {"ranges": Array(bounds, int), "max-bytes": Int(MOST_BYTES)}
-        )
+        return self._reach.ask("peeklock:read-packed", {"ranges": Array(bounds, int), "max-bytes": Int(MOST_BYTES)})
 
     def _learn(self, size: int, numbers: int) -> None:
         fitting = PAGE_BYTES * numbers // size if size else self._page * _GROWTH

@@ -52,7 +52,7 @@ class Asked:
         return self._management.is_answered(self._submitted)
 
     def answer(self) -> dict[str, Any]:
-        """Wait for it; to be called once."""
+        """Wait for it; to be called once. A connection that broke meanwhile is an error, and not made again."""
         return self._management.answer(self._submitted)
 
 
@@ -128,17 +128,17 @@ class Reach:
         """Encoded messages from a number on, in any state; fewer than asked for does not mean that was all."""
         return self.peeked(self.ask_to_peek(first, count, session_id, bodies=bodies))
 
-    def ask_to_peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> Any:
+    def ask_to_peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> Asked:
         """Ask, and go on; `peeked` waits for the answer."""
         body: dict[str, Any] = {"from-sequence-number": first, "message-count": Int(count)}
         if session_id is not None:
             body["session-id"] = session_id
         if not bodies:
             body["omit-message-body"] = True  # where the service can do it
-        return self.management.submit("peek-message", body)
+        return self.ask("peek-message", body)
 
-    def peeked(self, asked: Any) -> list[bytes]:
-        return [each["message"] for each in self.management.answer(asked).get("messages", ())]
+    def peeked(self, asked: Asked) -> list[bytes]:
+        return [each["message"] for each in asked.answer().get("messages", ())]
 
     def attempt(self, what: str, work: Callable[[], T]) -> T:
         """Do what may be done again until it succeeds; SourceFailed when it does not."""
