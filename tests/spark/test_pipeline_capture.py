@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow.parquet as pq
 import pytest
 from pipeline_fixtures import Capturing, numbered
 from pyspark.errors import PySparkException
@@ -136,6 +137,18 @@ def test_several_entities_go_into_one_folder(
     assert others == [("several/Subscriptions/all", "t1"), ("several/Subscriptions/all", "t2")]
     assert capturing.left() == 0
     assert spark.read.parquet(str(capturing.folder)).count() == 5
+
+
+def test_readers_can_skip_rows_by_time_and_the_users_session_stays_as_it_is(capturing: Capturing) -> None:
+    settings = ("spark.sql.maxConcurrentOutputFileWriters", "spark.sql.parquet.outputTimestampType")
+    before = [capturing.spark.conf.get(name) for name in settings]
+    capturing.send(numbered(0, 5))
+    capturing.run()
+    for path in capturing.folder.glob("entity=*/*/*/*.parquet"):
+        columns = pq.read_metadata(path).row_group(0)
+        index = pq.read_schema(path).get_field_index("enqueued_time")
+        assert columns.column(index).statistics.has_min_max
+    assert [capturing.spark.conf.get(name) for name in settings] == before
 
 
 def test_a_run_that_dies_after_keeping_a_batch_does_not_keep_it_twice(capturing: Capturing) -> None:

@@ -28,13 +28,17 @@ BUILDS: Final[Mapping[str, Mapping[str, str]]] = {
         "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     },
 }
-"""By series of Spark. The tests of table formats run each that is here."""
+"""By series of Spark, as published. `make test-table-formats` runs the newest of each format."""
 _ARTIFACTS: Final = {"delta": "delta-spark", "iceberg": "iceberg-spark-runtime"}
 _EXTENSIONS: Final = {
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
     "iceberg": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
-_DELTA_CATALOG: Final = ("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+_DELTA_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Tasks that read the table's log after each commit. Delta's default, 50, is for tables of millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
 _ICEBERG_CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 WRITER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     # Rows stay in their task: Iceberg would shuffle and sort them by partition, which batches of few hours do not need.
@@ -72,9 +76,8 @@ def settings_of(format: str, spark_version: str, given: Mapping[str, str]) -> di
     extensions = given.get("spark.sql.extensions", "")
     if _EXTENSIONS[format] not in extensions:
         settings["spark.sql.extensions"] = ",".join(filter(None, (extensions, _EXTENSIONS[format])))
-    name, catalog = _DELTA_CATALOG
-    if format == "delta" and name not in given:
-        settings[name] = catalog
+    if format == "delta":
+        settings |= {name: value for name, value in _DELTA_SETTINGS.items() if name not in given}
     return settings
 
 
