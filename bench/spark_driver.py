@@ -32,7 +32,7 @@ def main() -> None:
     folder = Path(settings["folder"])
     with ExitStack() as started:
         own = {"spark.jars": ",".join(settings["jars"])} if settings["jars"] else {}
-        session = start_spark(settings["cores"], folder, started, settings=own)
+        session = start_spark(settings["cores"], folder, started, settings=own, path=[Path(settings["package"])])
         work = Work(session, folder)
         for line in sys.stdin:
             asked = json.loads(line)

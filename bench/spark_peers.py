@@ -69,6 +69,7 @@ class Driver:
 
     def __init__(self, package: Path, folder: Path, options: Options, jars: list[Path], started: ExitStack) -> None:
         folder.mkdir()
+        package = package.resolve()
         places = os.pathsep.join(filter(None, (str(package), str(ROOT), os.environ.get("PYTHONPATH"))))
         self._log = folder / "spark.log"
         with interrupts.held(), self._log.open("wb") as log:
@@ -82,7 +83,8 @@ class Driver:
                 start_new_session=True,
             )
         started.callback(self._stop)
-        self._tell({"folder": str(folder), "cores": options.cores, "jars": [str(jar) for jar in jars]})
+        jars_named = [str(jar) for jar in jars]
+        self._tell({"folder": str(folder), "package": str(package), "cores": options.cores, "jars": jars_named})
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         self._tell({"do": do, **arguments})
