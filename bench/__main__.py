@@ -16,6 +16,7 @@ from bench import (
     backlog,
     batches,
     capture,
+    claims,
     growth,
     operations,
     page,
@@ -42,6 +43,7 @@ This was the short version. For figures to compare:
   python -m bench throughput
   python -m bench backlog
   python -m bench operations
+  python -m bench claims
   python -m bench topics
   python -m bench rows
   python -m bench spark
@@ -106,6 +108,11 @@ def _measures(options: argparse.Namespace) -> list[Measure]:
     if options.command == "operations":
         many = operations.Options(count=options.count, size=options.size, rounds=options.rounds)
         return [lambda folder, started: operations.run(many, folder, started)]
+    if options.command == "claims":
+        claimed = claims.Options(
+            count=options.count, size=options.size, rounds=options.rounds, batch=options.batch_size
+        )
+        return [lambda folder, started: claims.run(claimed, folder, started)]
     if options.command == "topics":
         wide = topics.Options(
             count=options.count, size=options.size, rounds=options.rounds, subscriptions=options.subscriptions
@@ -233,6 +240,12 @@ def _parser() -> argparse.ArgumentParser:
 
     many = commands.add_parser("operations", parents=[common, load], help="$management operations in batches")
     many.add_argument("--count", type=_between(20, 1_000_000), default=20_000, help="(default: 20000)")
+
+    aside = commands.add_parser("claims", parents=[common, load], help="claiming, packed reading and removing")
+    aside.add_argument("--count", type=_between(1, 4_000_000), default=500_000, help="(default: 500000)")
+    aside.add_argument(
+        "--batch-size", type=_between(1, 1_000_000), default=100_000, help="messages of a claim (default: 100000)"
+    )
 
     wide = commands.add_parser("topics", parents=[common, load], help="sending to topics with many subscriptions")
     wide.add_argument("--count", type=_between(1, 200_000), default=20_000, help="(default: 20000)")

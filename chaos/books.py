@@ -12,9 +12,13 @@ from math import inf
 from typing import Final
 
 from chaos.clocks import BrokerClock
-from chaos.entities import LOCK_MS, SESSIONS, copies, dead_letters
+from chaos.entities import LOCK_MS, WITH_SESSIONS, copies, dead_letters
 from chaos.history import (
     Cancellation,
+    Claim,
+    ClaimEnd,
+    ClaimList,
+    ClaimRead,
     ClockSet,
     Damaged,
     Delivery,
@@ -63,6 +67,11 @@ class Books:
         self.renewals: defaultdict[str, list[Renewal]] = defaultdict(list)
         self.holds: dict[str, Hold] = {}
         self.calls: list[SessionCall] = []
+        self.claims: list[Claim] = []
+        self.claim_lists: list[ClaimList] = []
+        self.claim_reads: list[ClaimRead] = []
+        self.claim_ends: defaultdict[str, list[ClaimEnd]] = defaultdict(list)
+        """By claim."""
         self.discharges: dict[str, Discharge] = {}
         self.cancellations: dict[tuple[str, str], Cancellation] = {}
         self.lost_credit: defaultdict[str, int] = defaultdict(int)
@@ -94,6 +103,14 @@ class Books:
                     self.holds[record.name] = record
                 case SessionCall():
                     self.calls.append(record)
+                case Claim():
+                    self.claims.append(record)
+                case ClaimList():
+                    self.claim_lists.append(record)
+                case ClaimRead():
+                    self.claim_reads.append(record)
+                case ClaimEnd():
+                    self.claim_ends[record.claim].append(record)
                 case Discharge():
                     self.discharges[record.transaction] = record
                 case Cancellation():
@@ -162,7 +179,7 @@ class Books:
 
     def locked_at(self, delivery: Delivery) -> float | None:
         """By the broker's clock. Messages of a session are locked with it, so they do not say."""
-        if delivery.until is None or delivery.entity == SESSIONS:
+        if delivery.until is None or delivery.entity in WITH_SESSIONS:
             return None
         return delivery.until - LOCK_MS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from chaos import lock_checks, message_checks, promise_checks
+from chaos import claim_checks, lock_checks, message_checks, promise_checks
 from chaos.books import Books, Violation
 from chaos.history import Record
 
@@ -29,6 +29,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     promise_checks.schedules,
     promise_checks.duplicates,
     promise_checks.states,
+    claim_checks.claims,
     promise_checks.leftovers,
     promise_checks.mishaps,
 )

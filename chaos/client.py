@@ -103,7 +103,7 @@ class Client:
     def __init__(self, name: str, address: str, history: History) -> None:
         self.name = name
         self._address = address
-        self._history = history
+        self.history = history
         self._ids = count(1)
         self._connection: Connection | None = None
         self._senders: dict[str, Sender] = {}
@@ -162,7 +162,7 @@ class Client:
             envelope = Message(data=[message.encode() for message in messages])
             act = partial(post, envelope, message_format=BATCH_FORMAT)
         record = partial(Send, entity=entity, ids=ids, session=session, key=key, due=due, transaction=transaction)
-        return self._noted(act, lambda _, **span: record(**span))
+        return self.noted(act, lambda _, **span: record(**span))
 
     def schedule(self, entity: str, amount: int, due: int) -> Send:
         ids = tuple(self.new_id() for _ in range(amount))
@@ -172,7 +172,7 @@ class Client:
         def record(numbers: list[int] | None, **span: Any) -> Send:
             return Send(entity=entity, ids=ids, due=due, numbers=tuple(numbers or ()), **span)
 
-        return self._noted(lambda: management.schedule(messages, due), record)
+        return self.noted(lambda: management.schedule(messages, due), record)
 
     def cancel(self, send: Send) -> None:
         """Take back what was scheduled. 404: it has come meanwhile."""
@@ -181,7 +181,7 @@ class Client:
         def record(_: Any, **span: Any) -> Cancellation:
             return Cancellation(entity=send.entity, ids=send.ids, **span)
 
-        self._noted(lambda: management.cancel_scheduled(send.numbers), record)
+        self.noted(lambda: management.cancel_scheduled(send.numbers), record)
 
     # --- receiving ---
 
@@ -210,21 +210,21 @@ class Client:
             received = receiver.receive(amount, seconds)
         except ClientError:
             if way is Way.DELETE:
-                self._history.add(LostCredit(entity=entity, count=amount, start=start, end=now()))
+                self.history.add(LostCredit(entity=entity, count=amount, start=start, end=now()))
             raise
         end = now()
         taken: list[Taken] = []
         for message in received:
             try:
-                delivery = self._delivery(message.message, entity, way, start, end, hold)
+                delivery = self.delivery(message.message, entity, way, start, end, hold)
             except AmqpError as error:
-                self._note_garbage(entity, error)
+                self.note_garbage(entity, error)
             else:
                 taken.append(Taken(delivery, receiver, message))
         if time.monotonic() - begun > seconds + TIMEOUT:
             # The drain was not answered in time: more may come any time, and must not be taken for later.
             if way is Way.DELETE:
-                self._history.add(LostCredit(entity=entity, count=amount, start=start, end=now()))
+                self.history.add(LostCredit(entity=entity, count=amount, start=start, end=now()))
             self.drop()
         return taken
 
@@ -243,17 +243,17 @@ class Client:
         for each in found["messages"]:
             hold = None if held is None else held.hold
             try:
-                delivery = self._delivery(Message.decode(each["message"]), entity, Way.FETCH, start, end, hold)
+                delivery = self.delivery(Message.decode(each["message"]), entity, Way.FETCH, start, end, hold)
             except AmqpError as error:
-                self._note_garbage(entity, error)
+                self.note_garbage(entity, error)
             else:
                 taken.append(Taken(delivery, token=each["lock-token"]))
         return taken
 
-    def _note_garbage(self, entity: str, error: AmqpError) -> None:
-        self._history.add(Mishap(start=now(), end=now(), text=f"{entity} gave out what is no message: {error}"))
+    def note_garbage(self, entity: str, error: AmqpError) -> None:
+        self.history.add(Mishap(start=now(), end=now(), text=f"{entity} gave out what is no message: {error}"))
 
-    def _delivery(
+    def delivery(
         self, message: Message, entity: str, way: Way, start: float, end: float, hold: Hold | None
     ) -> Delivery:
         annotations = message.message_annotations or {}
@@ -274,7 +274,7 @@ class Client:
             start=start,
             end=end,
         )
-        self._history.add(delivery)
+        self.history.add(delivery)
         return delivery
 
     # --- settling ---
@@ -294,11 +294,11 @@ class Client:
             if delivery.session is not None:
                 body["session-id"] = delivery.session
             management = self.management(delivery.entity)
-            return self._noted(lambda: management.request("update-disposition", body), record)
+            return self.noted(lambda: management.request("update-disposition", body), record)
         state = _STATES[gesture]
         if transaction_id is not None:
             state = TransactionalState(transaction_id, state)
-        return self._noted(partial(taken.receiver.settle, taken.message, state.encode(), wait=True), record)
+        return self.noted(partial(taken.receiver.settle, taken.message, state.encode(), wait=True), record)
 
     def renew(self, taken: Taken) -> None:
         delivery = taken.delivery
@@ -309,7 +309,7 @@ class Client:
             until = None if answer is None else int(answer["expirations"][0])
             return Renewal(delivery=delivery.name, until=until, **span)
 
-        self._noted(lambda: management.request("renew-lock", {"lock-tokens": Array([token], UUID)}), record)
+        self.noted(lambda: management.request("renew-lock", {"lock-tokens": Array([token], UUID)}), record)
 
     # --- sessions ---
 
@@ -322,7 +322,7 @@ class Client:
         assert source is not None
         accepted = (source.filter or {})[SESSION_FILTER]
         hold = Hold(name=f"{self.name}@{next(self._ids)}", entity=entity, session=accepted, start=start, end=now())
-        self._history.add(hold)
+        self.history.add(hold)
         return HeldSession(hold, receiver)
 
     def receive_of(self, held: HeldSession, amount: int, seconds: float) -> list[Taken]:
@@ -342,7 +342,7 @@ class Client:
                 told = None if answer["session-state"] is None else bytes(answer["session-state"]).decode()
             return SessionCall(hold=held.hold.name, action=action, value=told, **span)
 
-        return self._noted(lambda: management.request(operation, body), record)
+        return self.noted(lambda: management.request(operation, body), record)
 
     def management(self, entity: str) -> Management:
         if entity not in self._management:
@@ -365,25 +365,25 @@ class Client:
             return Discharge(transaction=transaction, commit=commit, **span)
 
         end = Message(value=EndTransaction(transaction_id, fail=not commit))
-        return self._noted(lambda: coordinator.send(end), record)
+        return self.noted(lambda: coordinator.send(end), record)
 
     # --- inside ---
 
-    def _noted(self, act: Callable[[], T], record: Callable[..., R]) -> R:
+    def noted(self, act: Callable[[], T], record: Callable[..., R]) -> R:
         """Do it and record how it went; a refusal is an outcome, anything else is raised."""
         start = now()
         try:
             answer = act()
         except _REFUSALS as refused:
             noted = record(None, start=start, end=now(), outcome=Outcome.NO, error=str(refused))
-            self._history.add(noted)
+            self.history.add(noted)
             return noted
         except ClientError as failure:
             noted = record(None, start=start, end=now(), outcome=Outcome.UNKNOWN, error=str(failure))
-            self._history.add(noted)
+            self.history.add(noted)
             raise
         noted = record(answer, start=start, end=now(), outcome=Outcome.OK)
-        self._history.add(noted)
+        self.history.add(noted)
         return noted
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from chaos import bodies
+from chaos import bodies, claiming
 from chaos.client import Client, Taken
-from chaos.entities import RECEIVED_FROM, SESSIONS, dead_letters
+from chaos.entities import RECEIVED_FROM, WITH_CLAIMS, WITH_SESSIONS, dead_letters
 from chaos.history import Gesture, Leftover, now
 from peeklock.client import ClientError, LinkClosed, Message
 
@@ -38,6 +38,8 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
     while True:
         left: list[Seen] = []
         try:
+            for entity in WITH_CLAIMS:
+                _release_claims(client, entity)
             for entity in RECEIVED_FROM:
                 for place in (entity, dead_letters(entity)):
                     found = list(peek(client, place))
@@ -61,6 +63,13 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
         time.sleep(0.2)
 
 
+def _release_claims(client: Client, entity: str) -> None:
+    """Of clients that were stopped."""
+    listed = claiming.list_claims(client, entity)
+    for id, name in listed.names.items():
+        claiming.end(client, entity, name, id, Gesture.RELEASE, ())
+
+
 def peek(client: Client, entity: str) -> Iterator[Seen]:
     """All messages of an entity, in any state."""
     after = 0
@@ -75,8 +84,8 @@ def peek(client: Client, entity: str) -> Iterator[Seen]:
 def empty(client: Client, entity: str, found: list[Seen]) -> None:
     """Receive and complete what is there and not scheduled for later."""
     deferred = [seen for seen in found if seen.state == _DEFERRED]
-    if entity == SESSIONS:
-        _empty_sessions(client, {seen.session for seen in found if seen.state == _ACTIVE}, deferred)
+    if entity in WITH_SESSIONS:
+        _empty_sessions(client, entity, {seen.session for seen in found if seen.state == _ACTIVE}, deferred)
         return
     if any(seen.state == _ACTIVE for seen in found):
         while taken := client.receive(entity, _AMOUNT, _WAIT):
@@ -85,18 +94,18 @@ def empty(client: Client, entity: str, found: list[Seen]) -> None:
         _complete(client, client.fetch(entity, [seen.number]))
 
 
-def _empty_sessions(client: Client, active: set[str | None], deferred: list[Seen]) -> None:
+def _empty_sessions(client: Client, entity: str, active: set[str | None], deferred: list[Seen]) -> None:
     for session in active | {seen.session for seen in deferred}:
         assert session is not None
         try:
-            held = client.accept(SESSIONS, session, 1.0)
+            held = client.accept(entity, session, 1.0)
         except LinkClosed:
             continue  # its lock is not over yet
         while taken := client.receive_of(held, _AMOUNT, _WAIT):
             _complete(client, taken)
         for seen in deferred:
             if seen.session == session:
-                _complete(client, client.fetch(SESSIONS, [seen.number], held))
+                _complete(client, client.fetch(entity, [seen.number], held))
         held.receiver.close()
 
 

@@ -18,6 +18,10 @@ INVOICES: Final = "invoices"
 SCHEDULED: Final = "scheduled"
 UNIQUE: Final = "unique"
 """Duplicates are detected."""
+CLAIMED: Final = "claimed"
+"""Clients claim, and others receive …"""
+CLAIMED_SESSIONS: Final = "claimed-sessions"
+"""… also whole sessions."""
 TOPIC: Final = "news"
 SUBSCRIPTIONS: Final = (f"{TOPIC}/subscriptions/first", f"{TOPIC}/subscriptions/second")
 
@@ -27,7 +31,9 @@ MAX_DELIVERIES: Final = 6
 NEVER: Final = 2000
 """Deliveries before a message of the other entities becomes a dead letter."""
 
-QUEUES: Final = (PLAIN, DELETED, SESSIONS, ORDERS, INVOICES, SCHEDULED, UNIQUE)
+QUEUES: Final = (PLAIN, DELETED, SESSIONS, ORDERS, INVOICES, SCHEDULED, UNIQUE, CLAIMED, CLAIMED_SESSIONS)
+WITH_SESSIONS: Final = (SESSIONS, CLAIMED_SESSIONS)
+WITH_CLAIMS: Final = (CLAIMED, CLAIMED_SESSIONS)
 RECEIVED_FROM: Final = (*QUEUES, *SUBSCRIPTIONS)
 
 
@@ -51,6 +57,7 @@ def config() -> dict[str, Any]:
     special: dict[str, dict[str, Any]] = {
         PLAIN: {"MaxDeliveryCount": MAX_DELIVERIES},
         SESSIONS: {"RequiresSession": True},
+        CLAIMED_SESSIONS: {"RequiresSession": True},
         UNIQUE: {
             "RequiresDuplicateDetection": True,
             "DuplicateDetectionHistoryTimeWindow": f"PT{WINDOW_MS // 1000}S",

@@ -33,6 +33,8 @@ class Way(StrEnum):
     DELETE = "delete"
     FETCH = "fetch"
     """A deferred one, asked for by its number, and locked."""
+    CLAIM = "claim"
+    """Read by who has claimed it, with no lock."""
 
 
 class Gesture(StrEnum):
@@ -40,6 +42,8 @@ class Gesture(StrEnum):
     ABANDON = "abandon"
     DEFER = "defer"
     DEAD_LETTER = "dead-letter"
+    RELEASE = "release"
+    """Of a claim: its messages are active again, and not counted as delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +155,50 @@ class SessionCall(Span):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Span):
+    """Messages set aside under an id, or asked for again; first and last numbers in turn, none if there were none."""
+
+    entity: str
+    name: str
+    id: str
+    outcome: Outcome
+    error: str = ""
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimList(Span):
+    """The claims of an entity, or those of one name: numbers, as above, and names by id."""
+
+    entity: str
+    claims: dict[str, list[int]]
+    names: dict[str, str]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRead(Span):
+    """What a claim has was read: the numbers that were asked for, as above, and those that came, one by one."""
+
+    entity: str
+    claim: str
+    numbers: tuple[int, ...] = ()
+    found: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimEnd(Span):
+    """A claim was removed (COMPLETE) or released: all of it, or some numbers."""
+
+    claim: str
+    gesture: Gesture
+    outcome: Outcome
+    error: str = ""
+    numbers: tuple[int, ...] = ()
+    was_there: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LostCredit(Span):
     """A receive-and-delete link broke while this many messages may have been on their way."""
 
@@ -220,6 +268,10 @@ Record = (
     | Discharge
     | Hold
     | SessionCall
+    | Claim
+    | ClaimList
+    | ClaimRead
+    | ClaimEnd
     | LostCredit
     | Outage
     | ClockSet

@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 from chaos.books import LOCK_LOST, Books, Violation
-from chaos.entities import SESSIONS
+from chaos.entities import WITH_SESSIONS
 from chaos.history import Delivery, Gesture, Hold, Outcome, Settlement, Way
 
 SLACK_MS: Final = 5
@@ -19,7 +19,7 @@ def message_locks(books: Books) -> Iterator[Violation]:
     """A message is with one receiver at a time, as long as its lock was told to last."""
     for (entity, id), deliveries in books.came.items():
         locked = [delivery for delivery in deliveries if delivery.until is not None]
-        if entity == SESSIONS or len(locked) < 2:
+        if entity in WITH_SESSIONS or len(locked) < 2:
             continue  # in a session they are locked with it
         locked.sort(key=lambda delivery: delivery.end)
         for at, second in enumerate(locked):
@@ -55,7 +55,7 @@ def _may_have_ended(books: Books, delivery: Delivery, moment: float) -> bool:
 def late_settlements(books: Books) -> Iterator[Violation]:
     """Who has lost the lock settles nothing."""
     for delivery in books.deliveries.values():
-        if delivery.entity == SESSIONS or delivery.until is None:
+        if delivery.entity in WITH_SESSIONS or delivery.until is None:
             continue
         if any(renewal.outcome is Outcome.UNKNOWN for renewal in books.renewals.get(delivery.name, ())):
             continue
@@ -137,7 +137,7 @@ def _is_counted(books: Books, first: Delivery, second: Delivery) -> bool:
     # Nothing was said of it, so its lock ran out; unless a restart had it forgotten.
     return (
         not settlements
-        and first.entity != SESSIONS
-        and first.way is not Way.DELETE
+        and first.entity not in WITH_SESSIONS
+        and first.way not in (Way.DELETE, Way.CLAIM)
         and not books.restarted(first.start, second.end)
     )

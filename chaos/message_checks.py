@@ -79,7 +79,7 @@ def returned(books: Books) -> Iterator[Violation]:
             if delivery.way is Way.DELETE:
                 yield from _after(books, delivery.end, "it was received and deleted", delivery, deliveries)
             for settlement in books.settlements.get(delivery.name, ()):
-                if settlement.outcome is not Outcome.OK or settlement.gesture is Gesture.ABANDON:
+                if settlement.outcome is not Outcome.OK or settlement.gesture in _BACK:
                     continue
                 others = deliveries
                 if settlement.gesture is Gesture.DEFER:
@@ -90,6 +90,8 @@ def returned(books: Books) -> Iterator[Violation]:
             yield Violation("returned", f"{id} of {entity} was received and deleted {times} times")
 
 
+_BACK = (Gesture.ABANDON, Gesture.RELEASE)
+"""After these a message is given out again."""
 _DONE = {
     Gesture.COMPLETE: "its completion was confirmed",
     Gesture.DEFER: "its deferral was confirmed",
@@ -189,7 +191,7 @@ def session_order(books: Books) -> Iterator[Violation]:
 
 def _may_be_back(books: Books, delivery: Delivery | None) -> bool:
     return delivery is not None and any(
-        settlement.gesture is Gesture.ABANDON for settlement in books.settlements.get(delivery.name, ())
+        settlement.gesture in _BACK for settlement in books.settlements.get(delivery.name, ())
     )
 
 
@@ -197,11 +199,7 @@ def _may_be_out(books: Books, entity: str, id: str, moment: float) -> bool:
     """Whether something was asked for it by then after which it does not wait any more, or it is damaged."""
 
     def takes_out(settlement: Settlement) -> bool:
-        return (
-            settlement.gesture is not Gesture.ABANDON
-            and settlement.outcome is not Outcome.NO
-            and settlement.start <= moment
-        )
+        return settlement.gesture not in _BACK and settlement.outcome is not Outcome.NO and settlement.start <= moment
 
     return books.is_damaged(entity, id) or any(
         takes_out(settlement)

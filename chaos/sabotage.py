@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final
 
 from peeklock.broker.agenda import Agenda
+from peeklock.broker.backlog import Backlog
 from peeklock.broker.container import Container
 from peeklock.broker.duplicates import History
 from peeklock.broker.locks import Lock
@@ -110,6 +111,17 @@ def lend_twice() -> None:
     _put(Queue, "_make_lock", made)
 
 
+def share_claims() -> None:
+    """Leave some claimed messages where others receive them."""
+    drop, turns = Backlog.drop_some, count(1)
+
+    def dropped(backlog: Any, runs: Any) -> None:
+        if next(turns) % _SOME:
+            drop(backlog, runs)
+
+    _put(Backlog, "drop_some", dropped)
+
+
 def trust_the_clock() -> None:
     """Measure durations by the clock that is set."""
     make = Agenda.__init__
@@ -187,5 +199,6 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "forget-ids": forget_ids,
     "halve-transactions": halve_transactions,
     "forget-counts": forget_counts,
+    "share-claims": share_claims,
     "trust-the-clock": trust_the_clock,
 }

@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar, Final
+from uuid import UUID
 
+from chaos import claiming
 from chaos.client import Client, HeldSession, Taken
 from chaos.entities import (
+    CLAIMED,
+    CLAIMED_SESSIONS,
     DELETED,
     INVOICES,
     ORDERS,
@@ -280,6 +284,57 @@ class Repeater(Worker):
                 self.sent(send)
 
 
+class Claimer(Worker):
+    """Claims, reads, and removes or releases: all or some at a time. Knows after a failure what it had claimed."""
+
+    def __init__(self, around: Surroundings, name: str, entity: str) -> None:
+        super().__init__(around, name, entity)
+        self._owner = UUID(int=self.chance.getrandbits(128))
+        self._asked: tuple[UUID, int] | None = None
+        """A request that was not answered: to be repeated."""
+        self._open: dict[str, list[int]] = {}
+        """Numbers of claims, first and last in turn."""
+
+    def turn(self) -> None:
+        deed = self.chosen(claim=45, end=45, list=10)
+        if self._asked is not None or (deed == "claim" and len(self._open) < 3) or not self._open:
+            self._claim()
+        elif deed == "list":
+            claiming.list_claims(self.client, self.entity, self.name)
+        else:
+            self._end(self.chance.choice(list(self._open)))
+
+    def _claim(self) -> None:
+        if self._asked is None:
+            self._asked = UUID(int=self.chance.getrandbits(128)), self.chance.choice((1, 5, 20))
+        id, count = self._asked
+        claim = claiming.claim(self.client, self.entity, self.name, self._owner, id, count, wait_ms=400)
+        self._asked = None
+        if claim.numbers:
+            self._open[claim.id] = list(claim.numbers)
+
+    def _end(self, id: str) -> None:
+        deliveries = claiming.read(self.client, self.entity, id, self._open[id])
+        deed = self.chosen(remove=65, remove_some=15, release=15, nothing=5)
+        if deed == "nothing":
+            return
+        some: list[int] = []
+        left = self._open.pop(id)  # if it is not answered, nobody knows what is left; that is for the end of the run
+        if deed == "remove_some":
+            at = 2 * self.chance.randrange(len(left) // 2)
+            some, left = left[at : at + 2], left[:at] + left[at + 2 :]
+            deliveries = [each for each in deliveries if some[0] <= each.number <= some[1]]
+        gesture = Gesture.RELEASE if deed == "release" else Gesture.COMPLETE
+        ended = claiming.end(self.client, self.entity, self.name, id, gesture, deliveries, some)
+        if ended.outcome is Outcome.NO:
+            self._open[id] = sorted([*some, *left])
+            return
+        if gesture is Gesture.COMPLETE:
+            self._around.load[self.entity] -= len(deliveries)
+        if some and left:
+            self._open[id] = left
+
+
 def crew(around: Surroundings) -> list[Worker]:
     """All who work in a run."""
     return [
@@ -304,6 +359,13 @@ def crew(around: Surroundings) -> list[Worker]:
         Repeater(around, "repeater-1"),
         Repeater(around, "repeater-2"),
         Completer(around, "unique-receiver", UNIQUE),
+        Sender(around, "claimed-sender", CLAIMED),
+        Claimer(around, "claimer-1", CLAIMED),
+        Claimer(around, "claimer-2", CLAIMED),
+        Completer(around, "claimed-receiver", CLAIMED),
+        SessionSender(around, "claimed-session-sender", CLAIMED_SESSIONS),
+        Claimer(around, "claimer-3", CLAIMED_SESSIONS),
+        Claimer(around, "claimer-4", CLAIMED_SESSIONS),
         Sender(around, "news-sender", TOPIC),
         Completer(around, "first-receiver", SUBSCRIPTIONS[0]),
         Completer(around, "second-receiver", SUBSCRIPTIONS[1]),

@@ -121,6 +121,16 @@ def test_topics_prints_each_number_of_subscriptions_beside_a_queue(tmp_path: Pat
     assert [len(entry["one"]) for entry in written["rounds"]] == [1] * 5
 
 
+def test_claims_prints_what_each_step_takes(tmp_path: Path) -> None:
+    arguments = ["--count", "2500", "--batch-size", "1000", "--rounds", "1"]
+    code, output, errors = bench(tmp_path, "claims", *arguments)
+    assert (code, errors) == (0, "")
+    for step in ("claim  ", "read packed", "remove", "all  "):
+        ((took,),) = cells(output, step)
+        assert float(took) >= 0
+    assert "Claimed, read and removed" in output
+
+
 def test_rows_prints_what_decoding_takes_beside_the_codec(tmp_path: Path) -> None:
     code, output, errors = bench(tmp_path, "rows", "--count", "50", "--rounds", "1", "--size", "10")
     assert (code, errors) == (0, "")

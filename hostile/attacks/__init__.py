@@ -17,6 +17,7 @@ from hostile.attacks import documents as documents
 from hostile.attacks import tokens as tokens
 from hostile.attacks import filters as filters
 from hostile.attacks import looking as looking
+from hostile.attacks import claims as claims
 from hostile.attacks import rights as rights
 from hostile.attacks import jms as jms
 from hostile.attacks import fullness as fullness

@@ -6,9 +6,13 @@ from itertools import count
 from typing import Any
 
 from chaos.checker import check
-from chaos.entities import INVOICES, LOCK_MS, ORDERS, PLAIN, SESSIONS
+from chaos.entities import CLAIMED, INVOICES, LOCK_MS, ORDERS, PLAIN, SESSIONS
 from chaos.history import (
     Cancellation,
+    Claim,
+    ClaimEnd,
+    ClaimList,
+    ClaimRead,
     ClockSet,
     Damaged,
     Delivery,
@@ -99,6 +103,26 @@ class Story:
 
     def cancel(self, send: Send, outcome: Outcome = Outcome.OK) -> None:
         self._add(Cancellation(entity=send.entity, ids=send.ids, outcome=outcome, **self._span()))
+
+    def claim(self, *numbers: int, id: str = "c", outcome: Outcome = Outcome.OK) -> Claim:
+        """Numbers are first and last in turn."""
+        return self._add(Claim(entity=CLAIMED, name="n", id=id, numbers=numbers, outcome=outcome, **self._span()))
+
+    def list_claims(self, **claims: list[int]) -> None:
+        names = dict.fromkeys(claims, "n")
+        self._add(ClaimList(entity=CLAIMED, name="n", claims=claims, names=names, **self._span()))
+
+    def read_claim(self, claim: Claim, *found: int) -> None:
+        self._add(ClaimRead(entity=CLAIMED, claim=claim.id, numbers=claim.numbers, found=found, **self._span()))
+
+    def end_claim(
+        self, claim: Claim, *numbers: int, outcome: Outcome = Outcome.OK, was_there: bool = True, releases: bool = False
+    ) -> None:
+        gesture = Gesture.RELEASE if releases else Gesture.COMPLETE
+        end = ClaimEnd(
+            claim=claim.id, gesture=gesture, numbers=numbers, outcome=outcome, was_there=was_there, **self._span()
+        )
+        self._add(end)
 
     def lose(self, entity: str, amount: int) -> None:
         self._add(LostCredit(entity=entity, count=amount, **self._span()))

@@ -49,6 +49,7 @@ FOUND: dict[str, tuple[int, *tuple[str, ...]]] = {
     "forget-ids": (3, "duplicates"),
     "halve-transactions": (3, "transactions"),
     "forget-counts": (3, "counts"),
+    "share-claims": (3, "claims", "returned"),
     "trust-the-clock": (20, "message locks"),
 }
 """How many faults it takes, and which promise is seen broken; where there are two, chance decides which one.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from chaos.checker import check
 from chaos.entities import (
+    CLAIMED,
     DELETED,
     INVOICES,
     LOCK_MS,
@@ -971,6 +972,124 @@ def test_a_repetition_is_not_dropped_after_the_window(story: Story) -> None:
     assert story.broken == ["duplicates"]
 
 
+# --- claims ---
+
+
+def test_a_claim_that_is_read_and_removed_is_as_it_was(story: Story) -> None:
+    story.send("a", entity=CLAIMED)
+    claim = story.claim(1, 1)
+    story.list_claims(c=[1, 1])
+    taken = story.receive("a", entity=CLAIMED, way=Way.CLAIM, until=None)
+    story.read_claim(claim, 1)
+    story.end_claim(claim)
+    story.settle(taken)
+    story.list_claims()
+    assert story.broken == []
+
+
+def test_a_removed_message_of_a_claim_does_not_come_again(story: Story) -> None:
+    story.send("a", entity=CLAIMED)
+    claim = story.claim(1, 1)
+    taken = story.receive("a", entity=CLAIMED, way=Way.CLAIM, until=None)
+    story.end_claim(claim)
+    story.settle(taken)
+    story.receive("a", entity=CLAIMED)
+    assert story.broken == ["returned"]
+
+
+def test_a_released_message_comes_again_and_is_lost_if_it_does_not(story: Story) -> None:
+    story.send("a", entity=CLAIMED)
+    claim = story.claim(1, 1)
+    taken = story.receive("a", entity=CLAIMED, way=Way.CLAIM, until=None)
+    story.end_claim(claim, releases=True)
+    story.settle(taken, Gesture.RELEASE)
+    assert story.broken == ["lost"]
+    story.finish("a", entity=CLAIMED)
+    assert story.broken == []
+
+
+@pytest.mark.parametrize("answer", [(1, 2), (1, 4)])
+def test_a_repeated_request_for_a_claim_has_the_same_answer(story: Story, answer: tuple[int, int]) -> None:
+    story.claim(1, 3)
+    story.claim(1, 3, outcome=UNKNOWN)
+    story.claim(1, 3)
+    assert story.broken == []
+    story.claim(*answer)
+    assert "claims" in story.broken
+
+
+def test_what_is_claimed_comes_to_nobody_else(story: Story) -> None:
+    story.send("a", entity=CLAIMED)
+    claim = story.claim(1, 1)
+    taken = story.receive("a", entity=CLAIMED)
+    assert "claims" in story.broken
+    story.records.remove(taken)
+    story.end_claim(claim, releases=True, outcome=UNKNOWN)
+    story.finish("a", entity=CLAIMED)
+    assert story.broken == []
+
+
+def test_a_message_is_in_one_claim(story: Story) -> None:
+    claim = story.claim(1, 3)
+    story.claim(3, 5, id="d")
+    assert story.broken == ["claims"]
+    story.records.pop()
+    story.end_claim(claim, 3, 3, releases=True)
+    story.claim(3, 5, id="d")
+    assert story.broken == []
+
+
+@pytest.mark.parametrize("listed", [{}, {"c": [1, 2]}, {"c": [1, 4]}])
+def test_a_claim_is_listed_as_it_was_made(story: Story, listed: dict[str, list[int]]) -> None:
+    story.claim(1, 3)
+    story.list_claims(c=[1, 3])
+    story.restart()
+    story.list_claims(**listed)
+    assert story.broken == ["claims"]
+
+
+def test_a_claim_is_listed_with_what_is_left(story: Story) -> None:
+    claim = story.claim(1, 3, 7, 9)
+    story.end_claim(claim, 2, 7)
+    story.list_claims(c=[1, 1, 8, 9])
+    assert story.broken == []
+    story.list_claims(c=[1, 3, 7, 9])
+    assert story.broken == ["claims"]
+
+
+def test_a_claim_that_was_ended_is_not_listed(story: Story) -> None:
+    claim = story.claim(1, 3)
+    story.end_claim(claim)
+    story.list_claims(c=[1, 3])
+    assert story.broken == ["claims"]
+
+
+def test_a_claim_whose_end_was_not_answered_may_be_listed_or_not(story: Story) -> None:
+    claim = story.claim(1, 3)
+    story.end_claim(claim, outcome=UNKNOWN)
+    story.list_claims(c=[1, 3])
+    story.list_claims()
+    story.end_claim(claim, was_there=False)
+    assert story.broken == []
+
+
+def test_all_of_a_claim_can_be_read_but_what_is_damaged(story: Story) -> None:
+    story.send("a", "b", entity=CLAIMED)
+    claim = story.claim(1, 2)
+    story.read_claim(claim, 1)
+    story.finish("a", entity=CLAIMED, way=Way.CLAIM, until=None)
+    assert set(story.broken) == {"lost", "together", "claims"}
+    story.injure()
+    story.report("b", 2, entity=CLAIMED)
+    assert story.broken == []
+
+
+def test_a_claim_that_nobody_ended_is_there_to_be_ended(story: Story) -> None:
+    claim = story.claim(1, 2)
+    story.end_claim(claim, was_there=False)
+    assert story.broken == ["claims"]
+
+
 # --- the rest ---
 
 
@@ -998,6 +1117,11 @@ def test_a_history_is_the_same_when_it_is_read_from_its_file(story: Story) -> No
     story.trade("x", "y")
     story.set_clock(5)
     story.restart()
+    claim = story.claim(1, 3)
+    story.list_claims(c=[1, 3])
+    story.list_claims()
+    story.read_claim(claim, 1, 2, 3)
+    story.end_claim(claim)
     lines = [dump(record) for record in story.records]
     assert list(load(lines)) == story.records
     assert check(load(lines)) == check(story.records)

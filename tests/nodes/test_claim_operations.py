@@ -13,6 +13,7 @@ from nodes.asking import SUBSCRIPTION, Management, body_of, receive, refusal_of,
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Array, Int, Timestamp
 from peeklock.client import Connection, connect
+from raw_client import eventually
 from serving import BrokerThread, StartBroker
 
 IN_USE = (409, "peeklock:claim-name-in-use")
@@ -280,3 +281,25 @@ def test_claims_last_through_a_restart(start_broker: StartBroker, tmp_path: Path
         assert {key: found[key] for key in answer} == answer
         assert again.claim(2, id) == answer
         assert again.claim()["ranges"] == Array([3, 3], int)
+
+
+def test_a_request_for_a_claim_is_small(claimer: Claimer) -> None:
+    body = {**claimer.body(wait=Int(60_000)), "padding": b"x" * 8192}
+    refusal = refusal_of(claimer.management.ask("peeklock:claim-messages", body))
+    assert refusal[:2] == (403, "amqp:link:message-size-exceeded")
+    assert "8192 bytes" in refusal[2]
+
+
+def test_what_a_client_asked_for_that_is_gone_counts_no_longer(broker: BrokerThread, connection: Connection) -> None:
+    fill(connection, 5)
+    with connect(broker.connection_string, timeout=20) as other:
+        claimer = Claimer(other)
+        claimer.claim()
+        for _ in range(10):
+            body = claimer.body(wait=Int(60_000))
+            claimer.management.requester.submit(request("peeklock:claim-messages", body))
+            packed = {"ranges": Array([1, 5], int)}
+            claimer.management.requester.submit(request("peeklock:read-packed", packed))
+        claimer.list()  # so that all of them were heard of
+        assert broker.call(lambda: broker.broker.namespace.journal.unsaved_bytes) > 0
+    eventually(lambda: not broker.call(lambda: broker.broker.namespace.journal.unsaved_bytes))

@@ -71,3 +71,4 @@ def test_nothing_starts_for_a_client_that_is_gone() -> None:
     bench.turnstile.close()
     bench.leaves["a"]()
     assert bench.started == ["a"]
+    assert [str(failure) for failure in bench.failures] == ["The client is gone."], "what it costs is counted till then"

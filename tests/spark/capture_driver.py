@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 import threading
 
+import pyspark
 from clusters import SETTINGS
 
 from peeklock.spark.pipelines.capture import Target, capture
+from peeklock.spark.pipelines.table_formats import Format, settings_of
 from peeklock.spark.session import local_session
 
 
-def main(connection_string: str, queue: str, folder: str, protocol: str) -> None:
-    spark = local_session("capture", settings=SETTINGS)
+def main(connection_string: str, queue: str, folder: str, protocol: str, format: Format) -> None:
+    spark = local_session("capture", settings={**SETTINGS, **settings_of(format, pyspark.__version__, SETTINGS)})
     stopping = threading.Event()
 
     def listen() -> None:
@@ -29,8 +31,8 @@ def main(connection_string: str, queue: str, folder: str, protocol: str) -> None
         "maxWait": "50ms",
         "pollInterval": "50ms",
     }
-    capture(spark, [queue], options, Target(folder=folder, compact_every_s=5), stopping=stopping)
+    capture(spark, [queue], options, Target(folder=folder, format=format, compact_every_s=5), stopping=stopping)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:])  # type: ignore[arg-type]  # the last is a format

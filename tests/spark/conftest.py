@@ -8,12 +8,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
+from formats import FORMAT
 from pipeline_fixtures import capturing, no_spark, pipeline  # noqa: F401
 from pyspark.sql import SparkSession
 
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
+from peeklock.spark.pipelines.table_formats import settings_of
 from serving import SOURCE, ServedBroker
 from toolchains import toolchain
 
@@ -27,7 +30,7 @@ CONFIG = {
 }
 
 
-STARTS_SPARK = ("cluster", "demo", "examples_spark", "faults", "pipeline_", "session", "source")
+STARTS_SPARK = ("cluster", "demo", "examples_spark", "faults", "pipeline_", "session", "source", "table_formats")
 """Of modules: parts of the names of those that start a Spark in a process of its own."""
 TAKE_LONG = ("faults", "cluster")
 
@@ -52,7 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("peeklock")
-    for name, value in CONFIG.items():
+    for name, value in {**CONFIG, **settings_of(FORMAT, pyspark.__version__, CONFIG)}.items():
         builder = builder.config(name, value)
     folder = tmp_path_factory.mktemp("spark")
     session = (

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
 
+import pyarrow.parquet as pq
 import pytest
 from pipeline_fixtures import Capturing, numbered
 from pyspark.errors import PySparkException
@@ -138,6 +139,18 @@ def test_several_entities_go_into_one_folder(
     assert spark.read.parquet(str(capturing.folder)).count() == 5
 
 
+def test_readers_can_skip_rows_by_time_and_the_users_session_stays_as_it_is(capturing: Capturing) -> None:
+    settings = ("spark.sql.maxConcurrentOutputFileWriters", "spark.sql.parquet.outputTimestampType")
+    before = [capturing.spark.conf.get(name) for name in settings]
+    capturing.send(numbered(0, 5))
+    capturing.run()
+    for path in capturing.folder.glob("entity=*/*/*/*.parquet"):
+        columns = pq.read_metadata(path).row_group(0)
+        index = pq.read_schema(path).get_field_index("enqueued_time")
+        assert columns.column(index).statistics.has_min_max
+    assert [capturing.spark.conf.get(name) for name in settings] == before
+
+
 def test_a_run_that_dies_after_keeping_a_batch_does_not_keep_it_twice(capturing: Capturing) -> None:
     capturing.send(numbered(0, 15))
 
@@ -230,12 +243,6 @@ def test_an_entity_that_is_not_there_is_named_in_one_sentence(capturing: Capturi
     assert "nothing-here" in said
     assert "\n" not in said
     assert "Traceback" not in said
-
-
-def test_a_table_format_that_spark_does_not_have_is_named(capturing: Capturing) -> None:
-    target = Target(folder=str(capturing.folder), format="delta", until_empty=True)
-    with pytest.raises(ValueError, match="this Spark has no 'delta'"):
-        capture.capture(capturing.spark, capturing.entities, capturing.options, target)
 
 
 def test_a_table_format_keeps_batches_by_itself_and_they_are_told_of(capturing: Capturing) -> None:

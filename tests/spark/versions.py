@@ -48,11 +48,16 @@ SCOPES: Final = {
     "core": [str(TESTS / test) for test in CORE],
     "connector": [str(TESTS / f"test_{name}.py") for name in ("source", "peeking", "claiming", "deleting", "writing")],
     "all": [str(TESTS)],
+    **{name: [str(TESTS / f"test_{each}.py") for each in ("table_formats", "faults")] for name in ("delta", "iceberg")},
 }
+FORMATS: Final = ("delta", "iceberg")
+"""Scopes that capture into a table format, which Spark fetches from Maven Central."""
 LEFT_OUT: Final = {
     "core": "Left out: most tests of the connector, and the pipelines. --scope connector and --scope all have more.",
     "connector": "Left out: the pipelines, kills of processes, clusters. --scope all has them.",
     "all": "Left out: nothing but what was skipped above.",
+    "delta": "Left out: all but what captures into Delta.",
+    "iceberg": "Left out: all but what captures into Iceberg.",
 }
 
 
@@ -86,7 +91,7 @@ def main() -> int:
         except subprocess.CalledProcessError as error:
             sys.exit(f"PySpark {version} could not be set up: '{' '.join(error.cmd)}' failed")
         installed = time.monotonic()
-        status = 0 if asked.install else run_tests(python, [*SCOPES[asked.scope], *asked.pytest.split()])
+        status = 0 if asked.install else run_tests(python, [*SCOPES[asked.scope], *asked.pytest.split()], asked.scope)
         outcomes.append(Outcome(version, installed - began, time.monotonic() - installed, status))
     print(*outcomes, sep="\n", file=sys.stderr)
     print(LEFT_OUT[asked.scope], file=sys.stderr)
@@ -117,9 +122,11 @@ def requirements(declared: Iterable[str]) -> list[str]:
     return [each for each in declared if re.split(r"[^\w-]", each)[0] in TOOLS]
 
 
-def run_tests(python: Path, arguments: Iterable[str]) -> int:
+def run_tests(python: Path, arguments: Iterable[str], scope: str) -> int:
     """A machine without Java leaves nothing to test, so that is a failure and not a reason to skip."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}  # it would be another version
+    if scope in FORMATS:
+        kept["PEEKLOCK_TABLE_FORMAT"] = scope
     command = [str(python), "-m", "pytest", *arguments]
     return subprocess.run(command, cwd=PROJECT, env={**kept, "CI": "true"}, check=False).returncode
 

@@ -22,13 +22,15 @@ Parts = dict[str | None, list[Run]]
 class Claim:
     """Messages that one client has set aside for itself, all with one commit."""
 
-    __slots__ = ("_waiting", "id", "is_changing", "name", "parts", "since")
+    __slots__ = ("_coverage", "_parts", "_waiting", "id", "is_changing", "name", "runs", "since")
 
     def __init__(self, id: bytes, name: str, since: int, parts: Parts) -> None:
         self.id = id
         self.name = name
         self.since = since
         """Unix milliseconds."""
+        self.runs: list[Run]
+        """Of all parts."""
         self.parts = parts
         self.is_changing = False
         """A commit that makes, shortens or ends it is on its way."""
@@ -49,8 +51,21 @@ class Claim:
             self.when_unchanging(action)
 
     @property
-    def runs(self) -> list[Run]:
-        return [run for runs in self.parts.values() for run in runs]
+    def parts(self) -> Parts:
+        """Not to be changed in place."""
+        return self._parts
+
+    @parts.setter
+    def parts(self, parts: Parts) -> None:
+        self._parts = parts
+        self.runs = [run for runs in parts.values() for run in runs]
+        self._coverage: Coverage | None = None
+
+    @property
+    def coverage(self) -> Coverage:
+        if self._coverage is None:
+            self._coverage = Coverage(self.runs)
+        return self._coverage
 
     @property
     def count(self) -> int:

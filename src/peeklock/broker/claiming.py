@@ -218,6 +218,11 @@ class Claiming:
         if self.covers(number):
             self._damaged.append(number)
 
+    @property
+    def pending(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._queue) + len(self._waiting) + (self._current is not None)
+
     def find(self, id: bytes) -> Request | None:
         """The request for that claim, if it is not answered yet."""
         return next((request for request in self._requests() if request.id == id), None)
@@ -235,12 +240,10 @@ class Claiming:
         """A client is gone, and asks no more. What is staged for it stays claimed."""
         for request in self._requests():
             if request.holder is holder:
-                request.waiters.clear()
                 self._waiting.pop(request, None)
                 if request in self._queue:
                     self._queue.remove(request)
-                if request is not self._current:
-                    request.answer(None)
+                request.answer(None)  # nobody hears it; but what the request costs is counted until it is answered
 
     def on_available(self) -> None:
         """Messages came, or came back."""

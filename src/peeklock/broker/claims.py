@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from peeklock.broker.entity import Machinery
 
 MAX_CLAIMS: Final = 1000
-"""Of one entity."""
+"""Of one entity, with the requests that wait for one; and so many names with an owner."""
 MAX_RUNS_IN_ALL: Final = 1 << 18
 """In memory, of all claims of one entity."""
 _NO_LIMIT: Final = 1 << 62
@@ -128,13 +128,12 @@ class Claims:
         """CLAIMED, if one claim has all numbers between these; else messages in any state may be there."""
         first, last = span
         for claim in self._claims.values():
-            if Coverage(claim.runs).has_all(first, last):
+            if claim.coverage.has_all(first, last):
                 return CLAIMED
         return None
 
     def _is_being_made(self, claim: Claim) -> bool:
-        request = self._claiming.find(claim.id)
-        return request is not None and claim.is_changing
+        return claim.is_changing and self._claiming.find(claim.id) is not None
 
     # --- making ---
 
@@ -154,8 +153,8 @@ class Claims:
             asked.holder = holder
         elif known is not None:
             known.when_unchanging(partial(self._answer_again, request, owner, holder))
-        elif len(self._claims) >= MAX_CLAIMS:
-            raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims; no more are allowed.")
+        elif len(self._claims) + self._claiming.pending >= MAX_CLAIMS:
+            raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims and requests for them; no more are allowed.")
         elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_RUNS_IN_ALL:
             raise QuotaExceeded(
                 f"The claims of '{host.path}' have more than {MAX_RUNS_IN_ALL} ranges; remove some first."
@@ -184,6 +183,8 @@ class Claims:
                 f"Another client that is connected claims messages of '{self._host.path}' under the name '{name}'. "
                 "Use another claim name, or stop that client."
             )
+        if owner is None and len(self._owners) >= MAX_CLAIMS:
+            raise QuotaExceeded(f"Clients claim under {MAX_CLAIMS} names at '{self._host.path}'; no more are allowed.")
         self._owners[name] = _Owner(id, holder)
 
     def _answer_again(self, request: Request, owner: bytes, holder: object) -> None:

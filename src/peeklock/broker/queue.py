@@ -196,7 +196,7 @@ class Queue(Numbered):
                 left = share
         if self._locks:
             self._look_at(expires_at)
-        if not self._backlog.loading:
+        if not self._backlog.loading and not self._sweeps:  # else more may be read soon
             for consumer in list(consumers):
                 consumer.starved()
 

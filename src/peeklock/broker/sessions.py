@@ -320,7 +320,7 @@ class SessionQueue(Numbered):
             if message is None:
                 break
             self._hand_out(session, holder, message, now)
-        if not backlog.loading and session.holder is holder:
+        if not backlog.loading and not backlog.held and session.holder is holder:
             holder.starved()
 
     def _hand_out(self, session: Session, holder: SessionHolder, message: StoredMessage, now: int) -> None:

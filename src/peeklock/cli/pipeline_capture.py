@@ -26,8 +26,9 @@ from peeklock.cli.pipeline_session import (
 from peeklock.cli.values import milliseconds
 
 if TYPE_CHECKING:
-    from peeklock.spark.pipelines.capture import Batch, Format
+    from peeklock.spark.pipelines.capture import Batch
     from peeklock.spark.pipelines.compaction import Merged
+    from peeklock.spark.pipelines.table_formats import Format
 
 FORMATS = ("parquet", "delta", "iceberg")
 _SIZE = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
@@ -63,7 +64,9 @@ def run(
         str | None, typer.Option(help="Time between two batches, such as 30s or 5m; without it, one after the other.")
     ] = None,
     until_empty: Annotated[bool, typer.Option(help="Stop when what is there now is captured.")] = False,
-    format: Annotated[str, typer.Option(help="parquet; or delta or iceberg, if Spark has their packages.")] = "parquet",
+    format: Annotated[
+        str, typer.Option(help="parquet, delta or iceberg. Their builds for Spark are fetched.")
+    ] = "parquet",
     checkpoint: Annotated[
         str | None,
         typer.Option(show_default="in the folder", help="Where Spark keeps how far it is. Never share or delete it."),
@@ -112,7 +115,7 @@ def run(
         return until_empty and _hold_little(entity, connection_string, ca_file)
 
     with (
-        spark_session("peeklock capture", cores, conf, first, quiet=json) as (spark, small),
+        spark_session("peeklock capture", cores, conf, first, quiet=json, format=format) as (spark, small),
         interruptible() as stopping,
         _told(json) as told,
     ):

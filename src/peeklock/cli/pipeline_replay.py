@@ -23,8 +23,8 @@ from peeklock.cli.pipeline_session import (
 )
 
 if TYPE_CHECKING:
-    from peeklock.spark.pipelines.capture import Format
     from peeklock.spark.pipelines.replay import Ids, Pace, Summary, Timing
+    from peeklock.spark.pipelines.table_formats import Format
 
 app = typer.Typer()
 
@@ -81,7 +81,7 @@ def replay(
         return is_small_folder(folder)
 
     with (
-        spark_session("peeklock replay", cores, conf, first, quiet=json) as (spark, _),
+        spark_session("peeklock replay", cores, conf, first, quiet=json, format=format) as (spark, _),
         interruptible() as stopping,
     ):
         from peeklock.spark.pipelines import replay as pipeline

@@ -17,7 +17,7 @@ from peeklock.cli.pipeline_capture import FORMATS, CapturedFormat
 from peeklock.cli.pipeline_session import Cores, SparkSettings, interruptible, point, spark_session
 
 if TYPE_CHECKING:
-    from peeklock.spark.pipelines.capture import Format
+    from peeklock.spark.pipelines.table_formats import Format
 
 app = typer.Typer()
 
@@ -54,7 +54,7 @@ def report(
         return is_small_folder(captured)
 
     with (
-        spark_session("peeklock report", cores, conf, first, quiet=json) as (spark, small),
+        spark_session("peeklock report", cores, conf, first, quiet=json, format=format) as (spark, small),
         interruptible() as stopping,
     ):
         from peeklock.spark.pipelines import report as pipeline

@@ -64,12 +64,13 @@ def spark_session(
     first: Callable[[], T],
     *,
     quiet: bool = False,
+    format: str = "parquet",
 ) -> Iterator[tuple[SparkSession, T]]:
     """A Spark to work with. What goes wrong while it is used ends the command with a sentence.
 
     `first` is called before it is started, when there is nothing against that. What it returns is given back, and is
-    true when there is little to do. A Spark that runs already is left running. Says that one is started, since that
-    takes seconds, unless it is to be quiet.
+    true when there is little to do. A Spark that is started here has what `format` needs, one of `FORMATS`. A Spark
+    that runs already is left running. Says that one is started, since that takes seconds, unless it is to be quiet.
     """
     from peeklock.spark.session import local_session, missing, submitted
 
@@ -79,10 +80,11 @@ def spark_session(
     wanting = missing()
     if wanting is not None:
         fail(wanting)
+    fetched = "" if submitted() or _is_running() else _add_format(format, chosen)
     with _failures():
         found = first()
     if not quiet and not submitted() and not _is_running():
-        note("starting Spark …")
+        note(f"starting Spark with {fetched} …" if fetched else "starting Spark …")
     from pyspark import SparkContext
     from pyspark.logger import PySparkLogger
 
@@ -96,6 +98,12 @@ def spark_session(
         with _signals() as stopping:
             spark = local_session(app_name, cores, chosen, small=bool(found))
     except SPARK_ERRORS as error:
+        if fetched:
+            fail(
+                f"Spark cannot be started with {fetched}: is Maven Central reachable? Without it, name jars that are "
+                "here by --conf spark.jars=…",
+                Exit.FAILED,
+            )
         fail(f"Spark cannot be started: {sentence_of(error)}", Exit.FAILED)
     try:
         if stopping.is_set():
@@ -108,6 +116,20 @@ def spark_session(
     finally:
         if is_ours:
             spark.stop()
+
+
+def _add_format(format: str, chosen: dict[str, str]) -> str:
+    """Add what Spark has to be told for a format; returns the packages that it will fetch for that."""
+    import pyspark
+
+    from peeklock.spark.pipelines.table_formats import NoBuild, settings_of
+
+    try:
+        settings = settings_of(format, pyspark.__version__, chosen)
+    except NoBuild as error:
+        fail(str(error))
+    chosen |= settings
+    return settings.get("spark.jars.packages", "")
 
 
 @contextmanager

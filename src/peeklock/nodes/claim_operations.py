@@ -5,6 +5,7 @@ Ours, not the service's: a client finds `peeklock:claims` among the capabilities
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -28,6 +29,8 @@ MAX_CLAIMED_BYTES: Final = 1 << 40
 MAX_WAIT_MS: Final = 60_000
 MAX_SESSIONS: Final = MAX_RUNS
 MAX_LISTED: Final = 100
+MAX_REQUEST_BYTES: Final = 8192
+"""Of a request for a claim, which may wait for a minute."""
 
 
 def claim_messages(call: Call) -> None:
@@ -61,9 +64,8 @@ def _claimed(call: Call, outcome: Claim | BrokerError | None) -> None:
 
 def read_packed(call: Call) -> None:
     container = call.container
-    spans = _spans(call)
-    if spans is None:
-        raise InvalidProperty("The request has no 'ranges' (array of long).")
+    _spans(call)  # checked at once, and kept as small as they came until it is their turn
+    numbers = array("q", call.arguments.pop("ranges"))
     most = min(_within(call, "max-bytes", 1, MAX_CLAIMED_BYTES, MAX_PEEKED_BYTES), MAX_PEEKED_BYTES)
 
     def read(leave: Leave, messages: list[StoredMessage] | BrokerError, last: int) -> None:
@@ -76,7 +78,7 @@ def read_packed(call: Call) -> None:
 
     def start(leave: Leave) -> None:
         call.check_room()
-        container.read_packed(spans, most, partial(read, leave))
+        container.read_packed(spans_of(numbers), most, partial(read, leave))
 
     call.peer.reads.enter(start, call.fail)
 
@@ -206,6 +208,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         ),
         response=_AMOUNTS,
         run=claim_messages,
+        max_request_bytes=MAX_REQUEST_BYTES,
     ),
     Operation(
         name="peeklock:read-packed",

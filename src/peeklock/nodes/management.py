@@ -20,6 +20,7 @@ from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
+    MessageSizeExceeded,
     NotSupported,
     OperationNotAllowed,
     OperationTimedOut,
@@ -66,11 +67,17 @@ class ManagementNode(RequestNode):
             except Unauthorized as denial:
                 self.peer.audit(operation.name, DENIED, address.container, reason=str(denial))
                 raise
+            if operation.max_request_bytes is not None and request.size > operation.max_request_bytes:
+                raise MessageSizeExceeded(
+                    f"A request for {operation.name} may have {operation.max_request_bytes} bytes; this one has "
+                    f"{request.size}."
+                )
             if operation.explain is not None:
                 reply.explain = partial(operation.explain, self._container)
             if operation.audited:
                 reply.audited, reply.entity = operation.name, address.container
             arguments = operation.check(body)
+            request.message.value = None  # the request may wait, and what was decoded is larger than what came
             numbers = arguments.get("sequence-numbers")
             reply.count = len(numbers) if isinstance(numbers, list) else None
             transaction = None

@@ -183,6 +183,8 @@ class Operation:
     response: tuple[Field, ...]
     run: Callable[[Call], None]
     transactional: bool = False
+    max_request_bytes: int | None = None
+    """Less than others may have, for requests that are kept while they wait."""
     audited: bool = False
     """Whether the audit log hears of it: it administers, or changes many messages at once."""
     explain: Callable[[AnyContainer, str], str] | None = None

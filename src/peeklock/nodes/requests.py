@@ -101,6 +101,8 @@ class Request:
     """The state of its transfer: a transaction's, or None."""
     reply: Callable[[Message], None]
     """To be called once, with a message that lacks only its correlation-id; again if that could not be encoded."""
+    size: int
+    """In bytes, as it came."""
     is_crowded: Callable[[], bool]
     """Whether so many replies wait that a long one had better not be made."""
 
@@ -154,7 +156,7 @@ class RequestNode(Node):
                 outcome = TransactionalState(state.txn_id, Accepted()).encode()
             delivery.dispose(outcome)
             try:
-                self.answer(Request(request, state, reply, lambda: replies.full))
+                self.answer(Request(request, state, reply, cost, lambda: replies.full))
             except Exception as failure:
                 reply(self.refusal(self.peer.failed(failure, self)))
         self._renew_credit()

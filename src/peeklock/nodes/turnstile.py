@@ -29,8 +29,10 @@ class Turnstile:
             self._next()
 
     def close(self) -> None:
-        """The client is gone: what has not started never does."""
-        self._waiting.clear()
+        """The client is gone: what has not started never does. It fails, so that nobody counts it as under way."""
+        while self._waiting:
+            _, fail = self._waiting.popleft()
+            fail(BrokerError("The client is gone."))
 
     def _next(self) -> None:
         while self._waiting and self._current is None:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from peeklock.spark.checkpoints import settle_checkpoint
+from peeklock.spark.checkpoints import batches_done, settle_checkpoint
 from peeklock.spark.pipelines.columns import PARTITIONS, SCHEMA, SCHEMA_VERSION, captured
 from peeklock.spark.pipelines.compaction import compact
 from peeklock.spark.pipelines.entities import entity_options
@@ -28,20 +28,21 @@ from peeklock.spark.pipelines.failures import SPARK_ERRORS
 from peeklock.spark.pipelines.files import files_of
 from peeklock.spark.pipelines.lake import OWN, Lake
 from peeklock.spark.pipelines.parquet_sink import ParquetSink
+from peeklock.spark.pipelines.table_formats import WRITER_OPTIONS, Format, build_of, iceberg_table
 from peeklock.spark.session import is_connect
 from peeklock.spark.triggers import AvailableNow
 
 PARQUET: Final = "parquet"
-Format = Literal["parquet", "delta", "iceberg"]
 _POLL_S: Final = 0.2
 _PATIENCE_S: Final = 10.0
-_PACKAGES: Final = {
-    "delta": "io.delta:delta-spark_2.13:<version>",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:<version>",
-}
 _TAKES_ALL: Final = AvailableNow.__module__.startswith("pyspark.")
 """Before Spark 4.2 a run that shall take what is there takes one batch."""
-_NOT_THERE: Final = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "Failed to find the data source")
+_NOT_THERE: Final = (
+    "DATA_SOURCE_NOT_FOUND",
+    "ClassNotFoundException",
+    "Failed to find the data source",
+    "Cannot find catalog plugin class",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ def read(spark: SparkSession, folder: str, format: Format = "parquet") -> DataFr
     """All captured rows as of now; capture and compaction meanwhile change nothing of it."""
     if format == PARQUET:
         return Lake(spark, folder, SCHEMA_VERSION).read(SCHEMA)
-    if _is_table(format, folder):
-        return spark.read.table(folder)
+    if format == "iceberg":
+        return spark.read.table(_table_of(spark, folder))
     return spark.read.format(format).load(folder)
 
 
@@ -141,17 +142,18 @@ def capture(
     """Capture the entities side by side until they are empty, where that was asked for, or until told to stop.
 
     At the end what is kept is gone from the entities. What was claimed and is not kept yet waits for the next start,
-    and so does the last batch when something fails.
+    and so does the last batch when something fails. `told` hears of each batch that is kept, but not of those that a
+    server of Spark Connect keeps as Parquet.
     """
     stop = stopping or threading.Event()
     tell = told or (lambda _: None)
+    checkpoints = {entity: files_of(spark, checkpoint_of(spark, entity, target)) for entity in entities}
     while True:
-        gate = Gate()
-        _run(spark, entities, options, target, tell, stop, gate)
-        for entity in entities:
-            checkpoint = files_of(spark, checkpoint_of(spark, entity, target))
+        before = [batches_done(each) for each in checkpoints.values()]
+        _run(spark, entities, options, target, tell, stop, Gate())
+        for entity, checkpoint in checkpoints.items():
             settle_checkpoint(checkpoint, _source_options(entity, options))
-        was_all = _TAKES_ALL or all(gate.last(entity) < 0 for entity in entities)
+        was_all = _TAKES_ALL or before == [batches_done(each) for each in checkpoints.values()]
         if was_all or not target.until_empty or stop.is_set():
             return
 
@@ -212,7 +214,7 @@ def start(
         # Through Spark Connect the sink is called in a process of the server, which cannot tell us anything.
         keep = sink if is_connect(spark) else _passing(sink, entity, told or (lambda _: None), gate or Gate())
         return writer.foreachBatch(keep).start()
-    return _start_table(writer.partitionBy(*PARTITIONS), target)
+    return _start_table(spark, writer.partitionBy(*PARTITIONS), target)
 
 
 def checkpoint_of(spark: SparkSession, entity: str, target: Target) -> str:
@@ -262,19 +264,24 @@ def _tell_progress(queries: Mapping[str, StreamingQuery], told: Told, gate: Gate
                 told(Batch(entity, number, rows))
 
 
-def _start_table(writer: DataStreamWriter, target: Target) -> StreamingQuery:
+def _start_table(spark: SparkSession, writer: DataStreamWriter, target: Target) -> StreamingQuery:
     """Into a table format of others, which keeps each batch once by itself."""
-    writer = writer.format(target.format).outputMode("append")
+    writer = writer.format(target.format).outputMode("append").options(**WRITER_OPTIONS.get(target.format, {}))
     try:
-        is_table = _is_table(target.format, target.folder)
-        return writer.toTable(target.folder) if is_table else writer.start(target.folder)
+        if target.format == "iceberg":
+            return writer.toTable(_table_of(spark, target.folder))
+        return writer.start(target.folder)
     except SPARK_ERRORS as error:
         if any(sign in str(error) for sign in _NOT_THERE):
+            build = build_of(target.format, spark.version)
             raise ValueError(
-                f"this Spark has no '{target.format}': start it with that package, "
-                f"for example by --conf spark.jars.packages={_PACKAGES[target.format]}"
+                f"this Spark has no '{target.format}': start it with --conf spark.jars.packages={build}"
             ) from None
         raise
+
+
+def _table_of(spark: SparkSession, folder: str) -> str:
+    return folder if _is_table("iceberg", folder) else iceberg_table(spark, files_of(spark, folder).place)
 
 
 def _is_table(format: Format, name: str) -> bool:
