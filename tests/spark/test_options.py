@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from peeklock.spark.options import OPTIONS, OptionError, Options, Use, check, redact, table
+from peeklock.spark.options import OPTIONS, OptionError, Options, Use, check, redact
+from peeklock.spark.reference import table
 
 KEY = "c2VjcmV0LWtleS1vZi10ZXN0cw=="
 WHERE = f"Endpoint=sb://localhost;SharedAccessKeyName=Root;SharedAccessKey={KEY};UseDevelopmentEmulator=true"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Self, get_args
 
@@ -397,18 +397,3 @@ def redact(text: str, connection_string: str) -> str:
     for match in _SECRETS.finditer(connection_string):
         text = text.replace((match[1] or match[2]).strip(), "***")
     return text
-
-
-def table() -> Iterator[tuple[str, str, str, str]]:
-    """For the documentation: name, uses, default, and what it is with its rule."""
-    for each in fields(Options):
-        option: Option | None = each.metadata.get("option")
-        if option is None:
-            continue
-        default = option.default_text or ("none" if each.default is None else _worded(each.default))
-        uses = "all" if option.uses == USES else ", ".join(option.uses)
-        yield option.name, uses, default, f"{option.doc} Must be {option.rule}."
-
-
-def _worded(default: object) -> str:
-    return f"`{str(default).lower() if isinstance(default, bool) else default}`"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from peeklock.spark.options import table
+from peeklock.spark.options import USES, Option, Options
 from peeklock.spark.outgoing import WRITABLE
 from peeklock.spark.rows import SCHEMA
 
@@ -42,6 +43,21 @@ MEANINGS: Final[Mapping[str, str]] = {
     "entity": "the address that was read; written, where the row goes when no option says it",
 }
 """What a column holds."""
+
+
+def table() -> Iterator[tuple[str, str, str, str]]:
+    """For the documentation: name, uses, default, and what it is with its rule."""
+    for each in fields(Options):
+        option: Option | None = each.metadata.get("option")
+        if option is None:
+            continue
+        default = option.default_text or ("none" if each.default is None else _worded(each.default))
+        uses = "all" if option.uses == USES else ", ".join(option.uses)
+        yield option.name, uses, default, f"{option.doc} Must be {option.rule}."
+
+
+def _worded(default: object) -> str:
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def page(text: str) -> str:
