@@ -120,9 +120,11 @@ def spark_session(
 
 def _add_format(format: str, chosen: dict[str, str]) -> str:
     """Add what Spark has to be told for a format; returns the packages that it will fetch for that."""
-    import pyspark
+    from peeklock.spark.pipelines.table_formats import BUILDS, NoBuild, settings_of
 
-    from peeklock.spark.pipelines.table_formats import NoBuild, settings_of
+    if format not in BUILDS:
+        return ""  # without loading Spark, which takes a second
+    import pyspark
 
     try:
         settings = settings_of(format, pyspark.__version__, chosen)
