@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
+.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -68,6 +68,10 @@ test-spark-machines: check
 # On older versions of PySpark, each in an environment of its own.
 test-spark-versions:
 	$(PYTHON) tests/spark/versions.py $(ARGS)
+
+# Through a server of Spark Connect, which needs packages that nothing else does.
+test-spark-connect:
+	$(PYTHON) tests/spark/versions.py --scope connect $(ARGS)
 
 # Captures into Delta and Iceberg, with 20 kills each, on the newest PySpark that there are builds for.
 test-table-formats:

@@ -35,7 +35,7 @@ def installed(name: str) -> bool:
 
 @pytest.mark.skipif(
     not all(map(installed, NEEDED)),
-    reason="left out: Spark Connect needs more packages: pip install 'pyspark[connect]'",
+    reason="left out: Spark Connect needs more packages: make test-spark-connect has them",
 )
 def test_the_source_and_all_pipelines_work_through_spark_connect(
     spark: SparkSession, bus: ServedBroker, tmp_path: Path

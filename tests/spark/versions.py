@@ -20,6 +20,8 @@ from typing import Final
 
 VERSIONS: Final = ("4.0.5", "4.1.4", "4.2.1")
 """The last of each series that is older than what all other tests run with."""
+NEWEST: Final = "4.3.0"
+"""For what needs packages that the environment of all other tests does not have."""
 PROJECT: Final = Path(__file__).parents[2]
 FOLDER: Final = PROJECT / ".venv-spark"
 TOOLS: Final = ("hypothesis", "pytest", "websocket-client")
@@ -48,6 +50,7 @@ SCOPES: Final = {
     "core": [str(TESTS / test) for test in CORE],
     "connector": [str(TESTS / f"test_{name}.py") for name in ("source", "peeking", "claiming", "deleting", "writing")],
     "all": [str(TESTS)],
+    "connect": [str(TESTS / "test_connect.py")],
     **{name: [str(TESTS / f"test_{each}.py") for each in ("table_formats", "faults")] for name in ("delta", "iceberg")},
 }
 FORMATS: Final = ("delta", "iceberg")
@@ -56,6 +59,7 @@ LEFT_OUT: Final = {
     "core": "Left out: most tests of the connector, and the pipelines. --scope connector and --scope all have more.",
     "connector": "Left out: the pipelines, kills of processes, clusters. --scope all has them.",
     "all": "Left out: nothing but what was skipped above.",
+    "connect": "Left out: all but what goes through Spark Connect.",
     "delta": "Left out: all but what captures into Delta.",
     "iceberg": "Left out: all but what captures into Iceberg.",
 }
@@ -84,10 +88,11 @@ def main() -> int:
         if not re.fullmatch(r"4(\.\d+){2}", version):
             parser.error(f"'{version}' is no version of PySpark 4, such as {VERSIONS[0]}")
     outcomes = []
-    for version in asked.versions or VERSIONS:
+    connects = asked.scope == "connect"
+    for version in asked.versions or ([NEWEST] if connects else VERSIONS):
         began = time.monotonic()
         try:
-            python = environment(version)
+            python = environment(version, "[connect]" if connects else "")
         except subprocess.CalledProcessError as error:
             sys.exit(f"PySpark {version} could not be set up: '{' '.join(error.cmd)}' failed")
         installed = time.monotonic()
@@ -98,9 +103,9 @@ def main() -> int:
     return int(any(outcome.status for outcome in outcomes))
 
 
-def environment(version: str) -> Path:
+def environment(version: str, extra: str = "") -> Path:
     """The Python of an environment with this PySpark; made when it is not there, or `pyproject.toml` has changed."""
-    folder = FOLDER / version
+    folder = FOLDER / f"{version}{extra.strip('[]')}"
     python, done = folder / "bin" / "python", folder / ".installed"
     declared = (PROJECT / "pyproject.toml").read_text()
     if done.exists() and done.read_text() == declared:
@@ -112,7 +117,7 @@ def environment(version: str) -> Path:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     tools = requirements(tomllib.loads(declared)["project"]["optional-dependencies"]["dev"])
-    subprocess.run([*install, f"pyspark=={version}", "--editable", ".[spark]", *tools], cwd=PROJECT, check=True)
+    subprocess.run([*install, f"pyspark{extra}=={version}", "--editable", ".[spark]", *tools], cwd=PROJECT, check=True)
     done.write_text(declared)
     return python
 
