@@ -6,7 +6,7 @@ import pytest
 
 from broker.test_claiming_messages import Client, letters
 from broker.world import HOUR, FlakyStore, Receiver, World
-from peeklock.broker.claims import MAX_CLAIMS
+from peeklock.broker.claims import MAX_CLAIMS, Claim
 from peeklock.broker.errors import QuotaExceeded
 
 
@@ -49,3 +49,20 @@ def test_while_the_queue_looks_for_expired_messages_no_receiver_is_told_that_the
     world.run()
     assert receiver.bodies == letters(3)
     assert receiver.starvations
+
+
+def test_a_claim_whose_commit_is_on_its_way_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peeklock.broker.claims.MAX_CLAIMS", 2)
+    store = FlakyStore()
+    world = World(store=store)
+    world.send(*letters(3))
+    client = Client(world)
+    store.held = []
+    client.ask(1)
+    world.run()
+    client.ask(1)
+    with pytest.raises(QuotaExceeded):
+        client.ask(1)
+    store.release_commits()
+    world.run()
+    assert [type(answer) for answer in client.answers] == [Claim, Claim]

@@ -220,8 +220,8 @@ class Claiming:
 
     @property
     def pending(self) -> int:
-        """Requests that are not answered yet."""
-        return len(self._queue) + len(self._waiting) + (self._current is not None)
+        """Requests that have no claim yet; one whose commit is on its way has."""
+        return len(self._queue) + len(self._waiting) + (self._current is not None and self._staged is None)
 
     def find(self, id: bytes) -> Request | None:
         """The request for that claim, if it is not answered yet."""
