@@ -65,10 +65,10 @@ class Measured:
         step, ms = self.clocks.get, self.spark_ms.get
         adding, writing, moving = step("Lake.add_batch", 0.0), step("Lake.write", 0.0), step("LocalFiles.move", 0.0)
         stages = {
-            "settle: remove what is in the files": step("Claims.settle", 0.0),
-            "claim: receive and defer": step("Claims.next", 0.0),
+            "settle: have removed what is in the files": step("BrokerClaims.settle", 0.0),
+            "claim": step("BrokerClaims.next", 0.0),
             "plan": (ms("queryPlanning", 0) + ms("getBatch", 0)) / 1000,
-            "tasks: peek, decode, write Parquet": writing - moving,
+            "tasks: read, decode, write Parquet": writing - moving,
             "commit: files synced, moved and listed": adding - writing + moving,
             "Spark's own logs": (ms("walCommit", 0) + ms("commitOffsets", 0)) / 1000,
         }

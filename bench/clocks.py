@@ -63,10 +63,10 @@ class Clocks:
 
 
 def _clock_claims() -> None:
-    from peeklock.spark.claims import Claims
+    from peeklock.spark.broker_claims import BrokerClaims
 
-    _clock(Claims, "next")
-    _clock(Claims, "settle")
+    _clock(BrokerClaims, "next")
+    _clock(BrokerClaims, "settle")
 
 
 def _clock(owner: type, method: str) -> None:

@@ -193,7 +193,8 @@ def test_capture_prints_the_stages_that_make_the_whole(tmp_path: Path) -> None:
     (written,) = json.loads(report.read_text())
     figures = written["figures"]
     assert sum(figures["stages"].values()) == pytest.approx(figures["capturing"])
-    assert set(figures["clocks"]) == {"Claims.next", "Claims.settle", "Lake.add_batch", "Lake.write", "LocalFiles.move"}
+    claims = {"BrokerClaims.next", "BrokerClaims.settle"}
+    assert set(figures["clocks"]) == {*claims, "Lake.add_batch", "Lake.write", "LocalFiles.move"}
     assert figures["spark_ms"]["addBatch"] > 0
     assert [len(cells(output, f"{name} ")) for name in figures["stages"]] == [1] * len(figures["stages"])
     assert figures["files"] > figures["files_compacted"] > 0
