@@ -7,7 +7,8 @@ name would take each other's claims for forgotten ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -64,6 +65,8 @@ class Claims:
         self._journal = machinery.journal
         self._claims: dict[bytes, Claim] = {}
         """By id, the oldest first; also those whose commit is on its way."""
+        self._lanes: Counter[str | None] = Counter()
+        """How many claims have messages of a session."""
         self._owners: dict[str, _Owner] = {}
         self._holders: set[object] = set()
         self._endings: list[_Ending] = []
@@ -96,17 +99,18 @@ class Claims:
 
     def load(self, id: bytes, content: bytes) -> Claim:
         """At start: what the store has."""
-        claim = self._claims[id] = Claim.decode(id, content)
+        claim = Claim.decode(id, content)
+        self._add(claim)
         return claim
 
-    def has_lane(self, name: str, lane: str | None) -> bool:
-        """Whether a claim of that name has messages of that session, or is about to."""
-        claims = self._claims.values()
-        return self._claiming.keeps(lane) or any(claim.name == name and lane in claim.parts for claim in claims)
+    def has_lane(self, lane: str | None) -> bool:
+        """Whether a claim has messages of that session, or is about to. All such claims have one name."""
+        return lane in self._lanes or self._claiming.keeps(lane)
 
     def close(self) -> None:
         """The entity is gone."""
         self._claims.clear()
+        self._lanes.clear()
         self._owners.clear()
         self._claiming.close()
 
@@ -198,10 +202,21 @@ class Claims:
             request.answer(failure)
 
     def _on_staged(self, claim: Claim) -> None:
-        self._claims[claim.id] = claim
+        self._add(claim)
 
     def _on_failed(self, claim: Claim) -> None:
-        self._claims.pop(claim.id, None)
+        if self._claims.pop(claim.id, None) is not None:
+            self._leave_lanes(claim.parts)
+
+    def _add(self, claim: Claim) -> None:
+        self._claims[claim.id] = claim
+        self._lanes.update(claim.parts.keys())
+
+    def _leave_lanes(self, lanes: Iterable[str | None]) -> None:
+        for lane in lanes:
+            self._lanes[lane] -= 1
+            if not self._lanes[lane]:
+                del self._lanes[lane]
 
     # --- ending ---
 
@@ -297,8 +312,10 @@ class Claims:
         counters.claimed -= count
         before = claim.parts
         claim.parts = ending.left
-        if not claim.parts:
-            self._claims.pop(claim.id, None)
+        if self._claims.get(claim.id) is claim:
+            self._leave_lanes(before.keys() - ending.left.keys())
+            if not ending.left:
+                del self._claims[claim.id]
         if ending.releases:
             counters.active += count
         else:

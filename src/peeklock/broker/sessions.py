@@ -418,7 +418,7 @@ class SessionQueue(Numbered):
             session.active += sum(run.count for run in runs)
             self._expiries.look()
         holder = session.holder
-        if isinstance(holder, ClaimHolder) and not self.claims.has_lane(holder.name, lane):
+        if isinstance(holder, ClaimHolder) and not self.claims.has_lane(lane):
             session.holder = None
             self._offer(session)
 
