@@ -112,10 +112,9 @@ def test_an_id_is_free_when_what_is_on_its_way_to_the_store_has_arrived() -> Non
     world = Ids(2)
     world.store.held = []
     world.ids.take(2)
-    world.journal.rest.wait(lambda _, error: None, None)
-    world.journal.wake()
+    world.journal.rest.then(lambda _, error: None, None)
     world.turn.pop()()
-    world.journal.rest.wait(lambda _, error: None, None)
+    world.journal.rest.then(lambda _, error: None, None)
     world.ids.retire([1])
     for _ in range(2):
         with pytest.raises(QuotaExceeded):
@@ -300,7 +299,7 @@ def test_a_settlement_that_is_tried_again_after_the_deletion_does_not_meet_the_n
     outcomes: list[BrokerError | None] = []
     sends = world.namespace.journal.sends
     sends.changes.appends.append((9, StoredMessage(1, b"for nobody", 0)))
-    sends.wait(lambda _, error: outcomes.append(error), None)
+    sends.then(lambda _, error: outcomes.append(error), None)
     old.complete(receiver.locks[0], outcomes.append)
     world.run()
     assert len(store.held) == 2

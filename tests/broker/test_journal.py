@@ -62,8 +62,7 @@ class Desk:
         self.wait(self.journal.rest, name)
 
     def wait(self, lane: Lane, name: str) -> None:
-        lane.wait(self._tell, name)
-        self.journal.wake()
+        lane.then(self._tell, name)
 
     def _append(self, lane: Lane, name: str) -> None:
         lane.changes.appends.append((1, message(name)))
@@ -151,8 +150,7 @@ def test_a_turn_that_was_asked_for_before_a_hurry_adds_no_commit_too_many(desk: 
 
 
 def test_an_empty_turn_commits_nothing(desk: Desk) -> None:
-    desk.journal.wake()
-    desk.turn()
+    desk.journal.flush()
     assert desk.disk.commits == []
     assert desk.journal.idle
 
@@ -184,8 +182,7 @@ def test_it_is_idle_when_nothing_is_staged_and_nothing_on_its_way(desk: Desk) ->
 
 def test_something_that_waits_without_a_change_is_told_too(desk: Desk) -> None:
     told: list[BrokerError | None] = []
-    desk.journal.rest.wait(lambda _, error: told.append(error), None)
-    desk.journal.wake()
+    desk.journal.rest.then(lambda _, error: told.append(error), None)
     desk.turn()
     desk.disk.answer()
     assert told == [None]
@@ -234,8 +231,7 @@ def test_settlements_that_fail_alone_too_are_told(desk: Desk) -> None:
 
 
 def test_what_is_staged_by_those_who_are_told_goes_with_the_next_commit(desk: Desk) -> None:
-    desk.journal.rest.wait(lambda _, error: desk.send("follows"), None)
-    desk.journal.wake()
+    desk.journal.rest.then(lambda _, error: desk.send("follows"), None)
     desk.turn()
     desk.disk.answer()
     desk.turn()
@@ -246,7 +242,7 @@ def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(desk: Desk, capl
     def fail(_: Any, error: BrokerError | None) -> None:
         raise RuntimeError("a mistake of ours")
 
-    desk.journal.sends.wait(fail, None)
+    desk.journal.sends.then(fail, None)
     desk.send("a")
     desk.turn()
     desk.disk.answer()

@@ -356,8 +356,7 @@ class Administration:
             self._changing.discard(fold(path))
             outcome(error)
 
-        lane.wait(done, None)
-        self._journal.wake()
+        lane.then(done, None)
 
 
 def _lasting(containers: list[C]) -> list[C]:

@@ -445,10 +445,9 @@ class Claiming:
             lane = self._journal.rest
             lane.changes.run_updates += [(host.entity, run, ACTIVE, CLAIMED) for run in claim.runs]
             lane.changes.claims[host.entity, claim.id] = claim.encode()
-            lane.wait(self._committed, (request, claim))
+            lane.then(self._committed, (request, claim))
 
         self._journal.all_or_nothing(stage)
-        self._journal.wake()
 
     def _committed(self, argument: tuple[Request, Claim], error: BrokerError | None) -> None:
         request, claim = argument

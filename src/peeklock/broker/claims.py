@@ -296,10 +296,9 @@ class Claims:
                 changes.run_removals += [(entity, run, CLAIMED) for run in ending.runs]
             rest = Claim(claim.id, claim.name, claim.since, ending.left)
             changes.claims[entity, claim.id] = rest.encode() if ending.left else None
-            lane.wait(self._ended, ending)
+            lane.then(self._ended, ending)
 
         self._journal.all_or_nothing(stage)
-        self._journal.wake()
 
     def _ended(self, ending: _Ending, error: BrokerError | None) -> None:
         claim, counters = ending.claim, self._host.counters

@@ -36,9 +36,8 @@ class Container(Entity):
     def complete(self, lock: Lock, done: Done) -> None:
         lane = self._settle(lock)
         lane.changes.removals.append((self.entity, lock.message))
-        lane.wait(self._completed, (lock, done))
+        lane.then(self._completed, (lock, done))
         lock.settling = True
-        self._journal.wake()
 
     def complete_all(self, locks: Sequence[Lock | None], done: Done) -> None:
         """As `complete`, for all of them or, when one is not held, for none."""
@@ -49,8 +48,7 @@ class Container(Entity):
         for lock in completed:
             lock.settling = True
             removals.append((entity, lock.message))
-        lane.wait(self._all_completed, (completed, done))
-        self._journal.wake()
+        lane.then(self._all_completed, (completed, done))
 
     def _all_held(self, locks: Sequence[Lock | None]) -> list[Lock]:
         """Raises unless all of them are held at this moment."""
@@ -126,8 +124,7 @@ class Container(Entity):
             self._stage_change(lane, lock.message, changed)
             whole._staged_bytes += _growth(lock.message, changed)
             lock.settling = True
-        lane.wait(self._deferred, (deferred, done))
-        self._journal.wake()
+        lane.then(self._deferred, (deferred, done))
 
     def _deferred(self, argument: tuple[list[tuple[Lock, StoredMessage]], Done], error: BrokerError | None) -> None:
         deferred, done = argument
@@ -248,9 +245,8 @@ class Container(Entity):
         changed = self._changed(message, _added(properties), delivery_count=delivery_count)
         self._stage_change(lane, message, changed)
         self._whole._staged_bytes += _growth(message, changed)
-        lane.wait(self._given_back, (lock, changed, done))
+        lane.then(self._given_back, (lock, changed, done))
         lock.settling = True
-        self._journal.wake()
 
     def _given_back(self, argument: tuple[Lock, StoredMessage, Done], error: BrokerError | None) -> None:
         lock, changed, done = argument
@@ -323,8 +319,7 @@ class Container(Entity):
         lane.changes.appends.append((target.entity, letter))
         lane.changes.removals.append((self.entity, message))
         self._whole._staged_bytes += _growth(message, letter)
-        lane.wait(self._moved, (target, message, letter, outcome, argument))
-        self._journal.wake()
+        lane.then(self._moved, (target, message, letter, outcome, argument))
 
     def _moved(self, argument: tuple[Any, ...], error: BrokerError | None) -> None:
         target, message, letter, outcome, rest = argument

@@ -180,8 +180,7 @@ class History:
         if old:
             lane = self._journal.rest
             lane.changes.forgotten.append((self._entity, since + 1))
-            lane.wait(lambda _, error: None, None)  # what is not dropped now is dropped with the next
-            self._journal.wake()
+            lane.then(lambda _, error: None, None)  # what is not dropped now is dropped with the next
 
 
 def _when_decided(repeated: list[_Batch], done: Done) -> None:

@@ -396,8 +396,7 @@ class Entity:
                 message.sequence_number = self._last_number
             self._staged_bytes += len(message.payload) if message.body is None else message.size
             appends.append((self.entity, message))
-        lane.wait(self._sent, (messages, done))
-        self._journal.wake()
+        lane.then(self._sent, (messages, done))
 
     def number(self, messages: list[StoredMessage]) -> list[int]:
         """Give admitted messages their numbers before they are sent on their way, for those who must say them."""
@@ -528,11 +527,6 @@ class Entity:
             self._left(message)
         else:
             counters.count(message.state, -1)
-
-    def _after_commit(self, action: Callable[[], None]) -> None:
-        """Do that when all that is staged by now is in the store, or has failed."""
-        self._journal.rest.wait(lambda _, error: action(), None)
-        self._journal.wake()
 
     # --- reading what may change meanwhile ---
 

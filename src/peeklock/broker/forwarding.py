@@ -101,7 +101,6 @@ class Forwarder:
         locks, self._gathered = self._gathered, []
         self._under_way = self._together = len(locks)
         self._machinery.journal.all_or_nothing(partial(self._stage, locks))
-        self._machinery.journal.wake()
 
     def _stage(self, locks: list[Lock]) -> None:
         refused: dict[str, int] = {}

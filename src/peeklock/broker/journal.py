@@ -35,16 +35,18 @@ Ends = tuple[int, int, int, int, int, int, int, int, int]
 class Lane:
     """What is staged and who waits for it."""
 
-    __slots__ = ("changes", "waiting", "wholes")
+    __slots__ = ("_wake", "changes", "waiting", "wholes")
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        """Has the lane committed at the end of this turn."""
         self.changes = Changes()
         self.waiting: list[tuple[Outcome, Any, Ends]] = []
         self.wholes: dict[int, Changes] = {}
         """Changes that stay together whatever happens, by the index of who waits for them."""
 
-    def wait(self, outcome: Outcome, argument: Any) -> None:
-        """Call the outcome after the commit of what was staged since the last call: that is what it waits for."""
+    def then(self, outcome: Outcome, argument: Any) -> None:
+        """Commit what was staged since the last call, and call the outcome when that is done or has failed."""
         changes = self.changes
         ends = (
             len(changes.appends),
@@ -58,6 +60,7 @@ class Lane:
             len(changes.dropped_entities),
         )
         self.waiting.append((outcome, argument, ends))
+        self._wake()
 
     def finish(self, error: BrokerError | None) -> None:
         for outcome, argument, _ in self.waiting:
@@ -78,14 +81,14 @@ _NOTHING: Ends = (0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Journal:
-    """Stage changes on a lane and wait there; `flush` commits what is staged."""
+    """Stage changes on a lane and say what is to follow them (`Lane.then`): they are committed by themselves."""
 
     def __init__(self, store: Store, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self.sends = Lane()
+        self.sends = Lane(self._wake)
         """Messages from clients."""
-        self.moves = Lane()
+        self.moves = Lane(self._wake)
         """What takes room as well as it gives some: dead letters, messages that are due, transactions."""
-        self.rest = Lane()
+        self.rest = Lane(self._wake)
         """Settlements and all else that takes no room."""
         self.failure: StoreError | None = None
         """Why the store does not take messages; None when it does, as far as we know."""
@@ -122,7 +125,19 @@ class Journal:
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # raised often: each time would add to the trace
 
-    def wake(self) -> None:
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Call `action` when all that is staged by now for settlements is in the store, or has failed."""
+        self.rest.then(_act, action)
+
+    def charge(self, size: int) -> None:
+        """So many bytes came from a sender and are not durable yet."""
+        self.unsaved_bytes += size
+
+    def discharge(self, size: int) -> None:
+        """They are durable, or were refused."""
+        self.unsaved_bytes -= size
+
+    def _wake(self) -> None:
         """Something was staged: commit at the end of this turn, or when a commit under way is done."""
         if not self._scheduled and self._in_flight < COMMITS_IN_FLIGHT:
             self._scheduled = True
@@ -138,7 +153,7 @@ class Journal:
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:
         """What `stage` puts on `moves` and `rest` stays together. If it raises, what it had staged fails at once."""
-        moves, rest, together = self.moves, self.rest, Lane()
+        moves, rest, together = self.moves, self.rest, Lane(_do_nothing)
         self.moves = self.rest = together
         try:
             stage()
@@ -152,7 +167,7 @@ class Journal:
             lane = moves if together.changes.appends or together.changes.entities else rest
             _extend(lane.changes, together.changes)
             lane.wholes[len(lane.waiting)] = together.changes
-            lane.wait(_finish, together)
+            lane.then(_finish, together)
 
     def when_settled(self, action: Callable[[], None]) -> None:
         """Call `action` when everything that is staged or on its way by now is in the store or has failed for good."""
@@ -177,7 +192,7 @@ class Journal:
         if not lanes:
             return
         proves = bool(self.sends.waiting) or not isinstance(self.failure, StoreFull)
-        self.sends, self.moves, self.rest = Lane(), Lane(), Lane()
+        self.sends, self.moves, self.rest = Lane(self._wake), Lane(self._wake), Lane(self._wake)
         self._in_flight += 1
         self._last_commit += 1
         self._unfinished.add(self._last_commit)
@@ -256,7 +271,7 @@ class Journal:
             lane.finish(failure)
         self._pass_barriers()
         if self._is_staged:
-            self.wake()
+            self._wake()
 
     def _failed(self, error: StoreError) -> BrokerError:
         if self.failure is None:
@@ -273,6 +288,14 @@ def _tell(outcome: Outcome, argument: Any, error: BrokerError | None) -> None:
         outcome(argument, error)
     except Exception:
         log.exception("what followed a commit failed")
+
+
+def _act(action: Callable[[], None], error: BrokerError | None) -> None:
+    action()
+
+
+def _do_nothing() -> None:
+    """What is staged to stay together is committed with the lane it goes to."""
 
 
 def _finish(lane: Lane, error: BrokerError | None) -> None:

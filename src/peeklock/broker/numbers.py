@@ -182,8 +182,7 @@ class Numbered(Scheduling):
                 self._leaving.add(message.sequence_number)
                 self._discard(message)
                 removals.append((self.entity, message))
-            self._journal.rest.wait(removed, (messages, leaving))
-            self._journal.wake()
+            self._journal.rest.then(removed, (messages, leaving))
 
         def removed(argument: tuple[list[StoredMessage], list[StoredMessage]], error: BrokerError | None) -> None:
             messages, leaving = argument
@@ -246,7 +245,7 @@ class Numbered(Scheduling):
             return
         if any(number in self._locks and self._locks[number].settling for number in numbers):
             # One is on its way back, or out: see what becomes of it. A lock that ran out is no reason to refuse.
-            self._after_commit(partial(self.receive_deferred, numbers, session_id, deletes, done, check))
+            self._journal.after_commit(partial(self.receive_deferred, numbers, session_id, deletes, done, check))
             return
         if self.doomed:
             done(EntityNotFound(self.path))
@@ -290,8 +289,7 @@ class Numbered(Scheduling):
                     self._gone(message)
             done([(message, None) for message in messages] if error is None else error)
 
-        lane.wait(deleted, None)
-        self._journal.wake()
+        lane.then(deleted, None)
 
     def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:
         """Lock them. The fetch counts as a delivery; as for any lock, that is stored when they are given back."""

@@ -260,8 +260,7 @@ class Queue(Numbered):
         self._leaving.add(message.sequence_number)
         lane = self._journal.rest
         lane.changes.removals.append((self.entity, message))
-        lane.wait(self._deleted, (consumer, message))
-        self._journal.wake()
+        lane.then(self._deleted, (consumer, message))
 
     def _deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:
         consumer, message = argument

@@ -148,8 +148,7 @@ class Scheduling(Container):
                 self._expire(message, batch)
         if batch is not None:
             lane = self._journal.moves if self._keeps_expired else self._journal.rest
-            lane.wait(_tell, (finished, batch))
-            self._journal.wake()
+            lane.then(_tell, (finished, batch))
         else:
             finished(True)
 
@@ -174,8 +173,7 @@ class Scheduling(Container):
         else:
             lane = self._journal.rest
             lane.changes.removals.append((self.entity, message))
-            lane.wait(self._dropped, (message, batch))
-            self._journal.wake()
+            lane.then(self._dropped, (message, batch))
 
     @property
     def _keeps_expired(self) -> bool:
@@ -217,8 +215,7 @@ class Scheduling(Container):
                 except Exception as failure:
                     self._set_aside_due(message, failure, batch)
         if batch is not None:
-            lane.wait(_tell, (finished, batch))
-            self._journal.wake()
+            lane.then(_tell, (finished, batch))
         else:
             finished(True)
 
@@ -298,8 +295,7 @@ class Scheduling(Container):
         lane = self._journal.rest
         self._leaving |= numbers
         lane.changes.removals.extend((self.entity, message) for message in scheduled.values())
-        lane.wait(self._cancelled, (list(scheduled.values()), done))
-        self._journal.wake()
+        lane.then(self._cancelled, (list(scheduled.values()), done))
 
     def _cancelled(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
         messages, done = argument

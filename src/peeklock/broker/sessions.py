@@ -121,7 +121,7 @@ class SessionQueue(Numbered):
             outcome(self.accept(id, holder))
             return None
         waiter = Waiter(holder, outcome)
-        self._after_commit(partial(self._accept_again, id, waiter))
+        self._journal.after_commit(partial(self._accept_again, id, waiter))
         return waiter
 
     def _accept_again(self, id: str, waiter: Waiter) -> None:
@@ -129,7 +129,7 @@ class SessionQueue(Numbered):
             return
         session = self._sessions.get(id)
         if session is not None and session.holder is None and session.locks:
-            self._after_commit(partial(self._accept_again, id, waiter))
+            self._journal.after_commit(partial(self._accept_again, id, waiter))
             return
         try:
             waiter.outcome(self.accept(id, waiter.holder))
@@ -335,8 +335,7 @@ class SessionQueue(Numbered):
             lock.settling = True
             lane = self._journal.rest
             lane.changes.removals.append((self.entity, message))
-            lane.wait(self._completed, (lock, partial(self._deleted, holder, message)))
-            self._journal.wake()
+            lane.then(self._completed, (lock, partial(self._deleted, holder, message)))
         else:
             try:
                 holder.deliver(message, lock)
@@ -565,8 +564,7 @@ class SessionQueue(Numbered):
         whole._staged_bytes += size
         lane = self._journal.rest
         lane.changes.session_states.append((self.entity, id, state, self._agenda.now()))
-        lane.wait(stored, None)
-        self._journal.wake()
+        lane.then(stored, None)
 
     def get_state(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:
         self.held(id)

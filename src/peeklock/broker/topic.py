@@ -145,8 +145,7 @@ class Topic(Scheduling):
             container._staged_bytes += size
             self._allowance -= size
             appends.append((container.entity, copy))
-        lane.wait(self._placed, (placed, done))
-        self._journal.wake()
+        lane.then(self._placed, (placed, done))
 
     def _placed(self, argument: tuple[Placed, Done], error: BrokerError | None) -> None:
         placed, done = argument

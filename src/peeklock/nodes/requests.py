@@ -146,7 +146,7 @@ class RequestNode(Node):
             # As of what is sent, so much may be on its way to the store before no more is read from the client.
             cost = delivery.end - delivery.at
             self.peer.unsaved_bytes += cost
-            self.peer.namespace.journal.unsaved_bytes += cost
+            self.peer.namespace.journal.charge(cost)
             reply = partial(self._reply, replies, properties.message_id, cost)
         except Exception as failure:
             delivery.dispose(rejected(self.peer.failed(failure, self)))
@@ -167,7 +167,7 @@ class RequestNode(Node):
         encoded = reply.encode()  # first: should that fail, the request waits for another answer
         self._in_flight -= 1
         self.peer.unsaved_bytes -= cost
-        self.peer.namespace.journal.unsaved_bytes -= cost
+        self.peer.namespace.journal.discharge(cost)
         if replies.link.attached:
             replies.reply(encoded)
         self._renew_credit()

@@ -66,7 +66,7 @@ def _administration(call: Call) -> Administration:
 def _in_turn(call: Call, change: Callable[[], None]) -> None:
     """Make a change of the subscription, after one that is on its way to the store: clients add rules side by side."""
 
-    def again(_: None, error: BrokerError | None) -> None:
+    def again() -> None:
         try:
             _in_turn(call, change)
         except BrokerError as failure:
@@ -75,9 +75,7 @@ def _in_turn(call: Call, change: Callable[[], None]) -> None:
     try:
         change()
     except EntityChanging:
-        journal = call.peer.namespace.journal
-        journal.rest.wait(again, None)
-        journal.wake()
+        call.peer.namespace.journal.after_commit(again)
 
 
 _RULE_NAME = Field("rule-name", Kind.STRING, note="without the names of topic and subscription")

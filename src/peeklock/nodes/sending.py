@@ -111,7 +111,7 @@ class Sending(Node):
             delivery.let_go()
         self._in_flight += len(deliveries)
         self.peer.unsaved_bytes += cost
-        self._journal.unsaved_bytes += cost
+        self._journal.charge(cost)
 
     def _enlist(self, delivery: IncomingDelivery) -> None:
         """Send with a transaction: the client hears at once that the message is noted."""
@@ -156,7 +156,7 @@ class Sending(Node):
     def _sent(self, deliveries: list[IncomingDelivery], cost: int, error: BrokerError | None) -> None:
         self._in_flight -= len(deliveries)
         self.peer.unsaved_bytes -= cost
-        self._journal.unsaved_bytes -= cost
+        self._journal.discharge(cost)
         self._answer(deliveries, ACCEPTED if error is None else rejected(error))
 
     def _answer(self, deliveries: list[IncomingDelivery], outcome: bytes) -> None:

@@ -142,11 +142,11 @@ class RestService:
                 raise ServerBusy("The broker waits for its store and takes no more messages for now.")
             size = sum(len(message.bare) for message in messages) * container.copies
             body.take(size)
-            journal.unsaved_bytes += size
+            journal.charge(size)
             try:
                 await durable(partial(container.send, messages))
             finally:
-                journal.unsaved_bytes -= size
+                journal.discharge(size)
         return web.Response(status=HTTPStatus.CREATED)
 
     # --- receiving ---

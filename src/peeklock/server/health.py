@@ -95,8 +95,7 @@ class Health:
         lane = self._journal.sends if changes.appends else self._journal.rest
         lane.changes.appends += changes.appends
         lane.changes.removals += changes.removals
-        lane.wait(lambda _, error: committed.set_result(error), None)
-        self._journal.wake()
+        lane.then(lambda _, error: committed.set_result(error), None)
         return await committed
 
     async def _read(self, wanted: Range) -> list[StoredMessage] | StoreError:
