@@ -674,7 +674,7 @@ def test_what_is_deleted_is_gone_with_all_that_belongs_to_it(store: Any) -> None
     world.send("later", at=world.clock() + MINUTE)
     world.send("later", to="t", at=world.clock() + MINUTE)
     world.send("z", to="s", session_id="x")
-    gone = [each.entity for each in world.namespace.containers if not each.path.startswith("other")]
+    gone = [each.id for each in world.namespace.containers if not each.path.startswith("other")]
     for path in ("q", "t", "s"):
         delete(world, path)
     assert [world.stored_of(entity) for entity in gone] == [[]] * len(gone)

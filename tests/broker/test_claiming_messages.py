@@ -567,7 +567,7 @@ def test_claims_go_with_their_entity(world: World) -> None:
     world.send("a")
     client = Client(world)
     client.claim()
-    entity = world.queue().entity
+    entity = world.queue().id
     client.ask(wait_ms=MINUTE)
     assert world.administer(world.administration.delete_queue, "q") is None
     assert isinstance(client.answers[-1], EntityNotFound)

@@ -59,7 +59,7 @@ def delete(world: World, name: str) -> None:
 def ids_of(world: World, path: str) -> list[int]:
     container = world.namespace.container(path)
     parts = [container, container.dead_letters, container.transfer_dead_letters]
-    return [part.entity for part in parts if part is not None]
+    return [part.id for part in parts if part is not None]
 
 
 # --- which id is next ---
@@ -210,14 +210,14 @@ def test_a_body_that_outlives_its_topic_is_not_taken_for_that_of_another_message
     """The topic that comes after has the id of the first, and starts its numbers again."""
     forwarding = SubscriptionDefinition(name="forwarding", forward_to="kept")
     world = World(queue("kept"), topic("t", "a", forwarding), store=store, highest_entity_id=FEW)
-    first = world.topic().entity
+    first = world.topic().id
     for turn in range(3):
         old, new = f"{turn} old" * 100, f"{turn} new" * 100
         assert world.send(old, to="t") == [None]
         assert world.administer(world.administration.delete_topic, "t") is None
         while True:
             assert world.administer(world.administration.create_topic, topic()) is None
-            if world.topic().entity == first:
+            if world.topic().id == first:
                 break
             assert world.administer(world.administration.delete_topic, "t") is None
         for each in (SubscriptionDefinition(name="a"), forwarding):

@@ -270,7 +270,7 @@ def test_a_store_of_an_earlier_version_gets_what_it_lacks() -> None:
     world = World(QueueDefinition(name="q"), store=store)
     assert world.unforwarded().counters.active == 0
     assert Receiver(world, world.queue()).bodies == ["old"]
-    assert (world.queue().entity, world.dead_letters().entity) == (2, 1)
+    assert (world.queue().id, world.dead_letters().id) == (2, 1)
     world.check()
     assert entities(store) == entities(world.restarted().store)  # type: ignore[arg-type]
 

@@ -252,7 +252,7 @@ def test_a_message_is_delivered_as_often_as_an_int32_counts(tmp_path: Path) -> N
     world.send("a")
     (message,) = world.stored()
     message.delivery_count = most - 2
-    world.namespace.journal.rest.changes.updates.append((world.queue().entity, message, ACTIVE))
+    world.namespace.journal.rest.changes.updates.append((world.queue().id, message, ACTIVE))
     world.namespace.journal.rest.then(lambda _, error: ignore(error), None)
     world.run()
     world = world.restarted()

@@ -123,7 +123,7 @@ def test_a_message_that_the_broker_fails_at_is_set_aside_and_the_others_are_forw
 def test_what_the_store_does_not_take_is_set_aside_and_the_others_are_forwarded() -> None:
     store = FlakyStore()
     world = forwarding(store)
-    target = world.queue("to").entity
+    target = world.queue("to").id
     store.fails = lambda changes: (
         refuse_the_guilty(changes) if any(entity == target for entity, _ in changes.appends) else None
     )
@@ -208,7 +208,7 @@ def test_a_due_message_that_the_store_does_not_take_is_a_dead_letter() -> None:
     store = FlakyStore()
     world = World(store=store)
     world.send("one", "guilty", "two", at=world.clock() + MINUTE)
-    queue = world.queue("q").entity
+    queue = world.queue("q").id
     store.fails = lambda changes: (
         refuse_the_guilty(changes) if any(entity == queue for entity, _ in changes.appends) else None
     )

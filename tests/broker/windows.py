@@ -23,7 +23,7 @@ def check_windows(world: World) -> None:
         assert not any(lock.settling for lock in container._locks.values())
         if isinstance(container, Topic):
             continue
-        stored = world.stored_of(container.entity)
+        stored = world.stored_of(container.id)
         numbers = {message.sequence_number for message in stored}
         assert numbers >= container._locks.keys(), "a lock on a message that is gone"
         for backlog in _backlogs(container):

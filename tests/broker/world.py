@@ -199,7 +199,7 @@ class World:
 
     def stored(self, path: str = "q") -> list[StoredMessage]:
         """Its messages in any state, by number."""
-        return self.stored_of(self.namespace.container(path).entity)
+        return self.stored_of(self.namespace.container(path).id)
 
     def stored_of(self, entity: int) -> list[StoredMessage]:
         if isinstance(self.store, MemoryStore):  # whose answers may be held, or fail
@@ -221,14 +221,14 @@ class World:
         counted = stored_counters(self.store)
         paths: list[str] = []
         for container in self.namespace.containers:
-            paths += [container.path] * (container.entity in counted)
-            messages = self.stored_of(container.entity)
+            paths += [container.path] * (container.id in counted)
+            messages = self.stored_of(container.id)
             states = Counter(message.state for message in messages)
             size = sum(message.size for message in messages)
             expected = (states[ACTIVE], states[DEFERRED], states[SCHEDULED], states[CLAIMED], size)
             told = _counted(container.counters)
             assert told == expected, container.path
-            assert counted[container.entity] == expected, container.path
+            assert counted[container.id] == expected, container.path
             assert container._staged_bytes == 0, container.path
             assert not container._leaving, container.path
             assert not any(lock.settling for lock in container._locks.values()), container.path
@@ -241,7 +241,7 @@ class World:
         claims = container.claims.of(None)
         claimed = [number for claim in claims for run in claim.runs for number in range(run.first, run.last + 1)]
         assert sorted(claimed) == sorted(numbers), container.path
-        assert stored_claims(self.store, container.entity) == {claim.id: claim.encode() for claim in claims}
+        assert stored_claims(self.store, container.id) == {claim.id: claim.encode() for claim in claims}
 
 
 def stored_claims(store: Store, entity: int) -> dict[bytes, bytes]:

@@ -15,6 +15,7 @@ from peeklock.broker.catalogue import AnyContainer, AnyQueue, Catalogue, subscri
 from peeklock.broker.changes import check_change, check_filters, check_forwarding, check_keys, fitted
 from peeklock.broker.definitions import (
     AnyDefinition,
+    EntityKind,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
@@ -99,8 +100,7 @@ class Administration:
     def entity(self, name: str) -> AnyContainer:
         """A queue or a topic."""
         found = self._catalogue.find(name)
-        definition = found.definition
-        if found.is_dead_letter_queue or isinstance(definition, SubscriptionDefinition) or definition.temporary:
+        if found.is_dead_letter_queue or found.kind is EntityKind.SUBSCRIPTION or found.definition.temporary:
             raise EntityNotFound(name)
         return found
 
@@ -155,7 +155,7 @@ class Administration:
             claimed=counters.claimed,
             dead_letter=_in_sub_queue(letters),
             transfer_dead_letter=_in_sub_queue(unforwardable),
-            damaged=sum(part.counters.damaged for part in (entity, letters, unforwardable) if part is not None),
+            damaged=sum(part.counters.damaged for part in entity.parts),
             size_in_bytes=entity.size_in_bytes,
             subscription_count=len(subscriptions),
             sql_filter_count=kinds[False],

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from peeklock.broker.access import Keys
 from peeklock.broker.definitions import (
     AnyDefinition,
+    EntityKind,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
@@ -34,7 +35,6 @@ log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "namespace"
 """The kind of the one entity that stands for the namespace: it knows which id was given out last."""
-QUEUE, TOPIC, SUBSCRIPTION = "queue", "topic", "subscription"
 DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "dead-letter-queue", "transfer-dead-letter-queue"
 DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
 TRANSFER_DEAD_LETTER_SUFFIX: Final = "$Transfer/$DeadLetterQueue"
@@ -42,9 +42,7 @@ SUBSCRIPTIONS: Final = "Subscriptions"
 
 SUB_QUEUES: Final = ((DEAD_LETTER_SUFFIX, DEAD_LETTER_QUEUE), (TRANSFER_DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_QUEUE))
 KINDS: Final[dict[str, type[AnyDefinition]]] = {
-    QUEUE: QueueDefinition,
-    TOPIC: TopicDefinition,
-    SUBSCRIPTION: SubscriptionDefinition,
+    each.kind: each for each in (QueueDefinition, TopicDefinition, SubscriptionDefinition)
 }
 
 AnyQueue = Queue | SessionQueue
@@ -84,7 +82,7 @@ class Rows:
 def left_over(stored: list[StoredEntity]) -> list[StoredEntity]:
     """What was made for as long as the broker would run, and is still in the store; with its sub-queues."""
     ended = {fold(row.path) for row in stored if row.definition.get("temporary")}
-    ended |= {fold(row.path) for row in stored if row.kind == SUBSCRIPTION and topic_of(row.path) in ended}
+    ended |= {fold(row.path) for row in stored if row.kind == EntityKind.SUBSCRIPTION and topic_of(row.path) in ended}
     return [row for row in stored if _main_path(row) in ended]
 
 
@@ -119,9 +117,7 @@ class Catalogue:
 
     @property
     def queues(self) -> list[AnyQueue]:
-        return [
-            each for each in self.whole if not isinstance(each, Topic) and isinstance(each.definition, QueueDefinition)
-        ]
+        return [each for each in self.whole if not isinstance(each, Topic) and each.kind is EntityKind.QUEUE]
 
     @property
     def topics(self) -> list[Topic]:
@@ -161,7 +157,7 @@ class Catalogue:
     def destination(self, path: str) -> Entity:
         """Where messages for that name go: a queue or a topic."""
         found = self.find(path)
-        if found.is_dead_letter_queue or isinstance(found.definition, SubscriptionDefinition):
+        if found.is_dead_letter_queue or found.kind is EntityKind.SUBSCRIPTION:
             raise EntityNotFound(path)
         return found
 
@@ -206,12 +202,12 @@ class Catalogue:
         now = self._machinery.agenda.now()
         known = known or {}
         main = known.get(fold(path))
-        kind = next(kind for kind, of in KINDS.items() if isinstance(definition, of))
-        suffixes = () if kind == TOPIC else SUB_QUEUES
+        kind = definition.kind
+        suffixes = () if kind is EntityKind.TOPIC else SUB_QUEUES
         known_parts = {part_kind: known.get(fold(f"{path}/{suffix}")) for suffix, part_kind in suffixes}
         ids = iter(self._ids.take([main, *known_parts.values()].count(None)))
         if main is None:
-            main = StoredEntity(next(ids), path, kind, _to_json(definition, now, now))
+            main = StoredEntity(next(ids), path, kind.value, _to_json(definition, now, now))
         parts = {}
         for suffix, part_kind in suffixes:
             part = known_parts[part_kind]
@@ -225,7 +221,7 @@ class Catalogue:
     def changed_row(self, container: AnyContainer, definition: AnyDefinition) -> StoredEntity:
         """The row of an entity under another definition."""
         now = self._machinery.agenda.now()
-        return replace(self._stored[container.entity], definition=_to_json(definition, container.created_at, now))
+        return replace(self._stored[container.id], definition=_to_json(definition, container.created_at, now))
 
     # --- coming and going ---
 
@@ -286,8 +282,7 @@ class Catalogue:
 
     def rows_of(self, container: AnyContainer) -> list[int]:
         """The ids of an entity and of what belongs to it."""
-        parts = [container, container.dead_letters, container.transfer_dead_letters]
-        numbers = [part.entity for part in parts if part is not None]
+        numbers = [part.id for part in container.parts]
         if isinstance(container, Topic):
             for subscription in container.subscriptions.values():
                 numbers += self.rows_of(subscription)
@@ -298,18 +293,16 @@ class Catalogue:
         if isinstance(container, Topic):
             for subscription in list(container.subscriptions.values()):
                 self.remove(subscription)
-        elif isinstance(container.definition, SubscriptionDefinition):
+        elif container.kind is EntityKind.SUBSCRIPTION:
             topic = self._containers.get(topic_of(container.path))
             if isinstance(topic, Topic):
                 topic.remove(container)
         definition = container.definition
-        self._count -= not (isinstance(definition, SubscriptionDefinition) or definition.temporary)
-        ids: list[int] = []
-        for part in (container, container.dead_letters, container.transfer_dead_letters):
-            if part is not None:
-                del self._containers[fold(part.path)]
-                del self._stored[part.entity]
-                ids.append(part.entity)
+        self._count -= not (definition.kind is EntityKind.SUBSCRIPTION or definition.temporary)
+        ids = [part.id for part in container.parts]
+        for part in container.parts:
+            del self._containers[fold(part.path)]
+            del self._stored[part.id]
         self._idleness.forget(container)
         container.vanish()
         self._keys.set(container.path, ())  # after its links have been told that it is gone
@@ -318,7 +311,7 @@ class Catalogue:
     def _apply(self, container: AnyContainer) -> None:
         """What follows from a definition beyond the entity itself."""
         definition = container.definition
-        if not isinstance(definition, SubscriptionDefinition):
+        if definition.kind is not EntityKind.SUBSCRIPTION:
             self._keys.set(container.path, definition.authorization_rules)
         self._idleness.watch(container)
         if isinstance(container, Topic) or isinstance(definition, TopicDefinition):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from peeklock.broker.authorization import DEFAULT_KEY
 from peeklock.broker.catalogue import AnyQueue, Catalogue
-from peeklock.broker.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, destinations
+from peeklock.broker.definitions import AnyDefinition, destinations
 from peeklock.broker.durations import MAX_DURATION_MS
 from peeklock.broker.errors import BrokerError, QuotaExceeded
 from peeklock.broker.names import DefinitionError, fold
@@ -60,8 +60,6 @@ def check_keys(definition: AnyDefinition) -> None:
 
 def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue) -> None:
     """The destination must be there. It may be the entity itself, where the number of hops ends the loop."""
-    if not isinstance(definition, QueueDefinition | SubscriptionDefinition):
-        return
     for setting, destination in destinations(definition):
         if fold(destination) == fold(path):
             continue  # it may be about to be created

@@ -40,7 +40,7 @@ class ClaimHost(Protocol):
     """The entity."""
 
     @property
-    def entity(self) -> int: ...
+    def id(self) -> int: ...
 
     @property
     def path(self) -> str: ...
@@ -355,7 +355,7 @@ class Claiming:
 
         for at, (lane, after) in enumerate(search.asked):
             wanted = Range(
-                entity=host.entity,
+                entity=host.id,
                 after=after,
                 through=request.through,
                 limit=search.room,
@@ -443,8 +443,8 @@ class Claiming:
 
         def stage() -> None:
             lane = self._journal.rest
-            lane.changes.run_updates += [(host.entity, run, ACTIVE, CLAIMED) for run in claim.runs]
-            lane.changes.claims[host.entity, claim.id] = claim.encode()
+            lane.changes.run_updates += [(host.id, run, ACTIVE, CLAIMED) for run in claim.runs]
+            lane.changes.claims[host.id, claim.id] = claim.encode()
             lane.then(self._committed, (request, claim))
 
         self._journal.all_or_nothing(stage)

@@ -270,7 +270,7 @@ class Claims:
 
         for parts, lane, (first, last) in wanted:
             span = Range(
-                entity=self._host.entity,
+                entity=self._host.id,
                 after=first - 1,
                 through=last,
                 limit=last - first + 1,
@@ -280,7 +280,7 @@ class Claims:
             self._store.read_runs(span, partial(found, parts, lane))
 
     def _end(self, ending: _Ending) -> None:
-        claim, entity = ending.claim, self._host.entity
+        claim, entity = ending.claim, self._host.id
         if self._host.doomed:
             ending.done(EntityNotFound(self._host.path))
             claim.changed()

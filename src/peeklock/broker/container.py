@@ -35,7 +35,7 @@ class Container(Entity):
 
     def complete(self, lock: Lock, done: Done) -> None:
         lane = self._settle(lock)
-        lane.changes.removals.append((self.entity, lock.message))
+        lane.changes.removals.append((self.id, lock.message))
         lane.then(self._completed, (lock, done))
         lock.settling = True
 
@@ -43,7 +43,7 @@ class Container(Entity):
         """As `complete`, for all of them or, when one is not held, for none."""
         completed = self._all_held(locks)
         lane = self._journal.rest
-        entity = self.entity
+        entity = self.id
         removals = lane.changes.removals
         for lock in completed:
             lock.settling = True
@@ -283,9 +283,9 @@ class Container(Entity):
     def _stage_change(self, lane: Lane, message: StoredMessage, changed: StoredMessage) -> None:
         changes = lane.changes
         if changed.payload is message.payload:
-            changes.updates.append((self.entity, changed, message.state))
+            changes.updates.append((self.id, changed, message.state))
         else:
-            changes.rewrites.append((self.entity, changed, message.state, message.size))
+            changes.rewrites.append((self.id, changed, message.state, message.size))
 
     # --- dead letters ---
 
@@ -316,8 +316,8 @@ class Container(Entity):
             message.body,
         )
         lane = self._journal.moves
-        lane.changes.appends.append((target.entity, letter))
-        lane.changes.removals.append((self.entity, message))
+        lane.changes.appends.append((target.id, letter))
+        lane.changes.removals.append((self.id, message))
         self._whole._staged_bytes += _growth(message, letter)
         lane.then(self._moved, (target, message, letter, outcome, argument))
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
 from peeklock.broker.authorization import AuthorizationRule, default_authorization_rule
@@ -60,6 +61,14 @@ from peeklock.broker.settings import (
 DEFAULT_NAMESPACE = "sbemulatorns"
 
 MAX_AUTHORIZATION_RULES = 12
+
+
+class EntityKind(StrEnum):
+    """What an entity is, in the words of the store, of metrics and of people."""
+
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +122,7 @@ class EntityDefinition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueDefinition(EntityDefinition):
+    kind: ClassVar[EntityKind] = EntityKind.QUEUE
     lock_duration_ms: Annotated[int, LOCK_DURATION] = LOCK_DURATION.default
     max_size_in_megabytes: Annotated[int, MAX_SIZE] = MAX_SIZE.default
     requires_duplicate_detection: Annotated[bool, REQUIRES_DUPLICATE_DETECTION] = REQUIRES_DUPLICATE_DETECTION.default
@@ -144,6 +154,7 @@ class QueueDefinition(EntityDefinition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionDefinition(EntityDefinition):
+    kind: ClassVar[EntityKind] = EntityKind.SUBSCRIPTION
     lock_duration_ms: Annotated[int, LOCK_DURATION] = LOCK_DURATION.default
     requires_session: Annotated[bool, REQUIRES_SESSION] = REQUIRES_SESSION.default
     default_message_ttl_ms: Annotated[int | None, DEFAULT_TTL] = DEFAULT_TTL.default
@@ -182,6 +193,7 @@ class SubscriptionDefinition(EntityDefinition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefinition(EntityDefinition):
+    kind: ClassVar[EntityKind] = EntityKind.TOPIC
     max_size_in_megabytes: Annotated[int, MAX_SIZE] = MAX_SIZE.default
     requires_duplicate_detection: Annotated[bool, REQUIRES_DUPLICATE_DETECTION] = REQUIRES_DUPLICATE_DETECTION.default
     duplicate_detection_window_ms: Annotated[int, DUPLICATE_WINDOW] = DUPLICATE_WINDOW.default
@@ -209,6 +221,8 @@ class TopicDefinition(EntityDefinition):
     requires_session: ClassVar[bool] = False
     dead_lettering_on_message_expiration: ClassVar[bool] = False
     max_delivery_count: ClassVar[int] = 1
+    forward_to: ClassVar[str | None] = None
+    forward_dead_lettered_messages_to: ClassVar[str | None] = None
 
 
 AnyDefinition = QueueDefinition | SubscriptionDefinition | TopicDefinition
@@ -231,7 +245,7 @@ class NamespaceDefinition:
         _check_parts("AuthorizationRules", self.authorization_rules, AuthorizationRule)
         names = {fold(entity.name) for entity in (*self.queues, *self.topics)}
         subscriptions = [each for topic in self.topics for each in topic.subscriptions]
-        sources: list[QueueDefinition | SubscriptionDefinition] = [*self.queues, *subscriptions]
+        sources: list[AnyDefinition] = [*self.queues, *subscriptions]
         for entity in sources:
             for setting, destination in destinations(entity):
                 if fold(destination) not in names:
@@ -239,9 +253,7 @@ class NamespaceDefinition:
                     raise DefinitionError(setting.name, destination, rule)
 
 
-def destinations(
-    entity: QueueDefinition | SubscriptionDefinition,
-) -> list[tuple[Setting[str | None], str]]:
+def destinations(entity: AnyDefinition) -> list[tuple[Setting[str | None], str]]:
     """Where an entity forwards to, by setting."""
     pairs = (
         (FORWARD_TO, entity.forward_to),

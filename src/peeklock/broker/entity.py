@@ -17,7 +17,7 @@ from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
-from peeklock.broker.definitions import AnyDefinition, SubscriptionDefinition
+from peeklock.broker.definitions import AnyDefinition, EntityKind
 from peeklock.broker.duplicates import MAX_IDS, History
 from peeklock.broker.envelope import (
     END_OF_TIME,
@@ -94,7 +94,7 @@ class Entity:
 
     def __init__(
         self,
-        entity: int,
+        id: int,
         path: str,
         definition: AnyDefinition,
         machinery: Machinery,
@@ -102,10 +102,12 @@ class Entity:
         dead_letters: Entity | None,
         transfer_dead_letters: Entity | None = None,
     ) -> None:
-        self.entity = entity
+        self.id = id
         self.path = path
         self.definition = definition
-        self.holds_copies = isinstance(definition, SubscriptionDefinition)
+        self.kind = definition.kind
+        """Of a sub-queue: what it belongs to."""
+        self.holds_copies = self.kind is EntityKind.SUBSCRIPTION
         """Its messages are copies of those of a topic."""
         self.dead_letters = dead_letters
         """Where dead letters go; None for a queue that is a dead-letter queue itself."""
@@ -113,9 +115,9 @@ class Entity:
         """Where messages go that could not be forwarded; None as above."""
         self.counts_in: Entity | None = None
         """The queue of a sub-queue, or the topic of a subscription, which it shares a size with."""
-        for part in (dead_letters, transfer_dead_letters):
-            if part is not None:
-                part.counts_in = self
+        self.sub_queues = [part for part in (dead_letters, transfer_dead_letters) if part is not None]
+        for part in self.sub_queues:
+            part.counts_in = self
         self.created_at = self.updated_at = machinery.agenda.now()
         self.used_at = machinery.agenda.monotonic()
         """By the monotonic clock: an entity is not idle because the system's clock was set."""
@@ -141,7 +143,7 @@ class Entity:
         """Where duplicates are detected."""
         if definition.requires_duplicate_detection and not self.is_dead_letter_queue:
             self.history = History(
-                entity,
+                id,
                 definition.duplicate_detection_window_ms,
                 definition.enable_partitioning,
                 machinery.journal,
@@ -156,15 +158,21 @@ class Entity:
         self._watch_numbers = count()
 
     @property
+    def parts(self) -> list[Entity]:
+        """The entity and its sub-queues."""
+        return [self, *self.sub_queues]
+
+    @property
     def is_dead_letter_queue(self) -> bool:
         return self.dead_letters is None
 
     @property
     def size_in_bytes(self) -> int:
         """Of its messages, those in its sub-queues too, and of the states of its sessions."""
-        parts = (self.dead_letters, self.transfer_dead_letters)
-        own = self.counters.size_in_bytes + self._state_bytes
-        return own + sum(part.counters.size_in_bytes for part in parts if part is not None)
+        size = self.counters.size_in_bytes + self._state_bytes
+        for part in self.sub_queues:
+            size += part.counters.size_in_bytes
+        return size
 
     @property
     def max_message_bytes(self) -> int:
@@ -185,11 +193,10 @@ class Entity:
     @property
     def is_in_use(self) -> bool:
         """Whether it is more than idle at the moment: somebody stands at it, or messages wait."""
-        parts = (self, self.dead_letters, self.transfer_dead_letters)
         # A subscription is given messages; that some wait there does not mean that anybody wants them.
-        waiting = 0 if isinstance(self.definition, SubscriptionDefinition) else self.counters.active
+        waiting = 0 if self.kind is EntityKind.SUBSCRIPTION else self.counters.active
         return bool(waiting or self.counters.scheduled or self.counters.claimed) or any(
-            part.watchers for part in parts if part is not None
+            part.watchers for part in self.parts
         )
 
     @property
@@ -282,7 +289,7 @@ class Entity:
                 history.load(rows)
                 done(None)
 
-        self._store.read_seen(self.entity, history.since, found)
+        self._store.read_seen(self.id, history.since, found)
 
     def reconfigure(self, definition: AnyDefinition) -> None:
         """Go on under another definition, one with the same unchangeable settings."""
@@ -291,32 +298,28 @@ class Entity:
         self._refuses_sends = self._why_no_sends()
         if self.history is not None:
             self.history.window_ms = definition.duplicate_detection_window_ms
-        for part in (self.dead_letters, self.transfer_dead_letters):
-            if part is not None:
-                part.reconfigure(definition)
+        for part in self.sub_queues:
+            part.reconfigure(definition)
 
     def tell_of_change(self) -> None:
         """The new definition is in force: those who stand here may have to go."""
-        for part in (self, self.dead_letters, self.transfer_dead_letters):
-            if part is not None:
-                for watcher in list(part.watchers):
-                    watcher.entity_changed()
+        for part in self.parts:
+            for watcher in list(part.watchers):
+                watcher.entity_changed()
 
     def doom(self, doomed: bool) -> None:
         """It is about to be deleted; or not, after all."""
-        for part in (self, self.dead_letters, self.transfer_dead_letters):
-            if part is not None:
-                part.doomed = doomed
-                part._refuses_sends = part._why_no_sends()
-                if not doomed:
-                    part._spared()
+        for part in self.parts:
+            part.doomed = doomed
+            part._refuses_sends = part._why_no_sends()
+            if not doomed:
+                part._spared()
 
     def vanish(self) -> None:
         """It is deleted: let go of everything."""
-        self.entity = NO_ENTITY
-        for part in (self.dead_letters, self.transfer_dead_letters):
-            if part is not None:
-                part.vanish()
+        self.id = NO_ENTITY
+        for part in self.sub_queues:
+            part.vanish()
         failure = EntityNotFound(self.path)
         for watcher in list(self.watchers):
             watcher.entity_gone(failure)
@@ -395,7 +398,7 @@ class Entity:
                 self._last_number += 1
                 message.sequence_number = self._last_number
             self._staged_bytes += len(message.payload) if message.body is None else message.size
-            appends.append((self.entity, message))
+            appends.append((self.id, message))
         lane.then(self._sent, (messages, done))
 
     def number(self, messages: list[StoredMessage]) -> list[int]:
@@ -431,7 +434,7 @@ class Entity:
             return EntityNotFound(self.path)
         if self.is_dead_letter_queue:
             return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
-        if isinstance(self.definition, SubscriptionDefinition):
+        if self.kind is EntityKind.SUBSCRIPTION:
             return OperationNotAllowed(f"Messages cannot be sent to '{self.path}': send to its topic.")
         status = self.definition.status
         if status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):

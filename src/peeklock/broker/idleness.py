@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition
 from peeklock.broker.entity import Entity
 
 
@@ -25,15 +24,15 @@ class Idleness:
             self._expect(entity, entity.used_at + limit)
 
     def forget(self, entity: Entity) -> None:
-        appointment = self._appointments.pop(entity.entity, None)
+        appointment = self._appointments.pop(entity.id, None)
         if appointment is not None:
             appointment.cancel()
 
     def _expect(self, entity: Entity, monotonic: int) -> None:
-        self._appointments[entity.entity] = self._agenda.when_elapsed(monotonic, lambda: self._look(entity))
+        self._appointments[entity.id] = self._agenda.when_elapsed(monotonic, lambda: self._look(entity))
 
     def _look(self, entity: Entity) -> None:
-        self._appointments.pop(entity.entity, None)
+        self._appointments.pop(entity.id, None)
         limit = entity.definition.auto_delete_on_idle_ms
         if limit is None:
             return
@@ -50,5 +49,4 @@ class Idleness:
 
 def _forwards(entity: Entity) -> bool:
     """Forwarding is a receiver that never leaves."""
-    definition = entity.definition
-    return isinstance(definition, QueueDefinition | SubscriptionDefinition) and definition.forward_to is not None
+    return entity.definition.forward_to is not None

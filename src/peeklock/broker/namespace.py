@@ -15,7 +15,6 @@ from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.catalogue import (
     KINDS,
-    SUBSCRIPTION,
     AnyContainer,
     AnyQueue,
     Catalogue,
@@ -24,7 +23,7 @@ from peeklock.broker.catalogue import (
     subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
-from peeklock.broker.definitions import AnyDefinition, NamespaceDefinition, SubscriptionDefinition
+from peeklock.broker.definitions import AnyDefinition, EntityKind, NamespaceDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import EntityNotFound
@@ -192,7 +191,7 @@ class Namespace:
 
     def _on_damage(self, damage: Damage) -> None:
         for container in self.containers:
-            if container.entity == damage.entity:
+            if container.id == damage.entity:
                 log.error(
                     "message %d of %s is damaged on disk and is not delivered: %s",
                     damage.sequence_number,
@@ -204,7 +203,7 @@ class Namespace:
     def _wanted(self, stored: list[StoredEntity]) -> dict[str, AnyDefinition]:
         """Every entity there is to be, by path: topics before their subscriptions."""
         wanted: dict[str, AnyDefinition] = {}
-        for entity in sorted(stored, key=lambda entity: entity.kind == SUBSCRIPTION):
+        for entity in sorted(stored, key=lambda entity: entity.kind == EntityKind.SUBSCRIPTION):
             if entity.kind in KINDS:
                 wanted[entity.path] = KINDS[entity.kind].from_json(entity.definition)
         if self.definition.only_if_empty and wanted:
@@ -274,7 +273,7 @@ class Namespace:
         loaded(None)
 
     def _load_claims(self) -> None:
-        by_id = {container.entity: container for container in self._catalogue.containers}
+        by_id = {container.id: container for container in self._catalogue.containers}
         for entity, id, content in self._store.claims():
             container = by_id.get(entity)
             if container is not None and not isinstance(container, Topic):

@@ -31,7 +31,7 @@ class Numbered(Scheduling):
 
     def __init__(
         self,
-        entity: int,
+        id: int,
         path: str,
         definition: AnyDefinition,
         machinery: Machinery,
@@ -39,7 +39,7 @@ class Numbered(Scheduling):
         dead_letters: Container | None,
         transfer_dead_letters: Container | None = None,
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self.claims = Claims(self, machinery, is_by_session=self.has_sessions)
 
     def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
@@ -139,7 +139,7 @@ class Numbered(Scheduling):
         max_bytes: int = MAX_PEEKED_BYTES,
     ) -> Range:
         return Range(
-            entity=self.entity,
+            entity=self.id,
             after=after,
             through=MAX_NUMBER,
             limit=limit,
@@ -181,7 +181,7 @@ class Numbered(Scheduling):
             for message in leaving:
                 self._leaving.add(message.sequence_number)
                 self._discard(message)
-                removals.append((self.entity, message))
+                removals.append((self.id, message))
             self._journal.rest.then(removed, (messages, leaving))
 
         def removed(argument: tuple[list[StoredMessage], list[StoredMessage]], error: BrokerError | None) -> None:
@@ -280,7 +280,7 @@ class Numbered(Scheduling):
         lane = self._journal.rest
         for message in messages:
             self._leaving.add(message.sequence_number)
-            lane.changes.removals.append((self.entity, message))
+            lane.changes.removals.append((self.id, message))
 
         def deleted(_: Any, error: BrokerError | None) -> None:
             for message in messages:

@@ -29,7 +29,7 @@ class PackedHost(Protocol):
     """The entity."""
 
     @property
-    def entity(self) -> int: ...
+    def id(self) -> int: ...
 
     def state_of(self, span: Span) -> int | None:
         """The state of all messages between these numbers; None if it is not known."""
@@ -56,7 +56,7 @@ def read_packed(
         first, last = spans[at]
         if last - first >= STRETCH - 1:
             wanted = Range(
-                entity=host.entity,
+                entity=host.id,
                 after=first - 1,
                 through=last,
                 limit=_NO_LIMIT,
@@ -72,7 +72,7 @@ def read_packed(
                 break
             numbers += range(first, last + 1)
             at += 1
-        store.read_numbers(host.entity, numbers, room, partial(found, at, numbers[-1]))
+        store.read_numbers(host.id, numbers, room, partial(found, at, numbers[-1]))
 
     def found(at: int, last: int, answer: list[StoredMessage] | StoreError) -> None:
         nonlocal room

@@ -58,7 +58,7 @@ class Queue(Numbered):
 
     def __init__(
         self,
-        entity: int,
+        id: int,
         path: str,
         definition: AnyDefinition,
         machinery: Machinery,
@@ -66,7 +66,7 @@ class Queue(Numbered):
         dead_letters: Container | None,
         transfer_dead_letters: Container | None = None,
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._backlog = self._make_backlog()
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
         self._lock_timer: Appointment | None = None
@@ -93,7 +93,7 @@ class Queue(Numbered):
     def _make_lane(self, session_id: str | None) -> Backlog:
         machinery = self._machinery
         return Backlog(
-            self.entity,
+            self.id,
             machinery.store,
             machinery.budget,
             self.wake,
@@ -259,7 +259,7 @@ class Queue(Numbered):
         consumer.reserve()
         self._leaving.add(message.sequence_number)
         lane = self._journal.rest
-        lane.changes.removals.append((self.entity, message))
+        lane.changes.removals.append((self.id, message))
         lane.then(self._deleted, (consumer, message))
 
     def _deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:

@@ -62,7 +62,7 @@ class Scheduling(Container):
 
     def __init__(
         self,
-        entity: int,
+        id: int,
         path: str,
         definition: AnyDefinition,
         machinery: Machinery,
@@ -70,12 +70,12 @@ class Scheduling(Container):
         dead_letters: Container | None,
         transfer_dead_letters: Container | None = None,
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         store = self._store
         self._expiries = Timetable(
             self._agenda,
             lambda now, limit, max_bytes, after, done: self._read_timed(
-                partial(store.read_expired, self.entity, now, limit, max_bytes, after=after), done
+                partial(store.read_expired, self.id, now, limit, max_bytes, after=after), done
             ),
             attrgetter("expires_at"),
             self._expire_found,
@@ -85,7 +85,7 @@ class Scheduling(Container):
         self._due = Timetable(
             self._agenda,
             lambda now, limit, max_bytes, after, done: self._read_timed(
-                partial(store.read_due, self.entity, now, limit, max_bytes, after=after), done
+                partial(store.read_due, self.id, now, limit, max_bytes, after=after), done
             ),
             attrgetter("due_at"),
             self._enqueue_due,
@@ -172,7 +172,7 @@ class Scheduling(Container):
             self._move(message, properties, self._expired, batch)
         else:
             lane = self._journal.rest
-            lane.changes.removals.append((self.entity, message))
+            lane.changes.removals.append((self.id, message))
             lane.then(self._dropped, (message, batch))
 
     @property
@@ -229,7 +229,7 @@ class Scheduling(Container):
             message.session_id,
             message.due_at,
         )
-        lane.changes.removals.append((self.entity, message))
+        lane.changes.removals.append((self.id, message))
         try:
             self._stage(lane, [enqueued], lambda error: self._enqueued(message, batch, error))
         except BaseException:
@@ -275,7 +275,7 @@ class Scheduling(Container):
         def found(messages: list[StoredMessage] | StoreError) -> None:
             done(TooMuchAtOnce() if _is_cut(messages, wanted) else messages)
 
-        self._store.read_numbers(self.entity, wanted, MAX_NUMBERED_BYTES, found)
+        self._store.read_numbers(self.id, wanted, MAX_NUMBERED_BYTES, found)
 
     def _cancel(self, numbers: set[int], done: Done, found: Any, changed: set[int]) -> None:
         if isinstance(found, StoreError):
@@ -294,7 +294,7 @@ class Scheduling(Container):
             return
         lane = self._journal.rest
         self._leaving |= numbers
-        lane.changes.removals.extend((self.entity, message) for message in scheduled.values())
+        lane.changes.removals.extend((self.id, message) for message in scheduled.values())
         lane.then(self._cancelled, (list(scheduled.values()), done))
 
     def _cancelled(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:

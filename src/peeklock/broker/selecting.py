@@ -56,7 +56,7 @@ class Host(Protocol):
     def path(self) -> str: ...
 
     @property
-    def entity(self) -> int: ...
+    def id(self) -> int: ...
 
     @property
     def doomed(self) -> bool:
@@ -238,7 +238,7 @@ class Selecting:
 
     def _read_on(self, selection: Selection, place: Place) -> None:
         wanted = Range(
-            entity=self._host.entity,
+            entity=self._host.id,
             after=place.position,
             through=place.backlog.tail,
             limit=max(1, TURN_WORK // selection.selector.cost),
@@ -249,7 +249,7 @@ class Selecting:
         self._read(selection, place, read, partial(self._look_at_page, selection, place, wanted))
 
     def _read_return(self, selection: Selection, place: Place, number: int) -> None:
-        read = partial(self._store.read_numbers, self._host.entity, [number], PAGE_BYTES)
+        read = partial(self._store.read_numbers, self._host.id, [number], PAGE_BYTES)
         self._read(selection, place, read, partial(self._look_at_return, selection, place, number))
 
     def _read(

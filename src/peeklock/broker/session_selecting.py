@@ -56,8 +56,8 @@ class SelectingSession:
         return self._queue.path
 
     @property
-    def entity(self) -> int:
-        return self._queue.entity
+    def id(self) -> int:
+        return self._queue.id
 
     @property
     def doomed(self) -> bool:

@@ -50,7 +50,7 @@ class SessionQueue(Numbered):
 
     def __init__(
         self,
-        entity: int,
+        id: int,
         path: str,
         definition: AnyDefinition,
         machinery: Machinery,
@@ -58,7 +58,7 @@ class SessionQueue(Numbered):
         dead_letters: Container | None,
         transfer_dead_letters: Container | None = None,
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._sessions: dict[str, Session] = {}
         self._free: OrderedDict[str, Session] = OrderedDict()
         """Sessions with messages that nobody holds, the one that waits longest first."""
@@ -78,7 +78,7 @@ class SessionQueue(Numbered):
             self._state_bytes = sum(self._state_sizes.values())
             self._load_sessions(done)
 
-        self._store.read_session_state_sizes(self.entity, found)
+        self._store.read_session_state_sizes(self.id, found)
 
     def _load_sessions(self, done: Callable[[StoreError | None], None]) -> None:
 
@@ -92,7 +92,7 @@ class SessionQueue(Numbered):
             done(None)
 
         if self.counters.active:
-            self._store.read_session_counts(self.entity, found)
+            self._store.read_session_counts(self.id, found)
         else:
             done(None)
 
@@ -201,7 +201,7 @@ class SessionQueue(Numbered):
         machinery = self._machinery
         wake = partial(self.wake, session)
         session.backlog = Backlog(
-            self.entity,
+            self.id,
             self._store,
             machinery.budget,
             wake,
@@ -334,7 +334,7 @@ class SessionQueue(Numbered):
             holder.reserve()
             lock.settling = True
             lane = self._journal.rest
-            lane.changes.removals.append((self.entity, message))
+            lane.changes.removals.append((self.id, message))
             lane.then(self._completed, (lock, partial(self._deleted, holder, message)))
         else:
             try:
@@ -563,18 +563,18 @@ class SessionQueue(Numbered):
 
         whole._staged_bytes += size
         lane = self._journal.rest
-        lane.changes.session_states.append((self.entity, id, state, self._agenda.now()))
+        lane.changes.session_states.append((self.id, id, state, self._agenda.now()))
         lane.then(stored, None)
 
     def get_state(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:
         self.held(id)
-        self._store.read_session_state(self.entity, id, _readable(done))
+        self._store.read_session_state(self.id, id, _readable(done))
 
     def list_sessions(
         self, updated_after: int | None, skip: int, top: int, done: Callable[[list[str] | BrokerError], None]
     ) -> None:
         """Names of sessions: with messages or a state, or those whose state was set after a time."""
-        self._store.read_sessions(self.entity, updated_after, skip, top, _readable(done))
+        self._store.read_sessions(self.id, updated_after, skip, top, _readable(done))
 
 
 def _readable(done: Callable[[Any], None]) -> Callable[[Any], None]:

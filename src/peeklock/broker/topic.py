@@ -35,9 +35,9 @@ class Topic(Scheduling):
     """One topic of a namespace."""
 
     def __init__(
-        self, entity: int, path: str, definition: TopicDefinition, machinery: Machinery, counters: Counters
+        self, id: int, path: str, definition: TopicDefinition, machinery: Machinery, counters: Counters
     ) -> None:
-        super().__init__(entity, path, definition, machinery, counters, None)
+        super().__init__(id, path, definition, machinery, counters, None)
         self.subscriptions: dict[str, Queue | SessionQueue] = {}
         """By their folded names."""
         self._matcher = Matcher()
@@ -138,13 +138,13 @@ class Topic(Scheduling):
             else:
                 placed += self._copies(message, lane)
         if placed:
-            lane.changes.advances[self.entity] = self._last_number
+            lane.changes.advances[self.id] = self._last_number
         appends = lane.changes.appends
         for container, copy in placed:
             size = copy.size
             container._staged_bytes += size
             self._allowance -= size
-            appends.append((container.entity, copy))
+            appends.append((container.id, copy))
         lane.then(self._placed, (placed, done))
 
     def _placed(self, argument: tuple[Placed, Done], error: BrokerError | None) -> None:
@@ -231,7 +231,7 @@ class Topic(Scheduling):
             return subscription, stored
         subscription._last_number = number
         # The number is the subscription's, though the message is not in it.
-        lane.changes.advances[subscription.entity] = number
+        lane.changes.advances[subscription.id] = number
         letters = subscription.dead_letters
         assert letters is not None
         properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}

@@ -22,7 +22,6 @@ from peeklock import __version__
 from peeklock.broker.administration import Runtime
 from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
-from peeklock.broker.definitions import QueueDefinition, TopicDefinition
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.watermark import Watermark
@@ -192,7 +191,7 @@ async def _entities(namespace: Namespace) -> list[str]:
     for number, entity in enumerate(entities):
         if number % ENTITIES_AT_ONCE == ENTITIES_AT_ONCE - 1:
             await asyncio.sleep(0)
-        labels = f'entity="{escape_label(entity.path)}",kind="{_kind(entity)}"'
+        labels = f'entity="{escape_label(entity.path)}",kind="{entity.kind}"'
         runtime: Runtime = administration.runtime(entity)
         counts += (f'peeklock_messages{{{labels},state="{state}"}} {getattr(runtime, state)}' for state in STATES)
         sizes.append(f"peeklock_entity_size_bytes{{{labels}}} {runtime.size_in_bytes}")
@@ -208,12 +207,6 @@ def _disk(watermark: Watermark) -> Iterator[str]:
         )
     text = "1 while sends are refused because the disk is nearly full, otherwise 0."
     yield from _gauge("peeklock_disk_refuses_sends", text, int(watermark.refuses))
-
-
-def _kind(entity: AnyContainer) -> str:
-    if isinstance(entity.definition, TopicDefinition):
-        return "topic"
-    return "queue" if isinstance(entity.definition, QueueDefinition) else "subscription"
 
 
 def _head(name: str, kind: str, text: str) -> Iterator[str]:
