@@ -15,11 +15,10 @@ from typing import Any, Final
 
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.container import Container
 from peeklock.broker.duplicates import History
-from peeklock.broker.locks import Lock
-from peeklock.broker.queue import Queue
-from peeklock.broker.schedule import Scheduling
+from peeklock.broker.lock_expiry import LockExpiry
+from peeklock.broker.scheduled import Scheduled
+from peeklock.broker.settlements import Settlements
 from peeklock.broker.transactions import Transaction
 from peeklock.store.base import Changes, Committed
 from peeklock.store.disk.index.writer import Writer
@@ -100,15 +99,13 @@ def forget_removals() -> None:
 
 def lend_twice() -> None:
     """Give out some messages again before their locks are over."""
-    make_lock, turns = Queue._make_lock, count(1)
+    from_now, turns = LockExpiry.from_now, count(1)
 
-    def made(queue: Any, message: Any, *rest: Any) -> Lock:
-        lock = make_lock(queue, message, *rest)
-        if next(turns) % _SOME == 0:
-            queue._agenda.after(50, lambda: queue.release(lock))
-        return lock
+    def shortened(expiry: Any) -> tuple[int, int]:
+        expires_at, locked_until = from_now(expiry)
+        return (expiry._agenda.monotonic() + 50 if next(turns) % _SOME == 0 else expires_at), locked_until
 
-    _put(Queue, "_make_lock", made)
+    _put(LockExpiry, "from_now", shortened)
 
 
 def share_claims() -> None:
@@ -135,17 +132,17 @@ def trust_the_clock() -> None:
 
 def enqueue_early() -> None:
     """Enqueue scheduled messages before their time."""
-    read_due, scheduled = DiskStore.read_due, Scheduling._scheduled
+    read_due, scheduled = DiskStore.read_due, Scheduled.expect
 
     def read(store: Any, entity: int, now: int, *rest: Any, **more: Any) -> None:
         read_due(store, entity, now + _EARLY_MS, *rest, **more)
 
-    def expect(container: Any, message: Any) -> None:
-        scheduled(container, message)
-        container._due.expect(message.due_at - _EARLY_MS)
+    def expect(those: Any, message: Any) -> None:
+        scheduled(those, message)
+        those._due.expect(message.due_at - _EARLY_MS)
 
     _put(DiskStore, "read_due", read)
-    _put(Scheduling, "_scheduled", expect)
+    _put(Scheduled, "expect", expect)
 
 
 def forget_ids() -> None:
@@ -175,12 +172,12 @@ def halve_transactions() -> None:
 
 def forget_counts() -> None:
     """Give messages back uncounted."""
-    changed = Container._changed
+    changed = Settlements.changed
 
-    def unchanged(container: Any, message: Any, added: Any = None, **values: Any) -> Any:
-        return changed(container, message, added, **{**values, "delivery_count": message.delivery_count})
+    def unchanged(settlements: Any, message: Any, added: Any = None, **values: Any) -> Any:
+        return changed(settlements, message, added, **{**values, "delivery_count": message.delivery_count})
 
-    _put(Container, "_changed", unchanged)
+    _put(Settlements, "changed", unchanged)
 
 
 def _put(owner: Any, name: str, function: Callable[..., Any]) -> None:

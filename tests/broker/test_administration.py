@@ -22,6 +22,7 @@ from broker.world import (
     incoming,
     query,
     session_queue,
+    settlement,
     sql,
     subscription,
     topic,
@@ -121,7 +122,7 @@ def test_a_created_queue_works() -> None:
     world.send("two", to="s", session_id="x")
     receiver = Receiver(world, world.queue())
     assert receiver.bodies == ["one"]
-    world.settle(world.queue().dead_letter, receiver.locks[0])
+    world.settle(world.queue().settlements.dead_letter, receiver.locks[0])
     assert world.bodies("q/$DeadLetterQueue") == ["one"]
     assert SessionReceiver(world).bodies == ["two"]
     world.check()
@@ -509,7 +510,7 @@ def test_an_update_is_in_force_and_survives_a_restart(store: Any) -> None:
         world.check()
         world = world.restarted()
     world.send("one")
-    world.settle(world.queue().abandon, Receiver(world, world.queue(), credit=1).locks[0])
+    world.settle(world.queue().settlements.abandon, Receiver(world, world.queue(), credit=1).locks[0])
     assert world.bodies("q/$DeadLetterQueue") == ["one"]
 
 
@@ -615,8 +616,8 @@ def test_the_runtime_tells_what_is_there() -> None:
     world.send("later", to="t", at=world.clock() + HOUR)
     world.send("now", to="t")
     receiver = Receiver(world, world.queue(), credit=3)
-    world.settle(world.queue().defer, receiver.locks[0])
-    world.settle(world.queue().dead_letter, receiver.locks[1])
+    world.settle(world.queue().settlements.defer, receiver.locks[0])
+    world.settle(world.queue().settlements.dead_letter, receiver.locks[1])
     told = world.runtime()
     assert (told.active, told.deferred, told.scheduled, told.dead_letter) == (2, 1, 1, 1)
     assert told.total == 5
@@ -803,7 +804,7 @@ def test_what_is_locked_is_lost_with_its_lock() -> None:
     locks = Receiver(world, old).locks
     delete(world, "q")
     assert world.namespace.agenda.next_due is None, "nothing is left to do"
-    for act in (old.complete, old.abandon, old.defer, old.dead_letter):
+    for act in (old.settlements.complete, old.settlements.abandon, old.settlements.defer, old.settlements.dead_letter):
         with pytest.raises(MessageLockLost):
             act(locks[0], lambda error: None)
     world.advance(10 * MINUTE)
@@ -846,12 +847,12 @@ def test_a_settlement_on_its_way_does_not_disturb(how: str, first: str) -> None:
     store.held = []
     settled: list[BrokerError | None] = []
     if first == "settlement":
-        getattr(old, how)(lock, settled.append)
+        getattr(old.settlements, how)(lock, settled.append)
         world.run()
     outcomes = deleting(world)
     if first == "deletion":
         try:
-            getattr(old, how)(lock, settled.append)
+            getattr(old.settlements, how)(lock, settled.append)
         except EntityNotFound:
             settled.append(None)
     world.run()
@@ -949,7 +950,7 @@ def test_what_was_left_alone_meanwhile_is_taken_up_when_the_deletion_fails() -> 
     waiting = Receiver(world, world.queue())
     waiting.got.clear()
     for lock in waiting.locks:
-        world.queue().release(lock)
+        world.queue().settlements.release(lock)
     world.queue().leave(waiting)
     store.held = []
     outcomes = deleting(world)
@@ -1024,7 +1025,7 @@ def test_a_session_is_lost_with_its_queue() -> None:
     delete(world, "q")
     assert isinstance(waiter.failure, EntityNotFound), "whoever waits for a session hears"
     with pytest.raises(BrokerError):
-        old.complete(holder.locks[0], lambda error: None)
+        old.settlements.complete(holder.locks[0], lambda error: None)
     with pytest.raises(BrokerError):
         old.held("x")
     for accept in (lambda: old.accept("x", holder), lambda: old.accept_next(holder, SECOND, lambda outcome: None)):
@@ -1043,7 +1044,7 @@ def test_whoever_waits_for_a_settlement_of_a_session_hears_that_the_queue_is_gon
     world.send("1", session_id="x")
     holder = SessionReceiver(world, "x", path="q")
     store.held = []
-    world.sessions("q").complete(holder.locks[0], lambda error: None)
+    world.sessions("q").settlements.complete(holder.locks[0], lambda error: None)
     holder.close()
     waiter = SessionReceiver(world, "x", path="q")
     outcomes = deleting(world)
@@ -1059,7 +1060,7 @@ def test_reads_on_their_way_do_not_disturb() -> None:
     world = start(queue("other"), queue(), store=store)
     world.send("1", "2", "3")
     world.send("later", at=world.clock() + MINUTE)
-    world.settle(world.queue().defer, Receiver(world, world.queue(), credit=1).locks[0])
+    world.settle(world.queue().settlements.defer, Receiver(world, world.queue(), credit=1).locks[0])
     world = world.restarted()
     old = world.queue()
     numbers = [message.sequence_number for message in world.stored()]
@@ -1067,9 +1068,9 @@ def test_reads_on_their_way_do_not_disturb() -> None:
     receiver = Receiver(world, old)
     answers: list[Any] = []
     old.peek(1, 10, None, lambda answer: answers.append("peeked"))
-    old.receive_deferred(numbers[:1], None, False, answers.append)
-    old.cancel_scheduled(numbers[-1:], answers.append)
-    old.delete_before(world.clock() + 1, 10, None, answers.append)
+    old.deferred.receive(numbers[:1], None, False, answers.append)
+    old.scheduled.cancel(numbers[-1:], answers.append)
+    old.deletion.delete_before(world.clock() + 1, 10, None, answers.append)
     world.run()
     delete(world, "q")
     store.release_answers()
@@ -1090,16 +1091,16 @@ def test_a_deferred_message_that_expired_is_not_fetched_from_what_is_being_delet
     store = FlakyStore()
     world = start(queue("other"), queue(dead_lettering_on_message_expiration=True), store=store)
     world.send("one", ttl=SECOND)
-    world.settle(world.queue().defer, Receiver(world, world.queue()).locks[0])
+    world.settle(world.queue().settlements.defer, Receiver(world, world.queue()).locks[0])
     world.advance(SECOND)
     store.held = []
     outcomes = deleting(world)
     answers: list[Any] = []
-    world.queue().receive_deferred([1], None, False, answers.append)
+    world.queue().deferred.receive([1], None, False, answers.append)
     world.run()
     assert [type(answer) for answer in answers] == [EntityNotFound]
     spared(world, store, outcomes)
-    world.queue().receive_deferred([1], None, False, answers.append)
+    world.queue().deferred.receive([1], None, False, answers.append)
     world.run()
     assert world.bodies("q/$DeadLetterQueue") == ["one"]
     world.check()
@@ -1115,7 +1116,7 @@ def test_a_transaction_with_what_was_deleted_is_rolled_back() -> None:
         transaction.send(world.queue(), [incoming("two")], Scope("q", None))
 
     def settles(transaction: Any) -> None:
-        transaction.settle(world.queue(), [lock], world.queue().complete, Scope("q", None))
+        transaction.settle(world.queue().settlements, [lock], settlement("complete"), Scope("q", None))
 
     def schedules(transaction: Any) -> None:
         transaction.schedule(world.queue(), [incoming("two", at=world.clock() + MINUTE)], Scope("q", None))

@@ -158,7 +158,7 @@ def test_locked_messages_are_not_claimed_and_come_to_their_turn_later(world: Wor
     receiver = Receiver(world, world.queue(), credit=2)
     client = Client(world)
     assert client.numbers() == [3, 4]
-    world.queue().release(receiver.locks[0])
+    world.queue().settlements.release(receiver.locks[0])
     world.advance(2 * MINUTE)
     assert client.numbers() == [1, 2]
 
@@ -166,7 +166,7 @@ def test_locked_messages_are_not_claimed_and_come_to_their_turn_later(world: Wor
 def test_scheduled_deferred_and_expired_messages_are_not_claimed(world: World) -> None:
     world.send("deferred")
     receiver = Receiver(world, world.queue(), credit=1)
-    world.settle(world.queue().defer, receiver.locks[0])
+    world.settle(world.queue().settlements.defer, receiver.locks[0])
     receiver.leave()
     world.send_together(incoming("later", at=world.clock() + HOUR), incoming("short", ttl=SECOND), incoming("now"))
     world.clock.advance(2 * SECOND)
@@ -205,10 +205,10 @@ def test_a_claim_ends_at_so_many_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     world.send(*letters(12))
     receiver = Receiver(world, world.queue())
     for lock in receiver.locks[1::2]:
-        world.settle(world.queue().complete, lock)
+        world.settle(world.queue().settlements.complete, lock)
     receiver.leave()
     for lock in receiver.locks[::2]:
-        world.queue().release(lock)
+        world.queue().settlements.release(lock)
     client = Client(world)
     assert [client.numbers(), client.numbers()] == [[1, 3, 5], [7, 9, 11]]
 
@@ -218,7 +218,7 @@ def test_subscriptions_and_sub_queues_have_claims_too(path: str) -> None:
     world = World(topic("t", subscription("a")), QueueDefinition(name="q"))
     world.send("a", to="t")
     world.send("a")
-    world.settle(world.queue().dead_letter, Receiver(world, world.queue()).locks[0])
+    world.settle(world.queue().settlements.dead_letter, Receiver(world, world.queue()).locks[0])
     client = Client(world, path)
     claim = client.claim()
     assert claim is not None
@@ -304,7 +304,7 @@ def test_a_request_waits_also_while_all_messages_are_locked(world: World) -> Non
     client.ask(wait_ms=10 * SECOND)
     world.run()
     assert client.answers == []
-    world.queue().release(receiver.locks[0])
+    world.queue().settlements.release(receiver.locks[0])
     world.run()
     assert [type(answer) for answer in client.answers] == [Claim]
 

@@ -46,11 +46,11 @@ def test_a_lock_lasts_as_long_as_it_would_have(step: int) -> None:
     stepped(world, step)
     world.advance(MINUTE - 1)
     assert receiver.bodies == ["kept", "lost"]
-    world.settle(queue.complete, kept)
+    world.settle(queue.settlements.complete, kept)
     world.advance(1)
     assert receiver.bodies == ["kept", "lost", "lost"]
     with pytest.raises(MessageLockLost):
-        queue.complete(lost, lambda error: None)
+        queue.settlements.complete(lost, lambda error: None)
     assert world.bodies() == ["lost"]
 
 
@@ -78,7 +78,7 @@ def test_a_session_is_held_as_long_as_it_would_have_been(step: int) -> None:
     stepped(world, step)
     world.advance(MINUTE - 1)
     assert receiver.failure is None
-    world.settle(queue.complete, receiver.locks[0])
+    world.settle(queue.settlements.complete, receiver.locks[0])
     assert queue.renew_session(receiver.session) == world.clock() + MINUTE
     world.advance(MINUTE - 1)
     assert receiver.failure is None
@@ -217,7 +217,7 @@ def test_a_message_that_expired_while_it_was_locked_may_still_be_completed() -> 
     world.send("a", ttl=HOUR)
     (lock,) = Receiver(world, world.queue()).locks
     stepped(world, DAY)
-    world.settle(world.queue().complete, lock)
+    world.settle(world.queue().settlements.complete, lock)
     assert world.bodies() == []
     world.check()
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, incoming, topic
+from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, incoming, settlement, topic
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.definitions import QueueDefinition
@@ -100,7 +100,7 @@ def test_nothing_is_dropped_where_duplicates_are_not_detected() -> None:
 def test_the_first_is_remembered_though_it_was_received() -> None:
     world = World(detecting())
     world.send("one")
-    world.settle(world.queue().complete, Receiver(world, world.queue(), credit=1).locks[0])
+    world.settle(world.queue().settlements.complete, Receiver(world, world.queue(), credit=1).locks[0])
     world.send("one")
     assert world.bodies() == []
     world.check()
@@ -320,7 +320,7 @@ def test_a_transaction_does_not_rely_on_a_message_that_is_still_on_its_way() -> 
     sent = world.send("one")
     transactions = Transactions(world.namespace.journal, world.namespace.agenda)
     id = transactions.declare()
-    transactions.get(id).settle(source, [lock], source.complete, Scope("source", None))
+    transactions.get(id).settle(source.settlements, [lock], settlement("complete"), Scope("source", None))
     transactions.get(id).send(world.queue(), [incoming("one")], Scope("q", None))
     outcomes: list[BrokerError | None] = []
     transactions.discharge(id, fail=False, done=outcomes.append)
@@ -457,7 +457,7 @@ def test_a_message_that_is_cancelled_frees_nothing() -> None:
     numbers = queue.number(admitted)
     queue.stage_sends(world.namespace.journal.sends, admitted, lambda error: None)
     world.run()
-    assert world.administer(queue.cancel_scheduled, numbers) is None
+    assert world.administer(queue.scheduled.cancel, numbers) is None
     world.send("later")
     assert world.bodies() == []
 

@@ -300,7 +300,7 @@ def test_a_settlement_that_is_tried_again_after_the_deletion_does_not_meet_the_n
     sends = world.namespace.journal.sends
     sends.changes.appends.append((9, StoredMessage(1, b"for nobody", 0)))
     sends.then(lambda _, error: outcomes.append(error), None)
-    old.complete(receiver.locks[0], outcomes.append)
+    old.settlements.complete(receiver.locks[0], outcomes.append)
     world.run()
     assert len(store.held) == 2
     store.held.pop(0)()
@@ -318,7 +318,7 @@ def test_a_settlement_that_is_tried_again_after_the_deletion_does_not_meet_the_n
     assert churn(world)
     for lock in receiver.locks:
         with pytest.raises(MessageLockLost):
-            old.complete(lock, outcomes.append)
+            old.settlements.complete(lock, outcomes.append)
     world.check()
     assert world.bodies("new") == ["other's"]
 
@@ -333,7 +333,7 @@ def test_a_settlement_that_fails_after_the_deletion_is_not_made_on_the_next_enti
     world.administration.delete_queue("q", lambda error: None)
     world.run()
     outcomes: list[BrokerError | None] = []
-    old.complete(lock, outcomes.append)
+    old.settlements.complete(lock, outcomes.append)
     world.run()
     store.held.pop(0)()
     store.fails = lambda changes: StoreError("not now")
@@ -343,7 +343,7 @@ def test_a_settlement_that_fails_after_the_deletion_is_not_made_on_the_next_enti
     world.run()
     assert churn(world)
     with suppress(BrokerError):  # the lock is still there: what was to end it has failed
-        old.complete(lock, outcomes.append)
+        old.settlements.complete(lock, outcomes.append)
     world.advance(10 * MINUTE)
     world.check()
     assert world.bodies("new") == ["other's"]
@@ -477,7 +477,7 @@ class Churn:
             for lock in receiver.locks[-4:]:
                 how = self.random.choice(["complete", "abandon", "defer", "dead_letter"])
                 with suppress(BrokerError):
-                    getattr(receiver._queue, how)(lock, lambda error: None)
+                    getattr(receiver._queue.settlements, how)(lock, lambda error: None)
         self.world.run()
 
     def settle_stale(self) -> None:
@@ -485,7 +485,7 @@ class Churn:
         for container, lock in self.stale[-20:]:
             how = self.random.choice(["complete", "abandon", "defer", "dead_letter"])
             with suppress(BrokerError):
-                getattr(container, how)(lock, lambda error: None)
+                getattr(container.settlements, how)(lock, lambda error: None)
         self.world.run()
 
     def peek(self) -> None:

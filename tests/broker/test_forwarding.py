@@ -109,7 +109,7 @@ def test_a_message_goes_on_to_sessions() -> None:
 def test_dead_letters_go_on_and_say_where_they_come_from() -> None:
     world = World(queue("q", forward_dead_lettered_messages_to="letters"), queue("letters"))
     world.send("one")
-    world.settle(world.queue().dead_letter, Receiver(world, world.queue()).locks[0], "because", "of this")
+    world.settle(world.queue().settlements.dead_letter, Receiver(world, world.queue()).locks[0], "because", "of this")
     assert world.bodies("q/$DeadLetterQueue") == []
     (letter,) = world.stored("letters")
     assert why(letter) == ("because", "of this")
@@ -120,7 +120,7 @@ def test_dead_letters_go_on_and_say_where_they_come_from() -> None:
 def test_dead_letters_of_a_queue_with_sessions_go_on_too() -> None:
     world = World(session_queue("s", forward_dead_lettered_messages_to="letters"), queue("letters"))
     world.send("one", to="s", session_id="x")
-    world.settle(world.sessions().dead_letter, SessionReceiver(world, "x").locks[0])
+    world.settle(world.sessions().settlements.dead_letter, SessionReceiver(world, "x").locks[0])
     assert world.bodies("letters") == ["one"]
     world.check()
 
@@ -265,7 +265,7 @@ def test_dead_letters_that_are_forwarded_to_their_queue_come_back_a_few_times(de
     world.send("one")
     for received in range(1, 6):
         assert len(receiver.locks) == received
-        world.settle(world.queue().dead_letter, receiver.locks[-1], "because")
+        world.settle(world.queue().settlements.dead_letter, receiver.locks[-1], "because")
     assert world.bodies("q") == world.bodies("q/$DeadLetterQueue") == []
     assert world.bodies("q/$Transfer/$DeadLetterQueue") == ["one"]
     world.check()
@@ -347,7 +347,7 @@ def test_what_the_target_does_not_take_ends_in_the_transfer_dead_letter_queue(
     else:
         path = "letters"
         world.send(text, to=path)
-        world.settle(world.queue(path).dead_letter, Receiver(world, world.queue(path)).locks[0])
+        world.settle(world.queue(path).settlements.dead_letter, Receiver(world, world.queue(path)).locks[0])
     (message,) = world.stored(f"{path}/$Transfer/$DeadLetterQueue")
     assert body(message) == text
     assert why(message)[0] == reason
@@ -381,7 +381,7 @@ def test_what_was_set_aside_can_be_received_and_settled() -> None:
     unforwarded = world.unforwarded()
     receiver = Receiver(world, unforwarded)
     assert receiver.bodies == ["one"]
-    world.settle(unforwarded.complete, receiver.locks[0])
+    world.settle(unforwarded.settlements.complete, receiver.locks[0])
     world.check()
 
 
@@ -412,7 +412,7 @@ def test_what_a_receiver_holds_goes_when_it_is_given_back() -> None:
     (lock,) = Receiver(world, world.queue(), credit=1).locks
     assert world.administer(world.administration.update_queue, queue("q", "to")) is None
     assert world.bodies("to") == ["waits"]
-    world.settle(world.queue().abandon, lock)
+    world.settle(world.queue().settlements.abandon, lock)
     assert world.bodies("to") == ["waits", "held"]
     world.check()
 
@@ -420,7 +420,7 @@ def test_what_a_receiver_holds_goes_when_it_is_given_back() -> None:
 def test_deferred_messages_stay() -> None:
     world = World(queue("q"), queue("to"))
     world.send("aside")
-    world.settle(world.queue().defer, Receiver(world, world.queue()).locks[0])
+    world.settle(world.queue().settlements.defer, Receiver(world, world.queue()).locks[0])
     assert world.administer(world.administration.update_queue, queue("q", "to")) is None
     assert (world.bodies("q"), world.bodies("to")) == (["aside"], [])
     world.check()
@@ -433,7 +433,7 @@ def test_forwarding_can_be_switched_off_and_on() -> None:
     world.send("stays")
     receiver = Receiver(world, world.queue())
     assert receiver.bodies == ["stays"]
-    world.queue().release(receiver.locks[0])
+    world.queue().settlements.release(receiver.locks[0])
     world.queue().leave(receiver)
     assert world.administer(change, queue("q", "to")) is None
     world.send("goes")
@@ -670,7 +670,7 @@ def test_a_message_is_not_lost_as_the_repetition_of_one_that_was_never_stored() 
     world.send("one", "two", "three", to="q")
     receiver = Receiver(world, world.queue("to"))
     for lock in receiver.locks:
-        world.settle(world.queue("to").complete, lock)
+        world.settle(world.queue("to").settlements.complete, lock)
     world.advance(11 * MINUTE)
     # A client sends the same to the target; while that is on its way the forward comes.
     store.held = []

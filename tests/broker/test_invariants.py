@@ -27,6 +27,7 @@ from broker.world import (
     body,
     incoming,
     session_queue,
+    settlement,
 )
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import Budget
@@ -128,7 +129,7 @@ class Broker(RuleBasedStateMachine):
             if error is None:
                 self.gone.add(text)
 
-        self.world.namespace.queue(to).cancel_scheduled([number], outcome)
+        self.world.namespace.queue(to).scheduled.cancel([number], outcome)
         self.world.run()
 
     # --- receiving ---
@@ -199,7 +200,7 @@ class Broker(RuleBasedStateMachine):
         found += self.fetched
         if chance.random() < 0.9:
             held = self.world.namespace.queue
-            found = [(to, lock) for to, lock in found if held(to)._locks.get(lock.message.sequence_number) is lock]
+            found = [(to, lock) for to, lock in found if held(to).locks.holds(lock)]
         return chance.choice(found) if found else None
 
     @happens
@@ -219,11 +220,11 @@ class Broker(RuleBasedStateMachine):
 
             with suppress(BrokerError):
                 if how == "release":
-                    queue.release(lock)
+                    queue.settlements.release(lock)
                 elif how == "complete":
-                    queue.complete(lock, outcome)
+                    queue.settlements.complete(lock, outcome)
                 else:
-                    getattr(queue, how)(lock, outcome, properties={"how": how})
+                    getattr(queue.settlements, how)(lock, outcome, properties={"how": how})
         self.world.run()
 
     @happens
@@ -233,7 +234,7 @@ class Broker(RuleBasedStateMachine):
             to, lock = chosen
             with suppress(BrokerError):
                 queue = self.world.namespace.queue(to)
-                queue.renew(queue.find_locks([lock.tag]))
+                queue.renew(queue.locks.find([lock.tag]))
 
     # --- by number ---
 
@@ -257,7 +258,7 @@ class Broker(RuleBasedStateMachine):
 
         numbers = [message.sequence_number for message in wanted]
         deletes = chance.random() < 0.3
-        self.world.namespace.queue(to).receive_deferred(numbers, wanted[0].session_id, deletes, outcome)
+        self.world.namespace.queue(to).deferred.receive(numbers, wanted[0].session_id, deletes, outcome)
         self.world.run()
 
     @happens
@@ -270,7 +271,7 @@ class Broker(RuleBasedStateMachine):
                 self.deleted += answer
 
         session = chance.choice(SESSIONS) if to == "s" else None
-        self.world.namespace.queue(to).delete_before(self.world.clock() + 1, limit, session, outcome)
+        self.world.namespace.queue(to).deletion.delete_before(self.world.clock() + 1, limit, session, outcome)
         self.world.run()
 
     @happens
@@ -357,7 +358,7 @@ class Broker(RuleBasedStateMachine):
             queue = self.world.namespace.queue(where)
             how = chance.choice(SETTLEMENTS[:4])
             with suppress(BrokerError):
-                transaction.settle(queue, [lock], getattr(queue, how), Scope(to, self))
+                transaction.settle(queue.settlements, [lock], settlement(how), Scope(to, self))
                 if how == "complete":
                     completed.append(body(lock.message))
         self.open.append((id, texts, completed))
@@ -494,7 +495,7 @@ class Broker(RuleBasedStateMachine):
                 assert self._in_order(to, selecting)
                 selecting.leave()
                 for lock in selecting.locks:
-                    self.world.queue(to).release(lock)
+                    self.world.queue(to).settlements.release(lock)
                 if to == "q":
                     got = selecting.bodies
                 else:

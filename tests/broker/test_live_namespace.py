@@ -205,11 +205,11 @@ class LiveNamespace(RuleBasedStateMachine):
         how = chance.choice(SETTLEMENTS)
         with suppress(BrokerError):
             if how == "release":
-                queue.release(lock)
+                queue.settlements.release(lock)
             elif how == "complete":
-                queue.complete(lock, lambda error: self._completed(queue.path, lock, error))
+                queue.settlements.complete(lock, lambda error: self._completed(queue.path, lock, error))
             else:
-                getattr(queue, how)(lock, lambda error: None, properties={"how": how})
+                getattr(queue.settlements, how)(lock, lambda error: None, properties={"how": how})
         self.world.run()
 
     def _completed(self, path: str, lock: Lock, error: BrokerError | None) -> None:

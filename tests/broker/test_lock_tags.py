@@ -54,10 +54,10 @@ def test_locks_are_found_by_their_tags_and_each_of_them_once() -> None:
     world.send("a", "b")
     receiver = Receiver(world, world.queue())
     a, b = receiver.locks
-    assert world.queue().find_locks([b.tag, a.tag, b.tag]) == [b, a]
+    assert world.queue().locks.find([b.tag, a.tag, b.tag]) == [b, a]
     for unknown in (a.message.sequence_number.to_bytes(16), a.tag[:-1] + bytes((a.tag[-1] ^ 1,)), b"", a.tag + b"x"):
         with pytest.raises(MessageLockLost):
-            world.queue().find_locks([a.tag, unknown])
+            world.queue().locks.find([a.tag, unknown])
 
 
 def test_a_tag_is_forgotten_with_its_lock() -> None:
@@ -65,13 +65,13 @@ def test_a_tag_is_forgotten_with_its_lock() -> None:
     world.send("a", "b", "c", "d")
     queue = world.queue()
     completed, released, abandoned, lost = Receiver(world, queue).locks
-    world.settle(queue.complete, completed)
-    queue.release(released)
-    world.settle(queue.abandon, abandoned)
+    world.settle(queue.settlements.complete, completed)
+    queue.settlements.release(released)
+    world.settle(queue.settlements.abandon, abandoned)
     world.advance(queue.definition.lock_duration_ms)
     for lock in (completed, released, abandoned, lost):
         with pytest.raises(MessageLockLost):
-            queue.find_locks([lock.tag])
+            queue.locks.find([lock.tag])
 
 
 def test_locks_are_found_by_their_tags_however_rarely_a_client_asks() -> None:
@@ -81,15 +81,15 @@ def test_locks_are_found_by_their_tags_however_rarely_a_client_asks() -> None:
     for asks in (0, 1, 0, 0, 3):
         for _ in range(asks):
             for lock in held:
-                assert queue.find_locks([lock.tag]) == [lock]
+                assert queue.locks.find([lock.tag]) == [lock]
         world.send(*map(str, range(2 * KEPT_FOR)))
         receiver = Receiver(world, queue, credit=2 * KEPT_FOR)
-        world.settle(queue.complete_all, receiver.locks[1:])
+        world.settle(queue.settlements.complete_all, receiver.locks[1:])
         held.append(receiver.locks[0])
         queue.leave(receiver)
         with pytest.raises(MessageLockLost):
-            queue.find_locks([receiver.locks[1].tag])
-    assert queue.find_locks([lock.tag for lock in held]) == held
+            queue.locks.find([receiver.locks[1].tag])
+    assert queue.locks.find([lock.tag for lock in held]) == held
 
 
 def test_the_index_by_tag_is_dropped_when_no_client_asks_any_more() -> None:

@@ -124,7 +124,7 @@ def test_sequence_numbers_go_on_where_they_were_though_the_queue_is_empty() -> N
     first.send("a", "b")
     receiver = Receiver(first, first.queue())
     for lock in receiver.locks:
-        first.queue().complete(lock, lambda error: None)
+        first.queue().settlements.complete(lock, lambda error: None)
     first.run()
     second = World(store=store)
     second.send("c")

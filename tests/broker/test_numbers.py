@@ -11,8 +11,8 @@ from peeklock.broker.backlog import WINDOW_MESSAGES
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError, MessageLockLost, MessageNotFound, QuotaExceeded
 from peeklock.broker.locks import Lock
-from peeklock.broker.numbers import MAX_PEEKED_BYTES
-from peeklock.broker.schedule import MAX_NUMBERED_BYTES
+from peeklock.broker.message_queue import MAX_PEEKED_BYTES
+from peeklock.broker.reading import MAX_NUMBERED_BYTES
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage, StoreError
 
 
@@ -58,7 +58,7 @@ def test_peeking_shows_locked_deferred_and_scheduled_messages_with_their_state()
     world = World()
     world.send("locked", "deferred")
     receiver = Receiver(world, world.queue())
-    world.queue().defer(receiver.locks[1], ignore)
+    world.queue().settlements.defer(receiver.locks[1], ignore)
     world.send("later", at=world.clock() + MINUTE)
     world.send("waiting")
     receiver.credit = 0
@@ -113,7 +113,7 @@ def deferring(world: World, *bodies: str) -> list[int]:
     world.send(*bodies)
     receiver = Receiver(world, queue)
     for lock in receiver.locks:
-        queue.defer(lock, ignore)
+        queue.settlements.defer(lock, ignore)
     queue.leave(receiver)
     world.run()
     return receiver.numbers
@@ -121,7 +121,7 @@ def deferring(world: World, *bodies: str) -> list[int]:
 
 def fetch(world: World, *numbers: int, deletes: bool = False) -> Any:
     answers: list[Any] = []
-    world.queue().receive_deferred(list(numbers), None, deletes, answers.append)
+    world.queue().deferred.receive(list(numbers), None, deletes, answers.append)
     world.run()
     assert len(answers) == 1
     return answers[0]
@@ -139,7 +139,7 @@ def test_a_deferred_message_is_had_by_its_number_only_and_the_fetch_counts() -> 
     assert Receiver(world, world.queue()).got == []
     message, lock = fetch_one(world, number)
     assert (body(message), message.delivery_count, message.state) == ("a", 1, DEFERRED)
-    world.queue().complete(lock, ignore)
+    world.queue().settlements.complete(lock, ignore)
     world.run()
     assert counts(world) == (0, 0, 0)
     assert world.queue().counters.size_in_bytes == 0
@@ -191,7 +191,7 @@ def test_a_message_that_was_fetched_cannot_be_fetched_again_before_it_is_given_b
     _, lock = fetch_one(world, number)
     assert isinstance(fetch(world, number), MessageNotFound)
     assert isinstance(fetch(world, number, deletes=True), MessageNotFound)
-    world.queue().abandon(lock, ignore)
+    world.queue().settlements.abandon(lock, ignore)
     world.run()
     assert fetch_one(world, number)[0].delivery_count == 2
 
@@ -203,7 +203,7 @@ def test_of_two_fetches_at_once_one_gets_the_message() -> None:
     answers: list[Any] = []
     store.held_answers = []
     for _ in range(2):
-        world.queue().receive_deferred([number], None, False, answers.append)
+        world.queue().deferred.receive([number], None, False, answers.append)
     store.release_answers()
     world.run()
     assert [type(answer) for answer in answers] == [list, MessageNotFound]
@@ -216,7 +216,7 @@ def test_of_two_fetches_that_delete_one_gets_the_message() -> None:
     answers: list[Any] = []
     store.held_answers = []
     for _ in range(2):
-        world.queue().receive_deferred([number], None, True, answers.append)
+        world.queue().deferred.receive([number], None, True, answers.append)
     first, second = store.held_answers
     store.held_answers = None
     first()
@@ -234,9 +234,9 @@ def test_a_message_that_was_completed_while_it_was_looked_for_is_not_fetched() -
     _, lock = fetch_one(world, number)
     answers: list[Any] = []
     store.held_answers = []
-    world.queue().receive_deferred([number], None, False, answers.append)
+    world.queue().deferred.receive([number], None, False, answers.append)
     late, store.held_answers = store.held_answers, None
-    world.queue().complete(lock, ignore)
+    world.queue().settlements.complete(lock, ignore)
     world.run()
     late[0]()
     world.run()
@@ -251,9 +251,9 @@ def test_a_message_that_was_given_back_while_it_was_looked_for_is_fetched_as_it_
     _, lock = fetch_one(world, number)
     answers: list[Any] = []
     store.held_answers = []
-    world.queue().receive_deferred([number], None, False, answers.append)
+    world.queue().deferred.receive([number], None, False, answers.append)
     late, store.held_answers = store.held_answers, None
-    world.queue().abandon(lock, ignore, {"new": 1})
+    world.queue().settlements.abandon(lock, ignore, {"new": 1})
     world.run()
     late[0]()
     world.run()
@@ -266,7 +266,7 @@ def test_abandoning_puts_a_message_back_to_the_deferred_ones_counted_once() -> N
     world = World()
     (number,) = deferring(world, "a")
     _, lock = fetch_one(world, number)
-    world.queue().abandon(lock, ignore, {"k": "v"})
+    world.queue().settlements.abandon(lock, ignore, {"k": "v"})
     world.run()
     assert counts(world) == (0, 1, 0)
     assert Receiver(world, world.queue()).got == []
@@ -280,7 +280,7 @@ def test_a_lock_that_runs_out_puts_a_message_back_to_the_deferred_ones() -> None
     _, lock = fetch_one(world, number)
     world.advance(30 * SECOND)
     with pytest.raises(MessageLockLost):
-        world.queue().complete(lock, ignore)
+        world.queue().settlements.complete(lock, ignore)
     assert counts(world) == (0, 1, 0)
     (stored,) = peek(world)
     assert stored.delivery_count == 1
@@ -294,7 +294,7 @@ def test_a_fetched_message_is_held_longer_when_it_is_renewed() -> None:
     world.advance(20 * SECOND)
     assert world.queue().renew([lock]) == world.clock() + 30 * SECOND
     world.advance(20 * SECOND)
-    world.queue().complete(lock, ignore)
+    world.queue().settlements.complete(lock, ignore)
     world.run()
     assert counts(world) == (0, 0, 0)
 
@@ -303,7 +303,7 @@ def test_a_fetched_message_can_be_deferred_again() -> None:
     world = World()
     (number,) = deferring(world, "a")
     _, lock = fetch_one(world, number)
-    world.queue().defer(lock, ignore, {"again": True})
+    world.queue().settlements.defer(lock, ignore, {"again": True})
     world.run()
     assert counts(world) == (0, 1, 0)
     message, _ = fetch_one(world, number)
@@ -315,7 +315,7 @@ def test_a_fetched_message_can_be_dead_lettered() -> None:
     world = World()
     (number,) = deferring(world, "a")
     _, lock = fetch_one(world, number)
-    world.queue().dead_letter(lock, ignore, "because")
+    world.queue().settlements.dead_letter(lock, ignore, "because")
     world.run()
     assert counts(world) == (0, 0, 0)
     letters = Receiver(world, world.queue("q/$DeadLetterQueue"))
@@ -328,7 +328,7 @@ def test_a_message_fetched_too_often_goes_to_the_dead_letters() -> None:
     (number,) = deferring(world, "a")
     for _ in range(2):
         _, lock = fetch_one(world, number)
-        world.queue().abandon(lock, ignore)
+        world.queue().settlements.abandon(lock, ignore)
         world.run()
     assert counts(world) == (0, 0, 0)
     assert counts(world, "q/$DeadLetterQueue") == (1, 0, 0)
@@ -338,14 +338,14 @@ def test_a_deferred_message_can_be_deferred_in_the_dead_letter_queue() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
-    world.queue().dead_letter(receiver.locks[0], ignore)
+    world.queue().settlements.dead_letter(receiver.locks[0], ignore)
     world.run()
     letters = world.queue("q/$DeadLetterQueue")
-    letters.defer(Receiver(world, letters).locks[0], ignore)
+    letters.settlements.defer(Receiver(world, letters).locks[0], ignore)
     world.run()
     assert counts(world, "q/$DeadLetterQueue") == (0, 1, 0)
     answers: list[Any] = []
-    letters.receive_deferred([1], None, False, answers.append)
+    letters.deferred.receive([1], None, False, answers.append)
     world.run()
     assert body(answers[0][0][0]) == "a"
 
@@ -355,7 +355,7 @@ def test_a_deferred_message_stays_after_its_time_until_somebody_asks_for_it() ->
     queue = world.queue()
     world.send("a", ttl=10 * SECOND)
     receiver = Receiver(world, queue)
-    queue.defer(receiver.locks[0], ignore)
+    queue.settlements.defer(receiver.locks[0], ignore)
     world.run()
     world.advance(MINUTE)
     assert counts(world) == (0, 1, 0)
@@ -368,7 +368,7 @@ def test_a_deferred_message_whose_expiry_could_not_be_stored_is_still_deferred()
     store = FlakyStore()
     world = World(store=store)
     world.send("a", ttl=10 * SECOND)
-    world.queue().defer(Receiver(world, world.queue()).locks[0], ignore)
+    world.queue().settlements.defer(Receiver(world, world.queue()).locks[0], ignore)
     world.advance(10 * SECOND)
     store.fails = lambda changes: StoreError("not now")
     assert isinstance(fetch(world, 1), MessageNotFound)
@@ -414,7 +414,7 @@ def delete(
 ) -> Any:
     answers: list[Any] = []
     queue = world.namespace.queue(path)
-    queue.delete_before(world.clock() + 1 if before is None else before, limit, session, answers.append)
+    queue.deletion.delete_before(world.clock() + 1 if before is None else before, limit, session, answers.append)
     world.run()
     assert len(answers) == 1
     return answers[0]
@@ -448,7 +448,7 @@ def test_locked_deferred_and_scheduled_messages_are_not_deleted() -> None:
     world.send("waiting")
     assert delete(world) == 1
     assert counts(world) == (1, 1, 1)
-    world.queue().abandon(receiver.locks[0], ignore)
+    world.queue().settlements.abandon(receiver.locks[0], ignore)
     world.run()
     assert delete(world) == 1
 
@@ -538,7 +538,7 @@ def test_a_deletion_that_could_not_be_stored_deletes_nothing() -> None:
     world = World(store=store)
     world.send("a", "b", "c")
     receiver = Receiver(world, world.queue(), credit=1)
-    world.queue().release(receiver.locks[0])
+    world.queue().settlements.release(receiver.locks[0])
     store.fails = lambda changes: StoreError("not now")
     assert isinstance(delete(world), BrokerError)
     store.fails = lambda changes: None
@@ -566,9 +566,9 @@ def test_a_message_completed_while_a_deletion_reads_is_counted_once() -> None:
     receiver = Receiver(world, world.queue(), credit=1)
     answers: list[Any] = []
     store.held_answers = []
-    world.queue().delete_before(world.clock() + 1, 100, None, answers.append)
+    world.queue().deletion.delete_before(world.clock() + 1, 100, None, answers.append)
     late, store.held_answers = store.held_answers, None
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     world.run()
     late[0]()
     world.run()
@@ -589,7 +589,7 @@ def test_a_sweep_and_a_deletion_at_once_do_not_bring_back_what_they_remove() -> 
     world.run()
     (swept,) = store.held_answers
     answers: list[Any] = []
-    world.queue().delete_before(world.clock() + 1, 100, None, answers.append)
+    world.queue().deletion.delete_before(world.clock() + 1, 100, None, answers.append)
     _, deleted = store.held_answers
     store.held_answers = None
     deleted()
@@ -610,7 +610,7 @@ def test_a_deletion_waits_for_a_page_that_is_being_read() -> None:
     store.held_answers = []
     receiver = Receiver(world, world.queue(), credit=1)
     answers: list[Any] = []
-    world.queue().delete_before(world.clock() + 1, 100, None, answers.append)
+    world.queue().deletion.delete_before(world.clock() + 1, 100, None, answers.append)
     world.run()
     store.release_answers()
     world.run()

@@ -111,7 +111,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     world = World(queue(), store=FlakyStore() if request.param == "memory" else AwaitedStore(tmp_path / "data"))
     send(world, "4a", "9a", "0a", "9b", "4b")
     receiver = Receiver(world, world.queue(), credit=1)
-    world.settle(world.queue().abandon, receiver.locks[0])
+    world.settle(world.queue().settlements.abandon, receiver.locks[0])
     receiver.leave()
     return world.restarted()
 
@@ -121,7 +121,7 @@ def test_the_order_survives_a_restart(stored: World) -> None:
     assert receiver.bodies == ["9a", "9b", "4a", "4b", "0a"]
     assert [message.delivery_count for message in receiver.got] == [1, 0, 0, 0, 0]
     for lock in receiver.locks:
-        stored.settle(stored.queue().complete, lock)
+        stored.settle(stored.queue().settlements.complete, lock)
     assert stored.bodies() == []
     check(stored)
 
@@ -170,11 +170,11 @@ def test_a_message_that_is_given_back_takes_its_place_again(world: World, how: s
     receiver.leave()
     for lock in receiver.locks[:2]:
         if how == "abandon":
-            world.settle(world.queue().abandon, lock)
+            world.settle(world.queue().settlements.abandon, lock)
         elif how == "release":
-            world.queue().release(lock)
+            world.queue().settlements.release(lock)
     if how == "run out":
-        world.settle(world.queue().complete, receiver.locks[2])
+        world.settle(world.queue().settlements.complete, receiver.locks[2])
         world.advance(31 * SECOND)
     send(world, "9b", "4d")
     assert Receiver(world, world.queue()).bodies == ["9a", "9b", "4a", "4c", "4d"]
@@ -196,7 +196,7 @@ def test_an_expired_message_is_not_delivered_and_becomes_a_dead_letter_in_order_
 def test_dead_letters_are_in_order_of_their_numbers_whatever_their_priority(world: World) -> None:
     send(world, "0a", "9a", "4a")
     for lock in Receiver(world, world.queue()).locks:
-        world.settle(world.queue().dead_letter, lock)
+        world.settle(world.queue().settlements.dead_letter, lock)
     assert Receiver(world, world.dead_letters()).bodies == ["0a", "9a", "4a"]
     check(world)
 
@@ -207,7 +207,7 @@ def test_one_that_was_given_back_too_often_is_out_of_the_way_of_the_others(world
     for _ in range(3):
         receiver.more(1)
         assert receiver.bodies[-1] == "9a"
-        world.settle(world.queue().abandon, receiver.locks[-1])
+        world.settle(world.queue().settlements.abandon, receiver.locks[-1])
     receiver.more(1)
     assert receiver.bodies[-1] == "4a"
     assert world.bodies("q/$DeadLetterQueue") == ["9a"]
@@ -217,15 +217,15 @@ def test_one_that_was_given_back_too_often_is_out_of_the_way_of_the_others(world
 def test_a_deferred_message_is_had_by_its_number_and_delivered_to_nobody_else(world: World) -> None:
     send(world, "4a", "9a", "9b")
     receiver = Receiver(world, world.queue(), credit=1)
-    world.settle(world.queue().defer, receiver.locks[0])
+    world.settle(world.queue().settlements.defer, receiver.locks[0])
     receiver.more()
     assert receiver.bodies == ["9a", "9b", "4a"]
     fetched: list[Any] = []
-    world.queue().receive_deferred([receiver.numbers[0]], None, False, fetched.append)
+    world.queue().deferred.receive([receiver.numbers[0]], None, False, fetched.append)
     world.run()
     ((message, lock),) = fetched[0]
     assert message.state == DEFERRED
-    world.settle(world.queue().complete, lock)
+    world.settle(world.queue().settlements.complete, lock)
     assert sorted(world.bodies()) == ["4a", "9b"]
     check(world)
 
@@ -265,7 +265,7 @@ def test_messages_that_are_deleted_by_the_time_of_their_arrival_leave_every_lane
     send(world, "0a", "9a", "4a")
     world.advance(SECOND)
     deleted: list[Any] = []
-    world.queue().delete_before(world.clock(), 2, None, deleted.append)
+    world.queue().deletion.delete_before(world.clock(), 2, None, deleted.append)
     world.run()
     assert deleted == [2]
     assert Receiver(world, world.queue()).bodies == ["4a"]
@@ -323,7 +323,7 @@ def test_messages_are_forwarded_by_priority_and_keep_theirs() -> None:
 def test_dead_letters_can_be_forwarded_to_a_queue_with_sessions_whose_lane_is_no_session() -> None:
     world = World(queue(forward_dead_lettered_messages_to="s"), QueueDefinition(name="s", requires_session=True))
     send(world, "9a")
-    world.settle(world.queue().dead_letter, Receiver(world, world.queue()).locks[0])
+    world.settle(world.queue().settlements.dead_letter, Receiver(world, world.queue()).locks[0])
     assert world.bodies("s") == []
     assert world.bodies("q/$Transfer/$DeadLetterQueue") == ["9a"]
 
@@ -349,7 +349,7 @@ def test_a_selector_looks_at_each_message_once_and_at_what_comes_back_once_more(
     other = Receiver(world, world.queue(), credit=5)
     other.leave()
     for lock in other.locks:
-        world.queue().release(lock)
+        world.queue().settlements.release(lock)
     send(world, "0-last")
     assert selecting.bodies == ["0-last"]
     assert sum(selector.looks.values()) == 46
@@ -402,11 +402,11 @@ def test_whatever_happens_the_highest_priority_that_waits_comes_first(
             number = chance.choice(list(held))
             message, lock = held.pop(number)
             if what < 0.9:
-                world.queue().release(lock)
+                world.queue().settlements.release(lock)
                 world.run()
                 waiting.add((-int(receiver.bodies[receiver.numbers.index(number)][0]), number))
             else:
-                world.settle(world.queue().complete, lock)
+                world.settle(world.queue().settlements.complete, lock)
         if step == 100:
             for number in held:
                 waiting.add((-int(receiver.bodies[receiver.numbers.index(number)][0]), number))

@@ -79,7 +79,7 @@ def test_a_full_disk_refuses_sends_while_settlements_go_through() -> None:
     sent: list[BrokerError | None] = []
     completed: list[BrokerError | None] = []
     world.queue().send([read_incoming(encoded("b"), False)], sent.append)
-    world.queue().complete(receiver.locks[0], completed.append)
+    world.queue().settlements.complete(receiver.locks[0], completed.append)
     world.run()
     assert isinstance(sent[0], StorageFull)
     assert completed == [None]
@@ -95,13 +95,13 @@ def test_a_full_disk_refuses_dead_letters_while_settlements_of_the_same_turn_go_
     store.fails = lambda changes: StoreFull("no room") if changes.appends else None
     moved: list[BrokerError | None] = []
     completed: list[BrokerError | None] = []
-    world.queue().dead_letter(receiver.locks[0], moved.append)
-    world.queue().complete(receiver.locks[1], completed.append)
+    world.queue().settlements.dead_letter(receiver.locks[0], moved.append)
+    world.queue().settlements.complete(receiver.locks[1], completed.append)
     world.run()
     assert isinstance(moved[0], StorageFull)
     assert completed == [None]
     store.fails = lambda changes: None
-    world.queue().dead_letter(receiver.locks[0], moved.append)
+    world.queue().settlements.dead_letter(receiver.locks[0], moved.append)
     world.run()
     assert moved[1] is None
 
@@ -113,12 +113,12 @@ def test_a_settlement_that_could_not_be_stored_leaves_the_message_locked() -> No
     receiver = Receiver(world, world.queue())
     store.fails = lambda changes: StoreError("the disk is on fire")
     outcomes: list[BrokerError | None] = []
-    world.queue().complete(receiver.locks[0], outcomes.append)
+    world.queue().settlements.complete(receiver.locks[0], outcomes.append)
     world.run()
     assert outcomes[0] is not None
     assert world.namespace.journal.failure is not None
     store.fails = lambda changes: None
-    world.queue().complete(receiver.locks[0], outcomes.append)
+    world.queue().settlements.complete(receiver.locks[0], outcomes.append)
     world.run()
     assert outcomes[1] is None
     assert world.namespace.journal.failure is None
@@ -128,7 +128,7 @@ def test_a_completed_message_is_gone() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     world.advance(10 * MINUTE)
     assert receiver.bodies == ["a"]
     assert world.queue().counters.active == 0
@@ -139,19 +139,19 @@ def test_a_message_is_settled_only_once() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     with pytest.raises(MessageLockLost):
-        world.queue().abandon(receiver.locks[0], ignore)
+        world.queue().settlements.abandon(receiver.locks[0], ignore)
     world.run()
     with pytest.raises(MessageLockLost):
-        world.queue().complete(receiver.locks[0], ignore)
+        world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
 def test_an_abandoned_message_comes_back_in_its_place_and_is_counted() -> None:
     world = World()
     world.send("a", "b", "c")
     receiver = Receiver(world, world.queue(), credit=2)
-    world.queue().abandon(receiver.locks[0], ignore)
+    world.queue().settlements.abandon(receiver.locks[0], ignore)
     world.run()
     receiver.more()
     assert receiver.bodies == ["a", "b", "a", "c"]
@@ -162,7 +162,7 @@ def test_abandoning_can_change_application_properties() -> None:
     world = World()
     world.send("a", application_properties={"kept": 1, "changed": "old"})
     receiver = Receiver(world, world.queue(), credit=1)
-    world.queue().abandon(receiver.locks[0], ignore, {"changed": "new", "added": True})
+    world.queue().settlements.abandon(receiver.locks[0], ignore, {"changed": "new", "added": True})
     world.run()
     receiver.more(1)
     assert delivered(receiver.got[1]).application_properties == {"kept": 1, "changed": "new", "added": True}
@@ -173,7 +173,7 @@ def test_a_released_message_comes_back_at_once_and_uncounted() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue(), credit=1)
-    world.queue().release(receiver.locks[0])
+    world.queue().settlements.release(receiver.locks[0])
     receiver.more(1)
     assert receiver.bodies == ["a", "a"]
     assert receiver.got[1].delivery_count == 0
@@ -184,14 +184,14 @@ def test_each_delivery_has_a_tag_of_its_own() -> None:
     world.send("a")
     receiver = Receiver(world, world.queue(), credit=1)
     first = receiver.locks[0]
-    world.queue().release(first)
+    world.queue().settlements.release(first)
     receiver.more(1)
     second = receiver.locks[1]
     assert first.tag != second.tag
     assert len(first.tag) == 16
-    assert world.queue().find_locks([second.tag]) == [second]
+    assert world.queue().locks.find([second.tag]) == [second]
     with pytest.raises(MessageLockLost):
-        world.queue().find_locks([first.tag])
+        world.queue().locks.find([first.tag])
 
 
 def test_a_lock_runs_out_and_the_message_comes_back_counted() -> None:
@@ -204,7 +204,7 @@ def test_a_lock_runs_out_and_the_message_comes_back_counted() -> None:
     assert receiver.bodies == ["a", "a"]
     assert receiver.got[1].delivery_count == 1
     with pytest.raises(MessageLockLost):
-        world.queue().complete(receiver.locks[0], ignore)
+        world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
 def test_a_lock_that_has_run_out_cannot_be_used_even_before_anybody_noticed() -> None:
@@ -213,7 +213,7 @@ def test_a_lock_that_has_run_out_cannot_be_used_even_before_anybody_noticed() ->
     receiver = Receiver(world, world.queue())
     world.clock.advance(MINUTE)
     with pytest.raises(MessageLockLost):
-        world.queue().complete(receiver.locks[0], ignore)
+        world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
 def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
@@ -223,7 +223,7 @@ def test_a_message_stays_locked_when_its_receiver_leaves() -> None:
     world.queue().leave(receiver)
     other = Receiver(world, world.queue())
     assert other.got == []
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     world.advance(10 * MINUTE)
     assert other.got == []
 
@@ -257,10 +257,10 @@ def test_a_message_is_delivered_as_often_as_an_int32_counts(tmp_path: Path) -> N
     world.run()
     world = world.restarted()
     receiver = Receiver(world, world.queue())
-    world.settle(world.queue().abandon, receiver.locks[0])
+    world.settle(world.queue().settlements.abandon, receiver.locks[0])
     assert [each.delivery_count for each in receiver.got] == [most - 2, most - 1]
     assert world.stored()[0].delivery_count == most - 1
-    world.settle(world.queue().abandon, receiver.locks[1])
+    world.settle(world.queue().settlements.abandon, receiver.locks[1])
     assert world.bodies("q/$DeadLetterQueue") == ["a"]
     assert world.stored("q/$DeadLetterQueue")[0].delivery_count == most
     header = delivered(world.stored("q/$DeadLetterQueue")[0]).header
@@ -273,7 +273,7 @@ def test_a_dead_lettered_message_keeps_its_bytes_and_says_why() -> None:
     world = World()
     world.send("a", application_properties={"mine": 7})
     receiver = Receiver(world, world.queue())
-    world.queue().dead_letter(receiver.locks[0], ignore, "reason", "description", {"extra": 1})
+    world.queue().settlements.dead_letter(receiver.locks[0], ignore, "reason", "description", {"extra": 1})
     world.run()
     dead = Receiver(world, world.queue("Q/$deadletterqueue"))
     message = delivered(dead.got[0])
@@ -293,12 +293,12 @@ def test_dead_letters_keep_their_order_and_stay_however_often_they_are_given_bac
     world.send("a", "b", "c")
     receiver = Receiver(world, world.queue())
     for lock in reversed(receiver.locks):
-        world.queue().dead_letter(lock, ignore)
+        world.queue().settlements.dead_letter(lock, ignore)
         world.run()
     dead = world.queue("q/$deadletterqueue")
     reader = Receiver(world, dead, credit=1)
     for _ in range(4):
-        dead.abandon(reader.locks[-1], ignore)
+        dead.settlements.abandon(reader.locks[-1], ignore)
         world.run()
         reader.more(1)
     assert reader.bodies == ["a"] * 5
@@ -310,11 +310,11 @@ def test_rejecting_a_dead_letter_leaves_it_where_it_is() -> None:
     world = World()
     world.send("a")
     receiver = Receiver(world, world.queue())
-    world.queue().dead_letter(receiver.locks[0], ignore, "first")
+    world.queue().settlements.dead_letter(receiver.locks[0], ignore, "first")
     world.run()
     dead = world.queue("q/$deadletterqueue")
     reader = Receiver(world, dead, credit=1)
-    dead.dead_letter(reader.locks[0], ignore, "second")
+    dead.settlements.dead_letter(reader.locks[0], ignore, "second")
     world.run()
     reader.more(1)
     properties = delivered(reader.got[1]).application_properties
@@ -326,15 +326,15 @@ def test_a_dead_letter_reason_has_a_length_limit() -> None:
     world.send("a")
     receiver = Receiver(world, world.queue())
     with pytest.raises(InvalidProperty, match="4096"):
-        world.queue().dead_letter(receiver.locks[0], ignore, "x" * 4097)
-    world.queue().complete(receiver.locks[0], ignore)
+        world.queue().settlements.dead_letter(receiver.locks[0], ignore, "x" * 4097)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
 
 
 def test_a_deferred_message_is_not_received_any_more() -> None:
     world = World()
     world.send("a", "b")
     receiver = Receiver(world, world.queue(), credit=1)
-    world.queue().defer(receiver.locks[0], ignore, {"why": "later"})
+    world.queue().settlements.defer(receiver.locks[0], ignore, {"why": "later"})
     world.run()
     receiver.more()
     world.advance(10 * MINUTE)
@@ -377,7 +377,7 @@ def test_a_lock_that_is_given_after_the_lock_duration_was_shortened_runs_out_in_
     shorter = replace(world.queue().definition, lock_duration_ms=MINUTE // 2)
     world.administer(world.administration.update_queue, shorter)
     if renewed:
-        world.queue().renew([list(world.queue()._locks.values())[1]])
+        world.queue().renew([list(world.queue().locks.by_number.values())[1]])
     else:
         Receiver(world, world.queue(), credit=1)
     other = Receiver(world, world.queue())
@@ -468,8 +468,8 @@ def test_a_locked_message_does_not_expire_before_it_is_given_back() -> None:
     world.send("a", "b", header=Header(ttl=5000))
     receiver = Receiver(world, world.queue(), credit=2)
     world.advance(6000)
-    world.queue().complete(receiver.locks[0], ignore)
-    world.queue().abandon(receiver.locks[1], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
+    world.queue().settlements.abandon(receiver.locks[1], ignore)
     world.run()
     receiver.more()
     assert receiver.bodies == ["a", "b"]
@@ -481,8 +481,8 @@ def test_everything_is_there_after_a_restart() -> None:
     world = World(store=store)
     world.send("a", "b", "c", "d")
     receiver = Receiver(world, world.queue(), credit=3)
-    world.queue().complete(receiver.locks[0], ignore)
-    world.queue().abandon(receiver.locks[1], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
+    world.queue().settlements.abandon(receiver.locks[1], ignore)
     world.run()
     again = World(store=store)
     again.send("e")
@@ -491,7 +491,7 @@ def test_everything_is_there_after_a_restart() -> None:
     assert [message.delivery_count for message in second.got] == [1, 0, 0, 0]
     assert second.numbers == [2, 3, 4, 5]
     with pytest.raises(MessageLockLost):
-        again.queue().find_locks([receiver.locks[2].tag])
+        again.queue().locks.find([receiver.locks[2].tag])
 
 
 def test_numbers_are_never_used_again_even_when_everything_was_received() -> None:
@@ -525,7 +525,7 @@ def test_a_backlog_larger_than_the_window_comes_out_whole_and_in_order() -> None
     receiver = Receiver(world, queue, credit=10)
     held: list[Lock] = receiver.locks[:]
     for lock in held[::2]:
-        queue.abandon(lock, ignore)
+        queue.settlements.abandon(lock, ignore)
     world.run()
     receiver.more(count)
     received = receiver.bodies[10:]

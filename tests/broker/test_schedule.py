@@ -45,7 +45,7 @@ def schedule(world: World, *bodies: str, after: int = MINUTE, to: str = "q", **f
 
 def cancel(world: World, *numbers: int) -> BrokerError | None:
     outcomes: list[BrokerError | None] = []
-    world.queue().cancel_scheduled(list(numbers), outcomes.append)
+    world.queue().scheduled.cancel(list(numbers), outcomes.append)
     world.run()
     assert len(outcomes) == 1
     return outcomes[0]
@@ -307,7 +307,7 @@ def test_a_message_that_is_being_cancelled_is_not_enqueued() -> None:
     (number,) = schedule(world, "a")
     store.held = []
     outcomes: list[BrokerError | None] = []
-    world.queue().cancel_scheduled([number], outcomes.append)
+    world.queue().scheduled.cancel([number], outcomes.append)
     world.run()
     world.advance(MINUTE)
     assert isinstance(cancel(world, number), MessageNotFound)
@@ -324,7 +324,7 @@ def test_many_messages_that_are_being_cancelled_do_not_stop_the_clock() -> None:
     numbers = schedule(world, *map(str, range(BATCH)))
     schedule(world, "stays", after=2 * MINUTE)
     store.held = []
-    world.queue().cancel_scheduled(numbers, ignore)
+    world.queue().scheduled.cancel(numbers, ignore)
     world.run()
     world.advance(MINUTE)
     store.release_commits()
@@ -350,7 +350,7 @@ def test_a_message_that_fell_due_during_a_cancellation_that_failed_is_enqueued()
     (number,) = schedule(world, "a")
     store.held = []
     outcomes: list[BrokerError | None] = []
-    world.queue().cancel_scheduled([number], outcomes.append)
+    world.queue().scheduled.cancel([number], outcomes.append)
     world.run()
     world.advance(MINUTE)
     store.fails = lambda changes: StoreFull("not now")
@@ -391,7 +391,7 @@ def test_a_message_enqueued_while_it_is_looked_for_is_not_cancelled() -> None:
     (number,) = schedule(world, "a")
     outcomes: list[BrokerError | None] = []
     store.held_answers = []
-    world.queue().cancel_scheduled([number], outcomes.append)
+    world.queue().scheduled.cancel([number], outcomes.append)
     answers, store.held_answers = store.held_answers, None
     world.advance(MINUTE)
     answers[0]()
@@ -435,7 +435,7 @@ def test_a_message_that_is_completed_while_expired_ones_are_read_is_removed_once
     store.held_answers = []
     world.run()
     assert len(store.held_answers) == 1
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     world.run()
     store.release_answers()
     world.run()
@@ -451,7 +451,7 @@ def test_a_message_that_is_abandoned_while_expired_ones_are_read_expires_once() 
     world.clock.advance(10 * SECOND)
     store.held_answers = []
     world.run()
-    world.queue().abandon(receiver.locks[0], ignore, {"longer": "than before"})
+    world.queue().settlements.abandon(receiver.locks[0], ignore, {"longer": "than before"})
     world.run()
     store.release_answers()
     world.run()
@@ -484,7 +484,7 @@ def test_a_thousand_expired_messages_that_are_locked_do_not_stop_the_clock() -> 
     world.advance(MINUTE)
     assert counts(world) == (BATCH, 0)
     for lock in receiver.locks:
-        world.queue().complete(lock, ignore)
+        world.queue().settlements.complete(lock, ignore)
     world.advance(SECOND)
     assert counts(world) == (0, 0)
 
@@ -510,12 +510,12 @@ def test_a_dead_letter_that_was_read_before_its_arrival_was_told_comes_once() ->
     world = World(store=store)
     world.send("low", "high")
     receiver = Receiver(world, world.queue())
-    world.queue().dead_letter(receiver.locks[1], ignore)
+    world.queue().settlements.dead_letter(receiver.locks[1], ignore)
     world.run()
     world = world.restarted()
     low = Receiver(world, world.queue()).locks[0]
     store.held_outcomes = []
-    world.queue().dead_letter(low, ignore)
+    world.queue().settlements.dead_letter(low, ignore)
     world.run()
     letters = world.queue("q/$DeadLetterQueue")
     first = Receiver(world, letters, credit=1)
@@ -524,8 +524,8 @@ def test_a_dead_letter_that_was_read_before_its_arrival_was_told_comes_once() ->
     world.run()
     second = Receiver(world, letters)
     assert second.bodies == ["high"]
-    letters.complete(first.locks[0], ignore)
-    letters.complete(second.locks[0], ignore)
+    letters.settlements.complete(first.locks[0], ignore)
+    letters.settlements.complete(second.locks[0], ignore)
     world.run()
     assert counts(world, "q/$DeadLetterQueue") == (0, 0)
 

@@ -56,7 +56,7 @@ def test_a_consumer_gets_what_it_selects_and_others_get_the_rest(either: World) 
     check(either)
     for receiver in (selecting, plain):
         for lock in receiver.locks:
-            either.settle(either.queue().complete, lock)
+            either.settle(either.queue().settlements.complete, lock)
     assert either.bodies() == []
     check(either)
 
@@ -93,12 +93,12 @@ def test_what_comes_back_is_looked_at_once_more_by_those_who_passed_it(either: W
     assert selecting.bodies == numbers(*range(4, 1000, 2))
     assert selector.looks.keys().isdisjoint(other.bodies)
     for lock in selecting.locks:
-        either.settle(queue.complete, lock)
+        either.settle(queue.settlements.complete, lock)
     for lock in other.locks:
         if how == "abandon":
-            either.settle(queue.abandon, lock)
+            either.settle(queue.settlements.abandon, lock)
         elif how == "release":
-            queue.release(lock)
+            queue.settlements.release(lock)
     either.advance(31 * SECOND if how == "expire" else 0)
     assert selecting.bodies[-2:] == numbers(0, 2)
     assert selector.looks == dict.fromkeys(numbers(*range(1000)), 1)
@@ -111,13 +111,13 @@ def test_what_it_gives_back_comes_to_it_again(either: World) -> None:
     selecting = SelectingReceiver(either, queue, Only(lambda text: text in ("7", "700")))
     assert selecting.bodies == ["7", "700"]
     for lock in selecting.locks[:]:
-        either.settle(queue.abandon, lock)
+        either.settle(queue.settlements.abandon, lock)
     assert selecting.bodies == ["7", "700", "7", "700"]
     assert [message.delivery_count for message in selecting.got] == [0, 0, 1, 1]
     for lock in selecting.locks[2:]:
-        either.settle(queue.abandon, lock)
+        either.settle(queue.settlements.abandon, lock)
     for lock in selecting.locks[4:]:
-        either.settle(queue.abandon, lock)
+        either.settle(queue.settlements.abandon, lock)
     assert [body(letter) for letter in either.stored("q/$DeadLetterQueue")] == ["7", "700"]
     check(either)
 
@@ -128,7 +128,7 @@ def test_what_comes_back_while_nobody_can_take_it_is_found_later(either: World) 
     selecting = SelectingReceiver(either, queue, Only(even), credit=495)
     assert len(selecting.got) == 495
     for lock in other.locks:
-        queue.release(lock)
+        queue.settlements.release(lock)
     other.leave()
     either.run()
     selecting.more(10)
@@ -146,7 +146,7 @@ def test_when_too_many_come_back_to_be_remembered_they_are_looked_for(
     selecting = SelectingReceiver(either, queue, selector, credit=1)
     assert selecting.bodies == ["999"]
     for lock in reversed(other.locks):
-        queue.release(lock)
+        queue.settlements.release(lock)
     selecting.more(5)
     assert selecting.bodies == ["999", "50", "51"]
     check(either)
@@ -215,7 +215,7 @@ def test_messages_are_selected_while_others_are_deleted(stored: World) -> None:
     deleted: list[Any] = []
     store.held_answers = []
     selecting = SelectingReceiver(stored, queue, Only(even), credit=50)
-    queue.delete_before(stored.clock() + 1, 500, None, deleted.append)
+    queue.deletion.delete_before(stored.clock() + 1, 500, None, deleted.append)
     for _ in range(1000):
         if store.held_answers:
             store.held_answers.pop()()

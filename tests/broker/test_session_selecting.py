@@ -42,7 +42,7 @@ def test_a_holder_gets_what_it_selects_of_its_session_in_order(either: World) ->
     assert holder.bodies == numbers(*range(0, 500, 2))
     assert {message.session_id for message in holder.got} == {"one"}
     for lock in holder.locks:
-        either.settle(either.sessions().complete, lock)
+        either.settle(either.sessions().settlements.complete, lock)
     assert holder.starvations
     holder.close()
     assert SessionReceiver(either, "one").bodies == numbers(*range(1, 500, 2))
@@ -77,7 +77,7 @@ def test_what_comes_while_it_holds_the_session_is_selected(either: World) -> Non
 def test_what_it_abandons_comes_to_it_again_and_is_a_dead_letter_in_the_end(either: World) -> None:
     holder = SessionReceiver(either, "one", selector=Only(lambda text: text == "400"))
     for _ in range(3):
-        either.settle(either.sessions().abandon, holder.locks[-1])
+        either.settle(either.sessions().settlements.abandon, holder.locks[-1])
     assert holder.bodies == ["400"] * 3
     assert [message.delivery_count for message in holder.got] == [0, 1, 2]
     assert either.bodies("s/$DeadLetterQueue") == ["400"]

@@ -221,10 +221,10 @@ def test_a_lock_of_a_session_that_was_closed_is_no_good_any_more() -> None:
     receiver = SessionReceiver(world)
     receiver.close()
     with pytest.raises((MessageLockLost, SessionLockLost)):
-        world.sessions().complete(receiver.locks[0], ignore)
+        world.sessions().settlements.complete(receiver.locks[0], ignore)
     SessionReceiver(world)
     with pytest.raises((MessageLockLost, SessionLockLost)):
-        world.sessions().complete(receiver.locks[0], ignore)
+        world.sessions().settlements.complete(receiver.locks[0], ignore)
 
 
 def test_a_session_is_offered_only_when_the_settlements_of_its_last_holder_are_done() -> None:
@@ -233,8 +233,8 @@ def test_a_session_is_offered_only_when_the_settlements_of_its_last_holder_are_d
     send(world, "a", "1", "2", "3")
     receiver = SessionReceiver(world)
     store.held = []
-    world.sessions().complete(receiver.locks[0], ignore)
-    world.sessions().abandon(receiver.locks[2], ignore)
+    world.sessions().settlements.complete(receiver.locks[0], ignore)
+    world.sessions().settlements.abandon(receiver.locks[2], ignore)
     receiver.close()
     following = SessionReceiver(world)
     assert following.session is None
@@ -251,7 +251,7 @@ def test_a_settlement_that_failed_after_the_session_was_closed_does_not_lose_the
     receiver = SessionReceiver(world)
     outcomes: list[BrokerError | None] = []
     store.held = []
-    world.sessions().complete(receiver.locks[0], outcomes.append)
+    world.sessions().settlements.complete(receiver.locks[0], outcomes.append)
     receiver.close()
     following = SessionReceiver(world)
     store.fails = lambda changes: StoreError("not now")
@@ -266,7 +266,7 @@ def test_a_session_whose_last_message_is_gone_disappears() -> None:
     world = a_world()
     send(world, "a", "1")
     receiver = SessionReceiver(world)
-    world.sessions().complete(receiver.locks[0], ignore)
+    world.sessions().settlements.complete(receiver.locks[0], ignore)
     receiver.close()
     assert listed(world) == []
     waiting = SessionReceiver(world)
@@ -326,7 +326,7 @@ def test_nothing_works_with_a_session_lock_that_has_run_out_even_before_anybody_
     world.clock.advance(MINUTE)
     queue = world.sessions()
     with pytest.raises(SessionLockLost):
-        queue.complete(receiver.locks[0], ignore)
+        queue.settlements.complete(receiver.locks[0], ignore)
     with pytest.raises(SessionLockLost):
         queue.held("a")
     with pytest.raises(SessionLockLost):
@@ -352,7 +352,7 @@ def test_a_session_is_held_longer_when_it_is_renewed() -> None:
         world.advance(20 * SECOND)
         assert queue.renew_session(queue.held("a")) == world.clock() + 30 * SECOND
     assert receiver.locks[0].locked_until == world.clock() + 30 * SECOND
-    queue.complete(receiver.locks[0], ignore)
+    queue.settlements.complete(receiver.locks[0], ignore)
     world.advance(30 * SECOND)
     assert isinstance(receiver.failure, SessionLockLost)
 
@@ -409,7 +409,7 @@ def test_an_abandoned_message_comes_again_before_the_others() -> None:
     world = a_world()
     send(world, "a", "1", "2", "3")
     receiver = SessionReceiver(world, credit=1)
-    world.sessions().abandon(receiver.locks[0], ignore)
+    world.sessions().settlements.abandon(receiver.locks[0], ignore)
     world.run()
     receiver.more()
     assert receiver.bodies == ["1", "1", "2", "3"]
@@ -420,7 +420,7 @@ def test_a_released_message_comes_again_uncounted() -> None:
     world = a_world()
     send(world, "a", "1", "2")
     receiver = SessionReceiver(world, credit=1)
-    world.sessions().release(receiver.locks[0])
+    world.sessions().settlements.release(receiver.locks[0])
     receiver.more()
     assert receiver.bodies == ["1", "1", "2"]
     assert {message.delivery_count for message in receiver.got} == {0}
@@ -430,13 +430,13 @@ def test_the_dead_letters_of_a_session_queue_are_received_without_sessions() -> 
     world = a_world()
     send(world, "a", "1")
     receiver = SessionReceiver(world)
-    world.sessions().dead_letter(receiver.locks[0], ignore, "because")
+    world.sessions().settlements.dead_letter(receiver.locks[0], ignore, "because")
     world.run()
     letters = world.queue("s/$DeadLetterQueue")
     assert not letters.has_sessions
     letter = Receiver(world, letters)
     assert letter.bodies == ["1"]
-    letters.complete(letter.locks[0], ignore)
+    letters.settlements.complete(letter.locks[0], ignore)
     world.run()
     receiver.close()
     assert listed(world) == []
@@ -477,7 +477,7 @@ def test_a_locked_message_does_not_expire_before_its_session_is_let_go() -> None
     receiver = SessionReceiver(world)
     world.advance(20 * SECOND)
     assert world.sessions().counters.active == 1
-    world.sessions().complete(receiver.locks[0], ignore)
+    world.sessions().settlements.complete(receiver.locks[0], ignore)
     send(world, "a", "2", ttl=10 * SECOND)
     world.advance(20 * SECOND)
     receiver.close()
@@ -534,14 +534,14 @@ def deferred(world: World) -> int:
     """The number of a message of the session a that was deferred."""
     send(world, "a", "1")
     receiver = SessionReceiver(world, "a")
-    world.sessions().defer(receiver.locks[0], ignore)
+    world.sessions().settlements.defer(receiver.locks[0], ignore)
     receiver.close()
     return receiver.numbers[0]
 
 
 def fetch(world: World, number: int, session_id: str, deletes: bool = False) -> Any:
     answers: list[Any] = []
-    world.sessions().receive_deferred([number], session_id, deletes, answers.append)
+    world.sessions().deferred.receive([number], session_id, deletes, answers.append)
     world.run()
     return answers[0]
 
@@ -562,7 +562,7 @@ def test_a_deferred_message_is_fetched_by_the_holder_of_its_session_only() -> No
     assert isinstance(fetch(world, number, "b"), BrokerError)
     SessionReceiver(world, "a")
     ((message, lock),) = fetch(world, number, "a")
-    world.sessions().complete(lock, ignore)
+    world.sessions().settlements.complete(lock, ignore)
     world.run()
     assert body(message) == "1"
     assert world.sessions().counters.deferred == 0
@@ -575,7 +575,7 @@ def test_a_deferred_message_is_deferred_again_when_its_session_is_closed() -> No
     ((_, lock),) = fetch(world, number, "a")
     receiver.close()
     with pytest.raises((MessageLockLost, SessionLockLost)):
-        world.sessions().complete(lock, ignore)
+        world.sessions().settlements.complete(lock, ignore)
     SessionReceiver(world, "a")
     ((again, _),) = fetch(world, number, "a")
     assert (again.state, again.delivery_count) == (DEFERRED, 1)  # closing does not count
@@ -588,7 +588,7 @@ def test_a_session_that_is_closed_during_a_fetch_is_free_and_the_fetch_fails() -
     receiver = SessionReceiver(world, "a")
     store.held_answers = []
     answers: list[Any] = []
-    world.sessions().receive_deferred([number], "a", False, answers.append)
+    world.sessions().deferred.receive([number], "a", False, answers.append)
     receiver.close()
     store.release_answers()
     world.run()
@@ -629,7 +629,7 @@ def test_a_state_outlives_messages_holder_and_restart() -> None:
     world = a_world()
     send(world, "a", "1")
     receiver = SessionReceiver(world)
-    world.sessions().complete(receiver.locks[0], ignore)
+    world.sessions().settlements.complete(receiver.locks[0], ignore)
     set_state(world, "a", b"kept")
     receiver.close()
     assert listed(world) == ["a"]

@@ -96,12 +96,12 @@ def test_a_deferred_message_is_fetched_while_its_expired_lock_is_on_its_way_to_t
     queue = world.queue()
     world.send("m")
     receiver = Receiver(world, queue)
-    queue.defer(receiver.locks[0], lambda error: None)
+    queue.settlements.defer(receiver.locks[0], lambda error: None)
     world.run()
-    (first,) = fetched(world, lambda done: queue.receive_deferred([1], None, False, done))
+    (first,) = fetched(world, lambda done: queue.deferred.receive([1], None, False, done))
     store.hold()
     world.advance(MINUTE)
-    again = fetched(world, lambda done: queue.receive_deferred([1], None, False, done))
+    again = fetched(world, lambda done: queue.deferred.receive([1], None, False, done))
     assert again == []
     store.let_go(world)
     ((message, lock),) = again[0]
@@ -112,7 +112,7 @@ def test_a_deferred_message_is_fetched_while_its_expired_lock_is_on_its_way_to_t
 def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_after_it() -> None:
     world, store, queue, holder, session = world_with_a_session()
     store.hold()
-    queue.complete(holder.locks[0], lambda error: None)
+    queue.settlements.complete(holder.locks[0], lambda error: None)
     world.run()
     queue.let_go(session, holder)
     following = Holder()
@@ -128,7 +128,7 @@ def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_
 def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
     world, store, queue, holder, session = world_with_a_session()
     store.hold()
-    queue.complete(holder.locks[0], lambda error: None)
+    queue.settlements.complete(holder.locks[0], lambda error: None)
     world.run()
     queue.let_go(session, holder)
     first, second = Holder(), Holder()
@@ -144,7 +144,7 @@ def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
 def test_of_two_who_wait_for_a_session_one_gets_it() -> None:
     world, store, queue, holder, session = world_with_a_session()
     store.hold()
-    queue.complete(holder.locks[0], lambda error: None)
+    queue.settlements.complete(holder.locks[0], lambda error: None)
     world.run()
     queue.let_go(session, holder)
     first, second = Holder(), Holder()
@@ -157,16 +157,16 @@ def test_of_two_who_wait_for_a_session_one_gets_it() -> None:
 
 def test_a_session_let_go_while_a_deferred_message_is_fetched_is_free() -> None:
     world, store, queue, holder, session = world_with_a_session()
-    queue.defer(holder.locks[0], lambda error: None)
+    queue.settlements.defer(holder.locks[0], lambda error: None)
     world.run()
     store.hold()
-    fetched(world, lambda done: queue.receive_deferred([1], "s", False, done))
+    fetched(world, lambda done: queue.deferred.receive([1], "s", False, done))
     queue.let_go(session, holder)
     store.let_go(world)
     following = Holder()
     queue.accept_when_settled("s", following, following.accepted)
     assert isinstance(following.session, Session)
-    ((message, _),) = fetched(world, lambda done: queue.receive_deferred([1], "s", False, done))[0]
+    ((message, _),) = fetched(world, lambda done: queue.deferred.receive([1], "s", False, done))[0]
     assert message.sequence_number == 1
 
 
@@ -175,12 +175,12 @@ def test_a_settlement_that_cannot_be_written_leaves_the_message_settleable() -> 
     world.send("a")
     receiver = Receiver(world, world.queue())
     lock = receiver.locks[0]
-    for act in (world.queue().abandon, world.queue().defer):
+    for act in (world.queue().settlements.abandon, world.queue().settlements.defer):
         with pytest.raises(InvalidProperty):
             act(lock, lambda error: None, {"impossible": object()})
     with pytest.raises(InvalidProperty):
-        world.queue().dead_letter(lock, lambda error: None, properties={"impossible": object()})
+        world.queue().settlements.dead_letter(lock, lambda error: None, properties={"impossible": object()})
     outcomes: list[BrokerError | None] = []
-    world.queue().complete(lock, outcomes.append)
+    world.queue().settlements.complete(lock, outcomes.append)
     world.run()
     assert outcomes == [None]

@@ -14,6 +14,7 @@ from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceed
 from peeklock.broker.locks import Lock
 from peeklock.broker.sessions import STATE_BYTES
 from peeklock.broker.settings import PROFILES
+from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.store.base import StoreError
 
 MEGABYTE = 1 << 20
@@ -85,23 +86,23 @@ def test_states_on_their_way_to_the_store_count() -> None:
 
 
 def abandon(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().abandon(locks[0], ignore, properties)
+    world.queue().settlements.abandon(locks[0], ignore, properties)
 
 
 def abandon_all(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().abandon_all(locks, ignore, properties)
+    world.queue().settlements.abandon_all(locks, ignore, properties)
 
 
 def defer(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().defer(locks[0], ignore, properties)
+    world.queue().settlements.defer(locks[0], ignore, properties)
 
 
 def defer_all(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().defer_all(locks, ignore, properties)
+    world.queue().settlements.defer_all(locks, ignore, properties)
 
 
 def dead_letter(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().dead_letter(locks[0], ignore, "reason", "description", properties)
+    world.queue().settlements.dead_letter(locks[0], ignore, "reason", "description", properties)
 
 
 ALL = pytest.mark.parametrize("settle", [abandon, abandon_all, defer, defer_all, dead_letter])
@@ -135,7 +136,7 @@ def test_a_message_as_large_as_may_be_can_be_dead_lettered_with_a_reason() -> No
     world = World()
     world.send("x" * (LIMIT - 100))
     receiver = Receiver(world, world.queue())
-    world.queue().dead_letter(receiver.locks[0], ignore, "r" * 4096, "d" * 4096)
+    world.queue().settlements.dead_letter(receiver.locks[0], ignore, "r" * 4096, "d" * 4096)
     world.run()
     assert world.queue().counters.active == 0
     world.check()
@@ -146,7 +147,7 @@ def test_a_property_that_replaces_a_long_one_is_taken() -> None:
     world.send("x")
     receiver = Receiver(world, world.queue())
     for letter in "abc":
-        world.queue().abandon(receiver.locks[-1], ignore, {"p": letter * (LIMIT - 1000)})
+        world.queue().settlements.abandon(receiver.locks[-1], ignore, {"p": letter * (LIMIT - 1000)})
         world.run()
     assert len(receiver.locks) == 4
 
@@ -174,11 +175,11 @@ def test_properties_on_their_way_to_the_store_count(settle: Settle) -> None:
 
 
 def abandon_many(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().abandon_all(locks, ignore, properties)
+    world.queue().settlements.abandon_all(locks, ignore, properties)
 
 
 def dead_letter_many(world: World, locks: list[Lock], properties: dict[str, Any]) -> None:
-    world.queue().dead_letter_all(locks, ignore, None, None, properties)
+    world.queue().settlements.settle_all(Settlement(Verdict.DEAD_LETTER, properties), locks, ignore)
 
 
 MANY = pytest.mark.parametrize("settle", [abandon_many, defer_all, dead_letter_many])
@@ -219,10 +220,10 @@ def test_reasons_of_dead_letters_find_room_in_a_full_entity_but_not_without_end(
     refused = 0
     for lock in receiver.locks:
         try:
-            world.queue().dead_letter(lock, ignore, "r" * 4096, "d" * 4096)
+            world.queue().settlements.dead_letter(lock, ignore, "r" * 4096, "d" * 4096)
         except QuotaExceeded:
             refused += 1
-            world.queue().dead_letter(lock, ignore)
+            world.queue().settlements.dead_letter(lock, ignore)
     assert 100 < refused < 200
     world.run()
     assert world.queue().counters.active == 1
@@ -240,9 +241,9 @@ def test_what_is_added_to_messages_and_sessions_of_a_subscription_counts_in_its_
     receiver = Receiver(world, world.queue("t/Subscriptions/s"), credit=10)
     large = {"p": "z" * (LIMIT - 1000)}
     for lock in receiver.locks[:5]:
-        world.queue("t/Subscriptions/s").abandon(lock, ignore, large)
+        world.queue("t/Subscriptions/s").settlements.abandon(lock, ignore, large)
     with pytest.raises(QuotaExceeded, match="The topic 't' has reached its maximum size of 1 MB"):
-        world.queue("t/Subscriptions/s").abandon(receiver.locks[5], ignore, large)
+        world.queue("t/Subscriptions/s").settlements.abandon(receiver.locks[5], ignore, large)
     sessions = world.sessions("t/Subscriptions/z")
     SessionReceiver(world, "a", path="t/Subscriptions/z")
     with pytest.raises(QuotaExceeded):
@@ -253,9 +254,9 @@ def test_what_is_added_to_dead_letters_counts_in_their_queue() -> None:
     world = World(QueueDefinition(name="q", max_size_in_megabytes=1))
     world.send(*["x" * (LIMIT - 1000)] * 5)
     receiver = Receiver(world, world.queue())
-    world.queue().dead_letter(receiver.locks[0], ignore)
+    world.queue().settlements.dead_letter(receiver.locks[0], ignore)
     world.run()
     letters = world.queue("q/$DeadLetterQueue")
     receiver = Receiver(world, letters)
     with pytest.raises(QuotaExceeded):
-        letters.abandon(receiver.locks[0], ignore, {"p": "z"})
+        letters.settlements.abandon(receiver.locks[0], ignore, {"p": "z"})

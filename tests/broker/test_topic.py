@@ -19,6 +19,7 @@ from broker.world import (
     correlation,
     delivered,
     incoming,
+    settlement,
     shared_bodies,
     sql,
     subscription,
@@ -74,7 +75,7 @@ def test_every_subscription_gets_a_copy_of_its_own() -> None:
     assert world.send("one", "two", to="t") == [None, None]
     a, b = (Receiver(world, world.subscription(name)) for name in ("a", "b"))
     assert a.bodies == b.bodies == ["one", "two"]
-    world.settle(world.subscription("a").complete, a.locks[0])
+    world.settle(world.subscription("a").settlements.complete, a.locks[0])
     assert counts(world, "a", "b") == [1, 2]
     world.check()
 
@@ -211,7 +212,7 @@ def test_a_number_given_to_a_dead_letter_is_not_given_again_after_a_restart(stor
     receiver = Receiver(world, world.subscription("sub"))
     assert receiver.bodies == ["good"]
     assert not set(receiver.numbers) & set(letters)
-    world.settle(world.subscription("sub").dead_letter, receiver.locks[0])
+    world.settle(world.subscription("sub").settlements.dead_letter, receiver.locks[0])
     assert world.bodies("t/Subscriptions/sub/$DeadLetterQueue") == ["bad", "bad", "bad", "good"]
     world.check()
 
@@ -440,8 +441,8 @@ def scheduled(world: World, text: str, after: int) -> int:
 def test_a_message_for_later_can_be_cancelled() -> None:
     world = World(topic("t", "all"))
     number = scheduled(world, "later", MINUTE)
-    assert world.administer(world.topic().cancel_scheduled, [number]) is None
-    assert isinstance(world.administer(world.topic().cancel_scheduled, [number]), MessageNotFound)
+    assert world.administer(world.topic().scheduled.cancel, [number]) is None
+    assert isinstance(world.administer(world.topic().scheduled.cancel, [number]), MessageNotFound)
     world.advance(MINUTE)
     assert counts(world, "all") == [0]
     world.check()
@@ -490,7 +491,7 @@ def test_a_long_body_is_stored_once_and_freed_with_the_last_copy(store: Any) -> 
     for name, left in (("a", 1), ("b", 1), ("c", 0)):
         receiver = Receiver(world, world.subscription(name))
         assert receiver.bodies == [LONG]
-        world.settle(world.subscription(name).complete, receiver.locks[0])
+        world.settle(world.subscription(name).settlements.complete, receiver.locks[0])
         assert shared_bodies(world.store) == left
     world.check()
 
@@ -514,7 +515,7 @@ def test_a_body_outlives_the_topic_where_a_copy_was_forwarded(store: Any) -> Non
     world = world.restarted()
     receiver = Receiver(world, world.queue())
     assert receiver.bodies == [LONG]
-    world.settle(world.queue().complete, receiver.locks[0])
+    world.settle(world.queue().settlements.complete, receiver.locks[0])
     world.check()
     assert bodies_in_the_end(world.store) == 0
 
@@ -559,19 +560,19 @@ def test_copies_with_shared_bodies_are_peeked_deferred_and_dead_lettered_like_an
     world.run()
     assert [message.content for message in peeked[0]] == [sent]
 
-    world.settle(a.defer, Receiver(world, a, credit=1).locks[0], {"note": "aside"})
+    world.settle(a.settlements.defer, Receiver(world, a, credit=1).locks[0], {"note": "aside"})
     world = world.restarted()
     a = world.subscription("a")
     (deferred,) = world.stored("t/Subscriptions/a")
     fetched: list[Any] = []
-    a.receive_deferred([deferred.sequence_number], None, False, fetched.append)
+    a.deferred.receive([deferred.sequence_number], None, False, fetched.append)
     world.run()
     ((message, lock),) = fetched[0]
     read = Message.decode(message.content)
     assert read.data == [LONG.encode()] * 2
     assert read.application_properties == {"colour": "red", "long": "y" * 500, "note": "aside"}
 
-    world.settle(a.dead_letter, lock, "because", "of this")
+    world.settle(a.settlements.dead_letter, lock, "because", "of this")
     (letter,) = world.stored("t/Subscriptions/a/$DeadLetterQueue")
     read = Message.decode(letter.content)
     assert read.data == [LONG.encode()] * 2
@@ -670,7 +671,7 @@ def test_messages_for_later_and_dead_letters_count_too() -> None:
         world.send("x" * 100_000, to="t")
     a = world.subscription("a")
     for lock in Receiver(world, a).locks:
-        world.settle(a.dead_letter, lock)
+        world.settle(a.settlements.dead_letter, lock)
     assert fill(world) == 1
 
 
@@ -722,7 +723,7 @@ def test_a_receive_and_a_send_to_a_topic_are_one() -> None:
     def attempt() -> BrokerError | None:
         id = transactions.declare()
         transaction = transactions.get(id)
-        transaction.settle(world.queue(), [lock], world.queue().complete, Scope("q", transactions))
+        transaction.settle(world.queue().settlements, [lock], settlement("complete"), Scope("q", transactions))
         transaction.send(world.topic(), [incoming("second")], Scope("t", transactions))
         outcomes: list[BrokerError | None] = []
         transactions.discharge(id, fail=False, done=outcomes.append)

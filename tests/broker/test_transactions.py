@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
 
-from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, incoming, session_queue
+from broker.world import (
+    MINUTE,
+    SECOND,
+    FlakyStore,
+    Receiver,
+    SessionReceiver,
+    World,
+    incoming,
+    session_queue,
+    settlement,
+)
 from peeklock.broker.accounts import Accounts
-from peeklock.broker.container import Container
 from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import (
     BrokerError,
@@ -23,6 +31,8 @@ from peeklock.broker.errors import (
     UnknownTransaction,
 )
 from peeklock.broker.locks import Lock
+from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.broker.transactions import (
     MAX_ALL_BYTES,
     MAX_MESSAGES,
@@ -58,8 +68,8 @@ class Connection:
         self.transactions.get(id).send(queue, [incoming(body, **fields) for body in bodies], Scope(to, session))
 
     def settle(self, id: bytes, how: str, *locks: Lock, path: str = "q", session: Any = SESSION) -> None:
-        queue: Container = self.world.namespace.queue(path)
-        self.transactions.get(id).settle(queue, locks, getattr(queue, how), Scope(path, session))
+        queue: MessageQueue = self.world.namespace.queue(path)
+        self.transactions.get(id).settle(queue.settlements, locks, settlement(how), Scope(path, session))
 
     def schedule(self, id: bytes, *bodies: str, after: int = MINUTE) -> list[int]:
         messages = [incoming(body, at=self.world.clock() + after) for body in bodies]
@@ -132,7 +142,7 @@ def test_a_commit_of_a_turn_with_other_work_fails_only_with_all_of_its_own() -> 
     assert connection.discharge(id) is not None
     store.fails = lambda changes: None
     assert counts(world) == (1, 0, 0)
-    world.queue().complete(receiver.locks[0], ignore)  # still locked
+    world.queue().settlements.complete(receiver.locks[0], ignore)  # still locked
     world.run()
     assert counts(world) == (0, 0, 0)
     assert world.queue().counters.size_in_bytes == 0
@@ -166,7 +176,7 @@ def test_a_rollback_forgets_what_was_sent_and_keeps_what_was_settled_locked() ->
     assert connection.discharge(id, fail=True) is None
     assert counts(world) == (1, 0, 0)
     assert receiver.bodies == ["a"]
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     world.run()
     assert counts(world) == (0, 0, 0)
 
@@ -206,16 +216,18 @@ def test_a_rollback_gives_back_what_its_receiver_has_settled_and_keeps_the_rest_
     id = connection.declare()
     queue = world.queue()
     first, second = receiver.locks
-    connection.transactions.get(id).settle(queue, [first], queue.complete, Scope("q", SESSION), None, queue.release)
+    connection.transactions.get(id).settle(
+        queue.settlements, [first], settlement("complete"), Scope("q", SESSION), queue.settlements.release
+    )
     connection.settle(id, "complete", second)
     receiver.more(10)
     ROLLBACKS[rollback](connection, id)
     world.run()
     assert receiver.bodies == ["a", "b", "a"]
     assert [message.delivery_count for message in receiver.got] == [0, 0, 0]
-    assert queue.find_locks([second.tag]) == [second]
+    assert queue.locks.find([second.tag]) == [second]
     with pytest.raises(MessageLockLost):
-        queue.find_locks([first.tag])
+        queue.locks.find([first.tag])
     world.check()
 
 
@@ -228,7 +240,7 @@ def test_a_commit_gives_nothing_back() -> None:
     queue = world.queue()
     given_back: list[Lock] = []
     connection.transactions.get(id).settle(
-        queue, receiver.locks, queue.complete, Scope("q", SESSION), None, given_back.append
+        queue.settlements, receiver.locks, settlement("complete"), Scope("q", SESSION), given_back.append
     )
     assert connection.discharge(id) is None
     assert (counts(world), given_back) == ((0, 0, 0), [])
@@ -303,7 +315,7 @@ def test_a_lock_that_was_lost_meanwhile_fails_the_commit_and_nothing_happens() -
     world.advance(10 * SECOND)
     assert isinstance(connection.discharge(id), TransactionRolledBack)
     assert counts(world) == (2, 0, 0)
-    world.queue().complete(receiver.locks[1], ignore)
+    world.queue().settlements.complete(receiver.locks[1], ignore)
     world.run()
     receiver.more()
     assert receiver.bodies == ["a", "b", "a"]
@@ -345,7 +357,7 @@ def test_a_message_settled_outside_while_it_is_enlisted_fails_the_commit() -> No
     connection.send(id, "b")
     connection.settle(id, "defer", receiver.locks[0])
     store.held = []
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     world.run()
     assert isinstance(connection.discharge(id), TransactionRolledBack)
     store.release_commits()
@@ -374,7 +386,7 @@ def test_a_message_that_is_being_settled_cannot_be_enlisted() -> None:
     connection = Connection(world)
     id = connection.declare()
     store.held = []
-    world.queue().complete(receiver.locks[0], ignore)
+    world.queue().settlements.complete(receiver.locks[0], ignore)
     with pytest.raises(MessageLockLost):
         connection.settle(id, "complete", receiver.locks[0])
     store.release_commits()
@@ -415,14 +427,17 @@ def test_what_cannot_be_staged_undoes_what_was() -> None:
     id = connection.declare()
     connection.send(id, "c")
     connection.settle(id, "complete", receiver.locks[0])
-    too_long = "x" * 5000
+    too_large = Settlement(Verdict.ABANDON, {"p": "x" * queue.max_message_bytes})
     connection.transactions.get(id).settle(
-        queue, [receiver.locks[1]], lambda lock, done: queue.dead_letter(lock, done, too_long), Scope("q", SESSION)
+        queue.settlements,
+        [receiver.locks[1]],
+        too_large,
+        Scope("q", SESSION),
     )
     assert isinstance(connection.discharge(id), TransactionRolledBack)
     assert counts(world) == (2, 0, 0)
     for lock in receiver.locks:
-        queue.complete(lock, ignore)
+        queue.settlements.complete(lock, ignore)
     world.run()
     assert counts(world) == (0, 0, 0)
     assert queue.counters.size_in_bytes == 0
@@ -525,9 +540,9 @@ def test_properties_that_settlements_add_are_held_too() -> None:
     world.send("a")
     receiver = Receiver(world, world.queue())
     id = connection.declare()
-    abandon = partial(world.queue().abandon, properties={"p": "x" * 10_000})
+    abandon = Settlement(Verdict.ABANDON, {"p": "x" * 10_000})
     scope = Scope("q", None)
-    connection.transactions.get(id).settle(world.queue(), receiver.locks, abandon, scope, {"p": "x" * 10_000})
+    connection.transactions.get(id).settle(world.queue().settlements, receiver.locks, abandon, scope)
     assert connection.transactions.memory.used > 10_000
     connection.discharge(id)
     assert connection.transactions.memory.used == 0
@@ -609,7 +624,7 @@ def test_scheduling_in_a_transaction_gives_numbers_that_can_be_cancelled_after_t
     world.send("c")
     assert connection.discharge(id) is None
     outcomes: list[BrokerError | None] = []
-    world.queue().cancel_scheduled([numbers[0]], outcomes.append)
+    world.queue().scheduled.cancel([numbers[0]], outcomes.append)
     world.run()
     assert outcomes == [None]
     world.advance(MINUTE)

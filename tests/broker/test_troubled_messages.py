@@ -64,7 +64,7 @@ def test_a_message_that_the_store_does_not_take_is_its_senders_trouble() -> None
     for _ in range(3):
         world.queue("other").send([incoming("innocent")], outcomes["other"].append)
         world.queue("q").send([incoming("guilty")], outcomes["q"].append)
-    world.queue("other").abandon(receiver.locks[0], outcomes["settled"].append)
+    world.queue("other").settlements.abandon(receiver.locks[0], outcomes["settled"].append)
     world.run()
     assert [type(error) for error in outcomes["q"]] == [ChangeRefused] * 3
     assert outcomes["other"] + outcomes["settled"] == [None] * 4
@@ -265,7 +265,7 @@ def test_a_message_that_cannot_be_delivered_is_a_dead_letter_in_the_end_and_the_
     receiver = Picky(world, world.queue("q"))
     assert receiver.bodies == ["one", "two"]
     for lock in receiver.locks:
-        world.settle(world.queue("q").complete, lock)
+        world.settle(world.queue("q").settlements.complete, lock)
     world.advance(MINUTE)
     world.advance(MINUTE)
     assert world.bodies("q") == []

@@ -144,9 +144,9 @@ def test_receiving_settling_moving_and_deleting_go_on() -> None:
     assert world.bodies("target") == ["on its way"]
     receiver = Receiver(world, world.queue(), credit=3)
     completed, dead_lettered, abandoned = receiver.locks
-    world.settle(world.queue().complete, completed)
-    world.settle(world.queue().dead_letter, dead_lettered)
-    world.settle(world.queue().abandon, abandoned)
+    world.settle(world.queue().settlements.complete, completed)
+    world.settle(world.queue().settlements.dead_letter, dead_lettered)
+    world.settle(world.queue().settlements.abandon, abandoned)
     assert world.bodies("q/$DeadLetterQueue") == ["dead-lettered"]
     world.advance(60 * SECOND)
     receiver.more()

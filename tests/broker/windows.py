@@ -17,15 +17,15 @@ def check_windows(world: World) -> None:
     """In the windows is what waits in the store and nothing else, and their memory is counted."""
     used = 0
     for container in world.namespace.containers:
-        assert not container._leaving
-        assert not container._watches
-        assert not container._sweeps
-        assert not any(lock.settling for lock in container._locks.values())
+        assert not container.leaving
+        assert not container.watches.under_way
         if isinstance(container, Topic):
             continue
+        assert not container._sweeps
+        assert not any(lock.settling for lock in container.locks.by_number.values())
         stored = world.stored_of(container.id)
         numbers = {message.sequence_number for message in stored}
-        assert numbers >= container._locks.keys(), "a lock on a message that is gone"
+        assert numbers >= container.locks.by_number.keys(), "a lock on a message that is gone"
         for backlog in _backlogs(container):
             used += _bytes_in(backlog)
         if isinstance(container, SessionQueue):
@@ -54,9 +54,9 @@ def _active(stored: list[StoredMessage], session: str | None = None) -> set[int]
 def _check_window(queue: Queue | SessionQueue, backlog: Backlog, active: set[int]) -> None:
     window = _window(backlog)
     assert len(window) == len(set(window)), "twice in the window"
-    assert not set(window) & queue._locks.keys(), "locked and waiting"
+    assert not set(window) & queue.locks.by_number.keys(), "locked and waiting"
     known = {number for number in active if number <= backlog._through}
-    assert set(window) == known - queue._locks.keys(), "in the window is what waits"
+    assert set(window) == known - queue.locks.by_number.keys(), "in the window is what waits"
 
 
 def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
@@ -71,7 +71,7 @@ def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
             _check_window(queue, session.backlog, _active(stored, id))
     assert queue._free.keys() <= queue._sessions.keys()
     assert not (queue._free and queue._waiting), "somebody waits though a session is free"
-    assert sum(len(session.locks) for session in queue._sessions.values()) == len(queue._locks)
+    assert sum(len(session.locks) for session in queue._sessions.values()) == len(queue.locks.by_number)
 
 
 def _window(backlog: Backlog) -> list[int]:

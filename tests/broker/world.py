@@ -39,6 +39,7 @@ from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, Rul
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.settings import DEFAULT_PROFILE, Profile
+from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.broker.topic import Topic
 from peeklock.store.base import (
     ACTIVE,
@@ -229,10 +230,10 @@ class World:
             told = _counted(container.counters)
             assert told == expected, container.path
             assert counted[container.id] == expected, container.path
-            assert container._staged_bytes == 0, container.path
-            assert not container._leaving, container.path
-            assert not any(lock.settling for lock in container._locks.values()), container.path
+            assert container.staged_bytes == 0, container.path
+            assert not container.leaving, container.path
             if not isinstance(container, Topic):
+                assert not any(lock.settling for lock in container.locks.by_number.values()), container.path
                 self._check_claims(container, {each.sequence_number for each in messages if each.state == CLAIMED})
         assert len(paths) == len(counted) - 1, "the store has what there is, and the namespace"
 
@@ -242,6 +243,11 @@ class World:
         claimed = [number for claim in claims for run in claim.runs for number in range(run.first, run.last + 1)]
         assert sorted(claimed) == sorted(numbers), container.path
         assert stored_claims(self.store, container.id) == {claim.id: claim.encode() for claim in claims}
+
+
+def settlement(how: str) -> Settlement:
+    """By the name of the method that does the same."""
+    return Settlement(Verdict(how.replace("_", "-")))
 
 
 def stored_claims(store: Store, entity: int) -> dict[bytes, bytes]:

@@ -76,7 +76,11 @@ def world() -> World:
 
 def counts(world: World, path: str = "q") -> tuple[int, int, list[int]]:
     container = world.namespace.container(path)
-    return container.counters.active, len(container._locks), [each.delivery_count for each in world.stored(path)]
+    return (
+        container.counters.active,
+        len(container.locks.by_number),
+        [each.delivery_count for each in world.stored(path)],
+    )
 
 
 def test_a_browser_is_shown_all_messages_in_order_and_nothing_becomes_of_them(world: World) -> None:
@@ -106,7 +110,7 @@ def test_what_is_shown_says_its_number_time_and_state(world: World) -> None:
 def test_locked_and_deferred_messages_are_shown_too(world: World) -> None:
     world.send("one", "two")
     consumer = Consumer(world, world.queue(), credit=2)
-    world.settle(world.queue().defer, consumer.locks[1])
+    world.settle(world.queue().settlements.defer, consumer.locks[1])
     assert Browsing(world).bodies() == ["one", "two"]
 
 
@@ -316,7 +320,7 @@ def test_dead_letters_and_subscriptions_are_shown(world: World) -> None:
     world.send("letter")
     consumer = Consumer(world, world.queue())
     watching = Browsing(world, "q/$DeadLetterQueue")
-    world.settle(world.queue().dead_letter, consumer.locks[0])
+    world.settle(world.queue().settlements.dead_letter, consumer.locks[0])
     (letter,) = watching.messages()
     assert letter.body == b"letter"
     assert counts(world, "q/$DeadLetterQueue")[:2] == (1, 0)

@@ -36,7 +36,7 @@ def test_a_link_gets_what_its_selector_matches_and_locks_no_more(world: World, p
     link = selecting(world, "n IN (2, 5)", path)
     assert link.bodies() == ["m2", "m5"]
     queue = world.queue(path)
-    assert len(queue._locks) == 2
+    assert len(queue.locks.by_number) == 2
     link.wire.say(frame(Disposition(role=True, first=link.ids[0], settled=True, state=Accepted())))
     link.wire.say(frame(Disposition(role=True, first=link.ids[1], settled=True, state=Released())))
     link.wire.world.run()

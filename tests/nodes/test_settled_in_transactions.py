@@ -78,7 +78,7 @@ def test_a_message_that_was_not_settled_stays_locked_after_a_rollback(world: Wor
     client.settle(id, transaction, settled=False)
     client.discharge(transaction, fail=True)
     assert client.deliveries() == []
-    assert len(world.queue()._locks) == 1
+    assert len(world.queue().locks.by_number) == 1
 
 
 def test_a_message_that_was_settled_is_gone_after_the_commit(world: World) -> None:

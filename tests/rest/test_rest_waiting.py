@@ -41,7 +41,7 @@ def waiting(broker: BrokerThread, path: str = "queue") -> int:
 
 
 def locked(broker: BrokerThread) -> int:
-    return broker.call(lambda: len(broker.broker.namespace.queue("queue")._locks))
+    return broker.call(lambda: len(broker.broker.namespace.queue("queue").locks.by_number))
 
 
 @contextmanager

@@ -33,7 +33,7 @@ def connection(broker: BrokerThread) -> Iterator[BlockingConnection]:
 
 def counts(broker: BrokerThread) -> tuple[int, int]:
     queue = broker.broker.namespace.queue("queue")
-    return broker.call(lambda: (queue.counters.active, len(queue._locks)))
+    return broker.call(lambda: (queue.counters.active, len(queue.locks.by_number)))
 
 
 def browse(connection: BlockingConnection, count: int, *options: Any) -> list[Message]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.claim_records import MAX_RUNS, Claim, Coverage, Parts, without
 from peeklock.broker.errors import BrokerError, EntityNotFound, StorageFailed
+from peeklock.broker.watches import Watches
 from peeklock.store.base import ACTIVE, CLAIMED, Counters, Range, Run, StoreError
 
 if TYPE_CHECKING:
@@ -69,11 +70,8 @@ class ClaimHost(Protocol):
         """Messages that do not wait: locked, or leaving."""
         ...
 
-    def start_watch(self) -> int:
-        """Note from now on which messages change; returns what to end it with."""
-        ...
-
-    def end_watch(self, watch: int) -> set[int]: ...
+    @property
+    def watches(self) -> Watches: ...
 
     def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
         """Active messages of the lane are being set aside: they wait no longer."""
@@ -392,7 +390,7 @@ class Claiming:
         if host.doomed:
             self._abandon(search, EntityNotFound(host.path))
             return
-        changed = host.end_watch(search.watch)
+        changed = host.watches.end(search.watch)
         has = Coverage(run for runs in search.parts.values() for run in runs).has
         if any(map(has, changed)) or any(map(has, host.out_numbers())):
             self._give_up_lanes()
@@ -402,10 +400,10 @@ class Claiming:
 
     def _search(self, request: Request) -> _Search:
         lanes = iter(self._host.lanes_to_claim(request.name, request.sessions))
-        return _Search(request, lanes, self._is_by_session, self._host.start_watch())
+        return _Search(request, lanes, self._is_by_session, self._host.watches.start())
 
     def _abandon(self, search: _Search, failure: BrokerError) -> None:
-        self._host.end_watch(search.watch)
+        self._host.watches.end(search.watch)
         self._give_up_lanes()
         self._host.resume_after_claim()
         self._end(search.request, failure)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside, without
 from peeklock.broker.claiming import Claimed, ClaimHost, Claiming, Request
 from peeklock.broker.errors import BrokerError, ClaimNameInUse, EntityNotFound, InvalidProperty, QuotaExceeded
-from peeklock.broker.schedule import unreadable
+from peeklock.broker.reading import unreadable
 from peeklock.store.base import ACTIVE, CLAIMED, MAX_NUMBER, Range, Run, StoreError
 
 if TYPE_CHECKING:

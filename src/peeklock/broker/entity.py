@@ -1,17 +1,15 @@
-"""An entity with messages: what is sent to it, its numbers and counters, and the locks on what is lent.
+"""An entity with messages, a queue or a topic: its life, what is sent to it, its numbers and counters.
 
 All changes go through the journal. A message becomes visible when its commit is done, so memory never runs ahead of
-what a crash would leave. How messages are settled is `container`'s business; who receives them, `queue`'s and
-`sessions`'.
+what a crash would leave. What becomes of messages in a queue is for `message_queue` and its parts.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
@@ -28,17 +26,17 @@ from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,
     EntityNotFound,
-    MessageLockLost,
     OperationNotAllowed,
     QuotaExceeded,
     SessionIdMissing,
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
-from peeklock.broker.locks import Lock, TagIndex
 from peeklock.broker.pace import Pace
+from peeklock.broker.scheduled import Scheduled
 from peeklock.broker.settings import DEFAULT_PROFILE, Status
-from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Run, Store, StoredMessage, StoreError
+from peeklock.broker.watches import Watches
+from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +88,7 @@ class Browser(Protocol):
 
 
 class Entity:
-    """One entity with messages. Subclasses say where active messages wait and who gets them."""
+    """One entity with messages. What is common to queues and topics."""
 
     def __init__(
         self,
@@ -132,11 +130,12 @@ class Entity:
         self._store = machinery.store
         self._journal = machinery.journal
         self._agenda = machinery.agenda
-        self._tags = machinery.tags
-        self._last_number = counters.last_sequence_number
-        self._staged_bytes = 0
+        self.last_number = counters.last_sequence_number
+        """The highest that was given, also to a message that is not in the store yet."""
+        self.staged_bytes = 0
+        """What is on its way to the store."""
         self._max_bytes = definition.max_size_in_megabytes << 20
-        self._state_bytes = 0
+        self.state_bytes = 0
         """What the states of its sessions count for."""
         self._refuses_sends = self._why_no_sends()
         self.history: History | None = None
@@ -150,12 +149,10 @@ class Entity:
                 machinery.agenda,
                 machinery.max_message_ids,
             )
-        self._locks: dict[int, Lock] = {}
-        """By sequence number, in the order in which they were made or renewed."""
-        self._tag_index = TagIndex(self._locks)
-        self._watches: dict[int, set[int]] = {}
-        """One for each read on its way: numbers that changed meanwhile, of which it may tell what is no longer so."""
-        self._watch_numbers = count()
+        self.watches = Watches()
+        self.leaving: set[int] = set()
+        """Numbers of messages on their way out that nobody has locked: expired, deleted, enqueued, cancelled."""
+        self.scheduled = Scheduled(self, machinery)
 
     @property
     def parts(self) -> list[Entity]:
@@ -169,7 +166,7 @@ class Entity:
     @property
     def size_in_bytes(self) -> int:
         """Of its messages, those in its sub-queues too, and of the states of its sessions."""
-        size = self.counters.size_in_bytes + self._state_bytes
+        size = self.counters.size_in_bytes + self.state_bytes
         for part in self.sub_queues:
             size += part.counters.size_in_bytes
         return size
@@ -251,31 +248,20 @@ class Entity:
         self.counters.count(damage.state, -1)
         self.counters.damaged += 1
 
-    def _arrived(self, message: StoredMessage) -> None:
-        """A new active message is in the store. Counted by whoever calls `counted`."""
-        raise NotImplementedError  # abstract
+    def arrived(self, message: StoredMessage) -> None:
+        """A new active message is in the store, and counted. A topic has none."""
 
-    def _returned(self, message: StoredMessage) -> None:
-        """An active message that was locked, or on its way out, waits again."""
-        raise NotImplementedError  # abstract
-
-    def _left(self, message: StoredMessage) -> None:
+    def left(self, message: StoredMessage) -> None:
         """An active message is gone, or no longer active."""
 
-    def _unlocked(self, lock: Lock) -> None:
-        """The lock is no more."""
-
-    def _check_lock(self, lock: Lock, monotonic: int) -> None:
-        """Raise why the lock is not good any more, at that time."""
-        raise NotImplementedError  # abstract
-
-    def _spared(self) -> None:
+    def spared(self) -> None:
         """It was to be deleted and is not, after all: what was left alone meanwhile is taken up."""
 
     # --- its life ---
 
     def begin(self) -> None:
         """All entities are there, with what they must know of their messages: time may do its work."""
+        self.scheduled.begin()
 
     def load_history(self, done: Callable[[StoreError | None], None]) -> None:
         """At start: which messages were taken within the window."""
@@ -313,7 +299,7 @@ class Entity:
             part.doomed = doomed
             part._refuses_sends = part._why_no_sends()
             if not doomed:
-                part._spared()
+                part.spared()
 
     def vanish(self) -> None:
         """It is deleted: let go of everything."""
@@ -326,11 +312,7 @@ class Entity:
         self.watchers.clear()
         if self.history is not None:
             self.history.close()
-        for number, lock in list(self._locks.items()):
-            if not lock.settling:
-                del self._locks[number]
-                self._tag_index.removed(lock)
-                lock.release_memory()
+        self.scheduled.stop()
 
     # --- sending ---
 
@@ -359,25 +341,25 @@ class Entity:
         return admitted
 
     def _check_room(self) -> None:
-        if self.size_in_bytes + self._staged_bytes >= self._max_bytes:
+        if self.size_in_bytes + self.staged_bytes >= self._max_bytes:
             raise self._full()
 
     def _full(self) -> QuotaExceeded:
         return QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
 
     @property
-    def _whole(self) -> Entity:
+    def whole(self) -> Entity:
         """The entity whose maximum size holds for this one."""
         whole = self
         while whole.counts_in is not None:
             whole = whole.counts_in
         return whole
 
-    def _check_growth(self, growth: int, beyond: int = 0) -> None:
+    def check_growth(self, growth: int, beyond: int = 0) -> None:
         """Raise unless there is room after so many bytes more; in one part in `beyond` more than the maximum size."""
-        whole = self._whole
+        whole = self.whole
         most = whole._max_bytes + (whole._max_bytes // beyond if beyond else 0)
-        if whole.size_in_bytes + whole._staged_bytes + growth >= most:
+        if whole.size_in_bytes + whole.staged_bytes + growth >= most:
             raise whole._full()
 
     def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done, come_back: bool = False) -> None:
@@ -389,23 +371,23 @@ class Entity:
             raise EntityNotFound(self.path)
         if self.history is not None and not come_back:
             messages, done = self.history.sift(lane, messages, done)
-        self._stage(lane, messages, done)
+        self.stage(lane, messages, done)
 
-    def _stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
+    def stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
         appends = lane.changes.appends
         for message in messages:
             if not message.sequence_number:
-                self._last_number += 1
-                message.sequence_number = self._last_number
-            self._staged_bytes += len(message.payload) if message.body is None else message.size
+                self.last_number += 1
+                message.sequence_number = self.last_number
+            self.staged_bytes += len(message.payload) if message.body is None else message.size
             appends.append((self.id, message))
         lane.then(self._sent, (messages, done))
 
     def number(self, messages: list[StoredMessage]) -> list[int]:
         """Give admitted messages their numbers before they are sent on their way, for those who must say them."""
         for message in messages:
-            self._last_number += 1
-            message.sequence_number = self._last_number
+            self.last_number += 1
+            message.sequence_number = self.last_number
         return [message.sequence_number for message in messages]
 
     def _admit_timed(self, incoming: Incoming, now: int) -> StoredMessage:
@@ -414,9 +396,9 @@ class Entity:
             if ttl is not None:
                 annex = Annex.decode(annex)._replace(ttl_ms=ttl).encode()
             return StoredMessage(0, incoming.bare, now, None, 0, SCHEDULED, incoming.session_id, scheduled_at, annex)
-        return self._active(incoming.bare, annex, ttl, incoming.session_id, now)
+        return self.enqueued(incoming.bare, annex, ttl, incoming.session_id, now)
 
-    def _active(
+    def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
         """A message that is enqueued now: its time to live starts."""
@@ -444,12 +426,12 @@ class Entity:
     def _sent(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
         messages, done = argument
         for message in messages:
-            self._staged_bytes -= len(message.payload) if message.body is None else message.size
+            self.staged_bytes -= len(message.payload) if message.body is None else message.size
             if error is None:
-                self._enter(message)
+                self.enter(message)
         done(error)
 
-    def _enter(self, message: StoredMessage) -> None:
+    def enter(self, message: StoredMessage) -> None:
         """A message is in the store now."""
         counters = self.counters
         counters.size_in_bytes += len(message.payload) if message.body is None else message.size
@@ -459,14 +441,10 @@ class Entity:
             self._tell_browsers()
         if message.state == ACTIVE:
             counters.active += 1
-            self._arrived(message)
+            self.arrived(message)
         else:
             counters.scheduled += 1
-            self._scheduled(message)
-
-    def _scheduled(self, message: StoredMessage) -> None:
-        """A message for later is in the store."""
-        raise NotImplementedError  # abstract
+            self.scheduled.expect(message)
 
     # --- receiving ---
 
@@ -482,77 +460,14 @@ class Entity:
                 f"The entity '{self.path}' cannot be received from: its status is {self.definition.status}."
             )
 
-    def _make_lock(self, message: StoredMessage, expires_at: int, locked_until: int, session: Any = None) -> Lock:
-        tag, token = self._tags.next()
-        lock = Lock(message, tag, token, expires_at, locked_until, session)
-        self._locks[message.sequence_number] = lock
-        if self._tag_index.is_kept:
-            self._tag_index.added(lock)
-        return lock
-
-    def check_held(self, lock: Lock) -> None:
-        """MessageLockLost when that lock no longer holds, or a settlement of it is on its way."""
-        if lock.settling or self._locks.get(lock.message.sequence_number) is not lock:
-            raise MessageLockLost
-        self._check_lock(lock, self._agenda.monotonic())
-
-    def find_locks(self, tags: Iterable[bytes]) -> list[Lock]:
-        """The locks of these tags, each once; MessageLockLost when there is none of one of them.
-
-        Whether they still hold is for the settlement to check: all of them at one moment.
-        """
-        found = [self._tag_index.find(tag) for tag in dict.fromkeys(tags)]
-        locks = [lock for lock in found if lock is not None and not lock.settling]
-        if len(locks) < len(found):
-            raise MessageLockLost
-        return locks
-
-    def _drop_lock(self, lock: Lock) -> None:
-        number = lock.message.sequence_number
-        del self._locks[number]
-        if self._tag_index.is_kept:
-            self._tag_index.removed(lock)
-        if self._watches:
-            self._note_change(number)
-        if lock.account is not None:
-            lock.account.give_back(lock.charged)
-        if lock.session is not None:
-            self._unlocked(lock)
-
-    def _gone(self, message: StoredMessage) -> None:
+    def gone(self, message: StoredMessage) -> None:
         """A message left the store."""
-        if self._watches:
-            self._note_change(message.sequence_number)
+        if self.watches.under_way:
+            self.watches.note(message.sequence_number)
         counters = self.counters
         counters.size_in_bytes -= len(message.payload) if message.body is None else message.size
         if message.state == ACTIVE:
             counters.active -= 1
-            self._left(message)
+            self.left(message)
         else:
             counters.count(message.state, -1)
-
-    # --- reading what may change meanwhile ---
-
-    def _watch(self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]) -> None:
-        """Read from the store; `found` is told the answer and which messages changed since the question."""
-        watch = self.start_watch()
-        read(lambda answer: found(answer, self.end_watch(watch)))
-
-    def start_watch(self) -> int:
-        """Note from now on which messages change; returns what to end it with."""
-        watch = next(self._watch_numbers)
-        self._watches[watch] = set()
-        return watch
-
-    def end_watch(self, watch: int) -> set[int]:
-        return self._watches.pop(watch)
-
-    def _note_change(self, number: int) -> None:
-        for changed in self._watches.values():
-            changed.add(number)
-
-    def _note_changes(self, runs: list[Run]) -> None:
-        if self._watches:
-            for run in runs:
-                for changed in self._watches.values():
-                    changed.update(range(run.first, run.last + 1))

@@ -28,7 +28,6 @@ from peeklock.broker.errors import (
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
-    from peeklock.broker.container import Container
     from peeklock.broker.entity import Entity, Machinery
     from peeklock.broker.locks import Lock
     from peeklock.broker.queue import Queue
@@ -58,7 +57,7 @@ class Forwarder:
 
     deletes = False
 
-    def __init__(self, source: Queue, destination: str, unforwardable: Container, machinery: Machinery) -> None:
+    def __init__(self, source: Queue, destination: str, unforwardable: Entity, machinery: Machinery) -> None:
         self.destination = destination
         self._source = source
         self._unforwardable = unforwardable
@@ -120,7 +119,7 @@ class Forwarder:
         """Stage the way of one message, or to where it is set aside. Raises why it has to stay for now."""
         if self._source.doomed or self._paused:
             raise MessageLockLost
-        self._source.check_held(lock)
+        self._source.settlements.check_held(lock)
         done = partial(self._done, lock)
         try:
             target, admitted = self._admitted(lock.message)
@@ -131,14 +130,14 @@ class Forwarder:
         except BrokerError as failure:
             reason = next((REASONS[kind] for kind in type(failure).__mro__ if kind in REASONS), FAILED)
             refused[str(failure)] = refused.get(str(failure), 0) + 1
-            self._source.set_aside(lock, reason, str(failure), self._unforwardable, done)
+            self._source.settlements.set_aside(lock, reason, str(failure), self._unforwardable, done)
         except Exception as failure:
             # The trouble of one message: those behind it must not wait for it for ever.
             log.error("a message of '%s' could not be forwarded", self._source.path, exc_info=failure)
             why = f"The broker failed at the message ({type(failure).__name__})."
-            self._source.set_aside(lock, FAILED, why, self._unforwardable, done)
+            self._source.settlements.set_aside(lock, FAILED, why, self._unforwardable, done)
         else:
-            self._source.complete(lock, done)
+            self._source.settlements.complete(lock, done)
 
     def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
         """Where the message goes, and as what. Raises why it cannot."""
@@ -167,18 +166,19 @@ class Forwarder:
             if not self._paused:
                 self._paused = True
                 self._machinery.agenda.after(AGAIN_MS, self._resume)
-            self._source.release(lock)
+            self._source.settlements.release(lock)
         self._arrived()
 
     def _refused(self, lock: Lock, error: ChangeRefused) -> None:
         """The store does not take one of those that went together: which of them it is shows when each goes alone."""
         if self._together > 1:
             self._one_by_one = self._together
-            self._source.release(lock)
+            self._source.settlements.release(lock)
         elif self._together == 1:
             self._together = 0
             try:
-                self._source.set_aside(lock, FAILED, str(error), self._unforwardable, partial(self._done, lock))
+                done = partial(self._done, lock)
+                self._source.settlements.set_aside(lock, FAILED, str(error), self._unforwardable, done)
             except BrokerError as failure:
                 self._done(lock, failure)
             return

@@ -1,4 +1,4 @@
-"""Locks: messages lent to receivers, and how a lock is found by its tag.
+"""Locks: messages lent to receivers, by their numbers and by their tags.
 
 A request to `$management` names locks by their tags. Receivers that settle on their links never do, and they are the
 many. So the index by tag is made when a request asks for it, and is kept while requests go on asking.
@@ -6,10 +6,13 @@ many. So the index by tag is made when a request asks for it, and is kept while 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from peeklock.broker.accounts import Account
 from peeklock.broker.backlog import memory_cost
+from peeklock.broker.errors import MessageLockLost
+from peeklock.broker.lock_tags import LockTags
 from peeklock.store.base import StoredMessage
 
 KEPT_FOR: Final = 1024
@@ -95,3 +98,55 @@ class TagIndex:
     def removed(self, lock: Lock) -> None:
         if self._by_tag is not None:
             del self._by_tag[lock.tag]
+
+
+class LockTable:
+    """The locks of an entity."""
+
+    def __init__(self, tags: LockTags) -> None:
+        self.by_number: dict[int, Lock] = {}
+        """By sequence number, in the order in which they were made or renewed. Changed only here."""
+        self._tags = tags
+        self._index = TagIndex(self.by_number)
+
+    def make(self, message: StoredMessage, expires_at: int, locked_until: int, session: Any = None) -> Lock:
+        tag, token = self._tags.next()
+        lock = Lock(message, tag, token, expires_at, locked_until, session)
+        self.by_number[message.sequence_number] = lock
+        if self._index.is_kept:
+            self._index.added(lock)
+        return lock
+
+    def holds(self, lock: Lock) -> bool:
+        """Whether the message is still lent by this lock."""
+        return self.by_number.get(lock.message.sequence_number) is lock
+
+    def find(self, tags: Iterable[bytes]) -> list[Lock]:
+        """The locks of these tags, each once; MessageLockLost when there is none of one of them.
+
+        Whether they still hold is for the settlement to check: all of them at one moment.
+        """
+        found = [self._index.find(tag) for tag in dict.fromkeys(tags)]
+        locks = [lock for lock in found if lock is not None and not lock.settling]
+        if len(locks) < len(found):
+            raise MessageLockLost
+        return locks
+
+    def renew(self, lock: Lock, expires_at: int, locked_until: int) -> None:
+        """Have it run out after all others."""
+        number = lock.message.sequence_number
+        del self.by_number[number]
+        self.by_number[number] = lock
+        lock.expires_at, lock.locked_until = expires_at, locked_until
+
+    def remove(self, lock: Lock) -> None:
+        del self.by_number[lock.message.sequence_number]
+        if self._index.is_kept:
+            self._index.removed(lock)
+        lock.release_memory()
+
+    def forget(self) -> None:
+        """The entity is gone. What is being settled is for the settlement to end."""
+        for lock in list(self.by_number.values()):
+            if not lock.settling:
+                self.remove(lock)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from peeklock.broker.claim_records import Span
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.heads import head
-from peeklock.broker.schedule import unreadable
+from peeklock.broker.reading import unreadable
 from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
 STRETCH: Final = 64

@@ -112,8 +112,8 @@ class PriorityQueue(Queue):
             message.session_id = lane_of(message.annex)
         return admitted
 
-    def _active(
+    def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
         """Also copies of a topic's messages, and those that are due."""
-        return super()._active(bare, annex, ttl, lane_of(annex), now)
+        return super().enqueued(bare, annex, ttl, lane_of(annex), now)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
-from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
+from peeklock.broker.lock_expiry import LockExpiry
 from peeklock.broker.locks import Lock
-from peeklock.broker.numbers import Numbered
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.selecting import Selecting, Selection, Selects
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.broker.waiting import Waiting
@@ -53,7 +52,7 @@ class Consumer(Protocol):
         ...
 
 
-class Queue(Numbered):
+class Queue(MessageQueue):
     """One queue or sub-queue of a namespace."""
 
     def __init__(
@@ -63,16 +62,13 @@ class Queue(Numbered):
         definition: AnyDefinition,
         machinery: Machinery,
         counters: Counters,
-        dead_letters: Container | None,
-        transfer_dead_letters: Container | None = None,
+        dead_letters: MessageQueue | None,
+        transfer_dead_letters: MessageQueue | None = None,
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._backlog = self._make_backlog()
         self._backlog.resume(counters.last_sequence_number, counters.active > 0)
-        self._lock_timer: Appointment | None = None
-        self._latest_expiry = 0
-        self._disordered = False
-        """Locks are not in the order in which they run out: the lock duration was shortened."""
+        self._lock_expiry = LockExpiry(self, self.locks, machinery.agenda, self._lock_ran_out)
         self._consumers: deque[Consumer] = deque()
         """Those that could take a message when last asked, next in turn first."""
         self._queued: set[Consumer] = set()
@@ -99,13 +95,13 @@ class Queue(Numbered):
             self.wake,
             self.wake_later,
             session_id=session_id,
-            is_out=self._is_out,
-            watch=self._watch,
+            is_out=self.is_out,
+            watch=self.watches.read,
         )
 
     # --- forwarding ---
 
-    def forward(self, destination: str | None, unforwardable: Container | None) -> None:
+    def forward(self, destination: str | None, unforwardable: MessageQueue | None) -> None:
         """From now on forward what is here, and what comes, or no longer; what cannot be goes to that sub-queue."""
         if self._forwarder is not None:
             self._forwarder.stop()
@@ -162,7 +158,7 @@ class Queue(Numbered):
         consumers = self._consumers
         take = self._backlog.take
         now = self._agenda.now()
-        expires_at, locked_until = self._end_of_locks()
+        expires_at, locked_until = self._lock_expiry.from_now()
         share = left = self._share()
         served = 0
         while consumers:
@@ -175,12 +171,12 @@ class Queue(Numbered):
             if message is None:
                 break
             if message.expires_at is not None and message.expires_at <= now:
-                self._expire(message)
+                self.expiry.expire(message)
                 continue
             if consumer.deletes:
                 self._hand_out_for_good(consumer, message)
             else:
-                lock = self._make_lock(message, expires_at, locked_until)
+                lock = self.locks.make(message, expires_at, locked_until)
                 try:
                     consumer.deliver(message, lock)
                 except Exception:
@@ -194,8 +190,8 @@ class Queue(Numbered):
                     served = 0
                     share = self._share()
                 left = share
-        if self._locks:
-            self._look_at(expires_at)
+        if self.locks.by_number:
+            self._lock_expiry.expect(expires_at)
         if not self._backlog.loading and not self._sweeps:  # else more may be read soon
             for consumer in list(consumers):
                 consumer.starved()
@@ -223,25 +219,17 @@ class Queue(Numbered):
     def dispense(self, consumer: Consumer, message: StoredMessage) -> None:
         """Give the consumer a message that it selected; or let it expire, if its time is over."""
         if message.expires_at is not None and message.expires_at <= self._agenda.now():
-            self._expire(message)
+            self.expiry.expire(message)
         elif consumer.deletes:
             self._hand_out_for_good(consumer, message)
         else:
-            expires_at, locked_until = self._end_of_locks()
-            lock = self._make_lock(message, expires_at, locked_until)
-            self._look_at(expires_at)
+            expires_at, locked_until = self._lock_expiry.from_now()
+            lock = self.locks.make(message, expires_at, locked_until)
+            self._lock_expiry.expect(expires_at)
             try:
                 consumer.deliver(message, lock)
             except Exception:
                 log.exception("a message of '%s' could not be delivered", self.path)
-
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        self._watch(read, found)
-
-    def is_out(self, number: int) -> bool:
-        return self._is_out(number)
 
     # --- handing out ---
 
@@ -257,20 +245,20 @@ class Queue(Numbered):
     def _hand_out_for_good(self, consumer: Consumer, message: StoredMessage) -> None:
         """Received is gone: delivered only when it is gone, so that a crash cannot bring it back."""
         consumer.reserve()
-        self._leaving.add(message.sequence_number)
+        self.leaving.add(message.sequence_number)
         lane = self._journal.rest
         lane.changes.removals.append((self.id, message))
         lane.then(self._deleted, (consumer, message))
 
     def _deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:
         consumer, message = argument
-        self._leaving.discard(message.sequence_number)
+        self.leaving.discard(message.sequence_number)
         if error is None:
-            self._gone(message)
+            self.gone(message)
             consumer.deliver(message, None)
         else:
             consumer.unreserve()
-            self._stayed(message)
+            self.stayed(message)
 
     def vanish(self) -> None:
         super().vanish()
@@ -282,30 +270,26 @@ class Queue(Numbered):
             self._selecting.close()
             self._selecting = None
         self._backlog.forget()
-        if self._lock_timer is not None:
-            self._lock_timer.cancel()
+        self._lock_expiry.stop()
 
     # --- where messages wait ---
 
-    def _arrived(self, message: StoredMessage) -> None:
-        if (self._leaving or self._is_paused) and self._is_out(message.sequence_number):
+    def arrived(self, message: StoredMessage) -> None:
+        if (self.leaving or self._is_paused) and self.is_out(message.sequence_number):
             return  # a sweep or a claim saw it in the store before we were told that it is there
         self._backlog.add(message)
-        if message.expires_at is not None:
-            self._expiries.expect(message.expires_at)
+        self.expiry.expect(message)
         if not self._awake:
             self.wake()
 
-    def _returned(self, message: StoredMessage) -> None:
+    def returned(self, message: StoredMessage) -> None:
         self._backlog.add(message)
-        if message.expires_at is not None:
-            self._expiries.expect(message.expires_at)
+        self.expiry.expect(message)
         self.wake()
 
-    def _stayed(self, message: StoredMessage) -> None:
+    def stayed(self, message: StoredMessage) -> None:
         self._backlog.add(message)
-        if message.expires_at is not None:
-            self._expiries.expect(max(message.expires_at, self._agenda.now() + AGAIN_MS))
+        self.expiry.expect(message, AGAIN_MS)
         if not self._is_resting:
             self._is_resting = True
             self._agenda.after(READ_AGAIN_MS, self._go_on)
@@ -314,7 +298,7 @@ class Queue(Numbered):
         self._is_resting = False
         self.wake()
 
-    def _may_sweep(self) -> bool:
+    def may_sweep(self) -> bool:
         # A page on its way may hold what the sweep removes: one after the other.
         if self._backlog.loading:
             return False
@@ -322,7 +306,7 @@ class Queue(Numbered):
         self._backlog.hold(True)
         return True
 
-    def _swept(self) -> None:
+    def swept(self) -> None:
         self._end_sweep()
         self.wake()
 
@@ -331,7 +315,7 @@ class Queue(Numbered):
         self._backlog.hold(self._sweeps > 0)
 
     def pause_for_claim(self) -> bool:
-        if not self._may_sweep():
+        if not self.may_sweep():
             return False
         self._is_paused = True
         return True
@@ -350,92 +334,48 @@ class Queue(Numbered):
     def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
         if runs:
             self._backlog.read_again(runs)
-            self._expiries.look()
+            self.expiry.look()
             self.wake()
 
-    def _discard(self, message: StoredMessage) -> None:
+    def discard(self, message: StoredMessage) -> None:
         self._backlog.drop(message)
 
-    def _next_waiting(self, after: int, session_id: str | None) -> int:
+    def next_waiting(self, after: int, session_id: str | None) -> int:
         return self._backlog.next_after(after)
 
     # --- locks ---
 
     def renew(self, locks: Sequence[Lock]) -> int:
         """Hold these messages for another lock duration, or none when one is not held; returns until when."""
-        held = self._all_held(locks)
-        expires_at, locked_until = self._end_of_locks()
+        held = self.settlements.all_held(locks)
+        expires_at, locked_until = self._lock_expiry.from_now()
         for lock in held:
-            number = lock.message.sequence_number
-            del self._locks[number]  # and to the end: the order is that in which locks run out
-            self._locks[number] = lock
-            lock.expires_at, lock.locked_until = expires_at, locked_until
-        self._look_at(expires_at)
+            self.locks.renew(lock, expires_at, locked_until)
+        self._lock_expiry.expect(expires_at)
         return locked_until
 
-    def _end_of_locks(self) -> tuple[int, int]:
-        """When a lock that is given now runs out: by the monotonic clock, and in Unix time, as the client is told.
+    @property
+    def lock_duration_ms(self) -> int:
+        return self.definition.lock_duration_ms
 
-        The Unix time is read first: should the process rest in between, a lock lasts longer than it was told to.
-        """
-        duration = self.definition.lock_duration_ms
-        locked_until = self._agenda.now() + duration
-        return self._agenda.monotonic() + duration, locked_until
-
-    def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
-        expires_at, locked_until = self._end_of_locks()
-        locks = [self._make_lock(message, expires_at, locked_until) for message in messages]
-        self._look_at(expires_at)
+    def lend(self, messages: list[StoredMessage]) -> list[Lock]:
+        expires_at, locked_until = self._lock_expiry.from_now()
+        locks = [self.locks.make(message, expires_at, locked_until) for message in messages]
+        self._lock_expiry.expect(expires_at)
         return locks
 
-    def _look_at(self, expiry: int) -> None:
-        """A lock was given that runs out then: look, unless that is done earlier anyway."""
-        if expiry < self._latest_expiry:
-            self._disordered = True
-        else:
-            self._latest_expiry = expiry
-        if self._lock_timer is None or expiry < self._lock_timer.at:
-            if self._lock_timer is not None:
-                self._lock_timer.cancel()
-            self._lock_timer = self._agenda.when_elapsed(expiry, self._unlock_expired)
-
-    def _check_lock(self, lock: Lock, monotonic: int) -> None:
+    def check_lock(self, lock: Lock, monotonic: int) -> None:
         if lock.expires_at <= monotonic:
-            self._unlock_expired()
+            self._lock_expiry.look()
             raise MessageLockLost
 
-    def _unlock_expired(self) -> None:
-        """Give back what was held too long, and look again when the next lock runs out."""
-        if self._lock_timer is not None:
-            self._lock_timer.cancel()
-            self._lock_timer = None
-        if self.doomed:
-            return
-        now = self._agenda.monotonic()
-        if self._locks:
-            # Settlements that are on their way may fail, so at the latest:
-            due = now + self.definition.lock_duration_ms
-            latest, ordered = 0, True
-            for lock in list(self._locks.values()):
-                ordered = ordered and lock.expires_at >= latest
-                latest = max(latest, lock.expires_at)
-                if lock.settling:
-                    continue
-                if lock.expires_at > now:
-                    due = min(due, lock.expires_at)
-                    if not self._disordered:
-                        break
-                else:
-                    self._give_back(lock, self._journal.rest, self._after_unlocking, None)
-            if self._disordered and ordered:
-                self._disordered = False
-                self._latest_expiry = latest
-            self._lock_timer = self._agenda.when_elapsed(due, self._unlock_expired)
-
-    def _spared(self) -> None:
-        self._unlock_expired()
-        self.wake()
+    def _lock_ran_out(self, lock: Lock) -> None:
+        self.settlements.give_back(lock, self._after_unlocking)
 
     def _after_unlocking(self, error: BrokerError | None) -> None:
         if error is not None:
             log.error("a message of '%s' could not be unlocked yet: %s", self.path, error)
+
+    def spared(self) -> None:
+        self._lock_expiry.look()
+        self.wake()

@@ -24,6 +24,7 @@ from peeklock.store.base import ACTIVE, Range, StoredMessage, StoreError
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Machinery
+    from peeklock.broker.watches import Watches
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +72,8 @@ class Host(Protocol):
         """Whether a message does not wait."""
         ...
 
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        """Read from the store; `found` is told which messages changed meanwhile, too."""
-        ...
+    @property
+    def watches(self) -> Watches: ...
 
     def dispense(self, consumer: Any, message: StoredMessage) -> None:
         """Give a message, which is taken, to the consumer; or let it expire, if its time is over."""
@@ -276,7 +274,7 @@ class Selecting:
                 self._pace.worked(started)
             self._host.wake()
 
-        self._host.read_watched(read, found)
+        self._host.watches.read(read, found)
 
     def _look_at_page(
         self, selection: Selection, place: Place, wanted: Range, page: list[StoredMessage], changed: set[int]

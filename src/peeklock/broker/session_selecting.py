@@ -5,7 +5,6 @@ The session is to `selecting` what a queue is, with one consumer. It is so as lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from peeklock.broker.backlog import Backlog
@@ -16,6 +15,7 @@ from peeklock.store.base import StoredMessage
 if TYPE_CHECKING:
     from peeklock.broker.entity import Machinery
     from peeklock.broker.sessions import SessionQueue
+    from peeklock.broker.watches import Watches
 
 
 class SelectingSession:
@@ -73,10 +73,9 @@ class SelectingSession:
     def is_out(self, number: int) -> bool:
         return self._queue.is_out(number)
 
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        self._queue.read_watched(read, found)
+    @property
+    def watches(self) -> Watches:
+        return self._queue.watches
 
     def dispense(self, consumer: Any, message: StoredMessage) -> None:
         self._queue.dispense(self._session, consumer, message)

@@ -15,7 +15,6 @@ from typing import Any, Final
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.claim_records import Claim
 from peeklock.broker.claimed_sessions import ClaimHolder, is_kept_for
-from peeklock.broker.container import Container
 from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import (
@@ -28,9 +27,9 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.locks import Lock
-from peeklock.broker.numbers import Numbered
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.queue import READ_AGAIN_MS
-from peeklock.broker.schedule import unreadable
+from peeklock.broker.reading import unreadable
 from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.session_selecting import SelectingSession
 from peeklock.broker.timetable import AGAIN_MS
@@ -45,7 +44,7 @@ MAX_WAITING: Final = 5000
 """Receivers that wait for the next free session of one queue."""
 
 
-class SessionQueue(Numbered):
+class SessionQueue(MessageQueue):
     """A queue whose messages belong to sessions."""
 
     def __init__(
@@ -55,8 +54,8 @@ class SessionQueue(Numbered):
         definition: AnyDefinition,
         machinery: Machinery,
         counters: Counters,
-        dead_letters: Container | None,
-        transfer_dead_letters: Container | None = None,
+        dead_letters: MessageQueue | None,
+        transfer_dead_letters: MessageQueue | None = None,
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
         self._sessions: dict[str, Session] = {}
@@ -75,7 +74,7 @@ class SessionQueue(Numbered):
                 done(sizes)
                 return
             self._state_sizes = {id: STATE_BYTES + size for id, size in sizes.items()}
-            self._state_bytes = sum(self._state_sizes.values())
+            self.state_bytes = sum(self._state_sizes.values())
             self._load_sessions(done)
 
         self._store.read_session_state_sizes(self.id, found)
@@ -170,7 +169,7 @@ class SessionQueue(Numbered):
             return
         self._end_hold(session)
         for lock in list(session.locks.values()):
-            self.release(lock)
+            self.settlements.release(lock)
         self._offer(session)
 
     def renew_session(self, session: Session) -> int:
@@ -207,8 +206,8 @@ class SessionQueue(Numbered):
             wake,
             lambda: void(self._agenda.after(READ_AGAIN_MS, wake)),
             session_id=session.id,
-            is_out=self._is_out,
-            watch=self._watch,
+            is_out=self.is_out,
+            watch=self.watches.read,
         )
         session.backlog.held = self._sweeps > 0
         self._held.add(session)
@@ -239,7 +238,7 @@ class SessionQueue(Numbered):
         self._end_hold(session)
         for lock in list(session.locks.values()):
             if not lock.settling:
-                self._give_back(lock, self._journal.rest, self._after_unlocking, None)
+                self.settlements.give_back(lock, self._after_unlocking)
         self._offer(session)
         holder.session_lost(SessionLockLost(f"The session lock of '{session.id}' has expired."))
 
@@ -283,7 +282,7 @@ class SessionQueue(Numbered):
         self._sessions.clear()
         self._free.clear()
 
-    def _spared(self) -> None:
+    def spared(self) -> None:
         for session in list(self._held):
             if session.expires_at <= self._agenda.monotonic():
                 self._session_expired(session)
@@ -325,17 +324,14 @@ class SessionQueue(Numbered):
 
     def _hand_out(self, session: Session, holder: SessionHolder, message: StoredMessage, now: int) -> None:
         number = message.sequence_number
-        lock = session.locks[number] = self._make_lock(message, session.expires_at, session.locked_until, session)
+        lock = session.locks[number] = self.locks.make(message, session.expires_at, session.locked_until, session)
         if message.expires_at is not None and message.expires_at <= now:
             # Locked, because the next holder must not read it while it is on its way out.
             lock.settling = True
-            self._expire(message)
+            self.expiry.expire(message)
         elif holder.deletes:
             holder.reserve()
-            lock.settling = True
-            lane = self._journal.rest
-            lane.changes.removals.append((self.id, message))
-            lane.then(self._completed, (lock, partial(self._deleted, holder, message)))
+            self.settlements.remove(lock, partial(self._deleted, holder, message))
         else:
             try:
                 holder.deliver(message, lock)
@@ -353,14 +349,6 @@ class SessionQueue(Numbered):
         """The store could not be read."""
         self._agenda.after(READ_AGAIN_MS, partial(self.wake, session))
 
-    def is_out(self, number: int) -> bool:
-        return self._is_out(number)
-
-    def read_watched(
-        self, read: Callable[[Callable[[Any], None]], None], found: Callable[[Any, set[int]], None]
-    ) -> None:
-        self._watch(read, found)
-
     def dispense(self, session: Session, holder: SessionHolder, message: StoredMessage) -> None:
         """Give the holder a message that it selected; or let it expire, if its time is over."""
         self._hand_out(session, holder, message, self._agenda.now())
@@ -370,10 +358,10 @@ class SessionQueue(Numbered):
             holder.deliver(message, None)
         else:
             holder.unreserve()
-            lock = self._locks.get(message.sequence_number)
+            lock = self.locks.by_number.get(message.sequence_number)
             if lock is not None:
                 # Not at once: the store would refuse again.
-                self._agenda.after(READ_AGAIN_MS, partial(self.release, lock))
+                self._agenda.after(READ_AGAIN_MS, partial(self.settlements.release, lock))
 
     # --- to claims ---
 
@@ -415,7 +403,7 @@ class SessionQueue(Numbered):
         session = self._sessions[lane or ""]
         if runs:
             session.active += sum(run.count for run in runs)
-            self._expiries.look()
+            self.expiry.look()
         holder = session.holder
         if isinstance(holder, ClaimHolder) and not self.claims.has_lane(lane):
             session.holder = None
@@ -423,35 +411,32 @@ class SessionQueue(Numbered):
 
     # --- where messages wait ---
 
-    def _arrived(self, message: StoredMessage) -> None:
+    def arrived(self, message: StoredMessage) -> None:
         id = message.session_id or ""
         session = self._sessions.get(id)
         if session is None:
             session = self._sessions[id] = Session(id)
         session.active += 1
-        if self._is_out(message.sequence_number):
+        if self.is_out(message.sequence_number):
             return  # a sweep or a claim saw it in the store before we were told that it is there
         if self.claims.is_waiting:
             self.claims.on_available()
-        if message.expires_at is not None:
-            self._expiries.expect(message.expires_at)
+        self.expiry.expect(message)
         if session.backlog is not None:
             session.backlog.add(message)
             self.wake(session)
         else:
             self._offer(session)
 
-    def _returned(self, message: StoredMessage) -> None:
-        if message.expires_at is not None:
-            self._expiries.expect(message.expires_at)
+    def returned(self, message: StoredMessage) -> None:
+        self.expiry.expect(message)
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.add(message)
             self.wake(session)
 
-    def _stayed(self, message: StoredMessage) -> None:
-        if message.expires_at is not None:
-            self._expiries.expect(max(message.expires_at, self._agenda.now() + AGAIN_MS))
+    def stayed(self, message: StoredMessage) -> None:
+        self.expiry.expect(message, AGAIN_MS)
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.add(message)
@@ -459,13 +444,7 @@ class SessionQueue(Numbered):
         elif session is not None:
             self._offer(session)
 
-    def _expired(self, message: StoredMessage, argument: Any, error: BrokerError | None) -> None:
-        lock = self._locks.get(message.sequence_number)
-        if lock is not None:
-            self._drop_lock(lock)
-        super()._expired(message, argument, error)
-
-    def _left(self, message: StoredMessage) -> None:
+    def left(self, message: StoredMessage) -> None:
         session = self._sessions.get(message.session_id or "")
         if session is not None:
             session.active -= 1
@@ -480,7 +459,7 @@ class SessionQueue(Numbered):
             if not session.active:
                 self._offer(session)
 
-    def _may_sweep(self) -> bool:
+    def may_sweep(self) -> bool:
         # A page on its way may hold what the sweep removes: one after the other.
         held = [session.backlog for session in self._held if session.backlog is not None]
         if any(backlog.loading for backlog in held):
@@ -490,22 +469,22 @@ class SessionQueue(Numbered):
             backlog.held = True
         return True
 
-    def _swept(self) -> None:
+    def swept(self) -> None:
         self._sweeps -= 1
         for session in self._held:
             if session.backlog is not None:
                 session.backlog.held = self._sweeps > 0
                 self.wake(session)
 
-    def _discard(self, message: StoredMessage) -> None:
+    def discard(self, message: StoredMessage) -> None:
         session = self._sessions.get(message.session_id or "")
         if session is not None and session.backlog is not None:
             session.backlog.discard(message.sequence_number)
 
-    def _next_waiting(self, after: int, session_id: str | None) -> int:
+    def next_waiting(self, after: int, session_id: str | None) -> int:
         session = self._sessions.get(session_id or "")
         if session is None or session.backlog is None:
-            return super()._next_waiting(after, session_id)
+            return super().next_waiting(after, session_id)
         return session.backlog.next_after(after)
 
     # --- locks ---
@@ -513,24 +492,20 @@ class SessionQueue(Numbered):
     def renew(self, locks: Sequence[Lock]) -> int:
         raise OperationNotAllowed(f"Messages of '{self.path}' are locked with their session: renew the session's lock.")
 
-    def _settled(self, lock: Lock, error: BrokerError | None) -> None:
-        super()._settled(lock, error)
-        if error is not None and lock.session.holder is None:
-            self.release(lock)  # whoever holds the session next reads the message again
-
-    def _lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
+    def lend(self, messages: list[StoredMessage]) -> list[Lock]:
         session = self.held(messages[0].session_id or "")
         until = session.locked_until
-        locks = [self._make_lock(message, session.expires_at, until, session) for message in messages]
+        locks = [self.locks.make(message, session.expires_at, until, session) for message in messages]
         session.locks |= {lock.message.sequence_number: lock for lock in locks}
         return locks
 
-    def _check_lock(self, lock: Lock, monotonic: int) -> None:
+    def check_lock(self, lock: Lock, monotonic: int) -> None:
         session = lock.session
         if session.holder is None or session.expires_at <= monotonic:
             raise SessionLockLost(f"The session lock of '{session.id}' has expired.")
 
-    def _unlocked(self, lock: Lock) -> None:
+    def unlock(self, lock: Lock) -> None:
+        super().unlock(lock)
         session = lock.session
         session.locks.pop(lock.message.sequence_number, None)
         if session.is_free:
@@ -550,18 +525,18 @@ class SessionQueue(Numbered):
         self.held(id)
         size = 0 if state is None else STATE_BYTES + len(state)
         if size > self._state_sizes.get(id, 0):
-            self._check_growth(0)
-        whole = self._whole
+            self.check_growth(0)
+        whole = self.whole
 
         def stored(_: Any, error: BrokerError | None) -> None:
-            whole._staged_bytes -= size
+            whole.staged_bytes -= size
             if error is None:
-                self._state_bytes += size - self._state_sizes.pop(id, 0)
+                self.state_bytes += size - self._state_sizes.pop(id, 0)
                 if size:
                     self._state_sizes[id] = size
             done(error)
 
-        whole._staged_bytes += size
+        whole.staged_bytes += size
         lane = self._journal.rest
         lane.changes.session_states.append((self.id, id, state, self._agenda.now()))
         lane.then(stored, None)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from peeklock.broker.agenda import Agenda, Appointment
+from peeklock.broker.errors import BrokerError
+from peeklock.broker.watches import Watches
 from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,33 @@ Read = Callable[[int, int, int, Position | None, TimedRead], None]
 """(now, limit, max_bytes, after, done)"""
 Finished = Callable[[bool], None]
 """Told once the messages of a batch are dealt with: whether to go on, or to wait a while before the next look."""
+
+
+def read_watched(watches: Watches, read: Callable[[TimedRead], None], done: TimedRead) -> None:
+    """Read what is due. What changed meanwhile is left out: it is gone, or announced again when it comes back."""
+
+    def found(answer: Any, changed: set[int]) -> None:
+        if changed and not isinstance(answer, StoreError):
+            messages, next_due = answer
+            answer = [message for message in messages if message.sequence_number not in changed], next_due
+        done(answer)
+
+    watches.read(read, found)
+
+
+class Batch:
+    """Messages that are dealt with together, each on its own."""
+
+    __slots__ = ("finished", "is_whole")
+
+    def __init__(self, finished: Finished) -> None:
+        self.finished = finished
+        self.is_whole = True
+        """The store took what it can take. What it refuses for good keeps none from being looked at behind it."""
+
+    def over(self, _: object, error: BrokerError | None) -> None:
+        """All that was staged is in the store, or has failed."""
+        self.finished(error is None and self.is_whole)
 
 
 class Timetable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.broker import envelope
 from peeklock.broker.definitions import SubscriptionDefinition, TopicDefinition
 from peeklock.broker.entity import Done, Entity, Machinery
@@ -19,7 +20,6 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.matching import Copy, Matcher
 from peeklock.broker.rules.view import View
-from peeklock.broker.schedule import Scheduling
 from peeklock.broker.sessions import SessionQueue
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
@@ -31,7 +31,7 @@ FILTER_FAILED: Final = "FilterException"
 Placed = list[tuple[Entity, StoredMessage]]
 
 
-class Topic(Scheduling):
+class Topic(Entity):
     """One topic of a namespace."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Topic(Scheduling):
         # Asking all subscriptions each time would make a send as dear as they are many.
         if self._allowance > 0:
             return
-        staged = self._staged_bytes + sum(each._staged_bytes for each in self.subscriptions.values())
+        staged = self.staged_bytes + sum(each.staged_bytes for each in self.subscriptions.values())
         self._allowance = self._max_bytes - self.size_in_bytes - staged
         if self._allowance <= 0:
             raise self._full()
@@ -117,7 +117,7 @@ class Topic(Scheduling):
         self._allowance = 0
         super().reconfigure(definition)
 
-    def _active(
+    def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
         """As it is until it is copied; the subscriptions write the expiry into it, which may be sooner for some."""
@@ -127,22 +127,22 @@ class Topic(Scheduling):
         expires_at = None if ttl is None else min(now + ttl, END_OF_TIME)
         return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
 
-    def _stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
+    def stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
         placed: Placed = []
         for message in messages:
             if not message.sequence_number:
-                self._last_number += 1
-                message.sequence_number = self._last_number
+                self.last_number += 1
+                message.sequence_number = self.last_number
             if message.state == SCHEDULED:
                 placed.append((self, message))
             else:
                 placed += self._copies(message, lane)
         if placed:
-            lane.changes.advances[self.id] = self._last_number
+            lane.changes.advances[self.id] = self.last_number
         appends = lane.changes.appends
         for container, copy in placed:
             size = copy.size
-            container._staged_bytes += size
+            container.staged_bytes += size
             self._allowance -= size
             appends.append((container.id, copy))
         lane.then(self._placed, (placed, done))
@@ -150,9 +150,9 @@ class Topic(Scheduling):
     def _placed(self, argument: tuple[Placed, Done], error: BrokerError | None) -> None:
         placed, done = argument
         for container, copy in placed:
-            container._staged_bytes -= copy.size
+            container.staged_bytes -= copy.size
             if error is None:
-                container._enter(copy)
+                container.enter(copy)
         done(error)
 
     # --- copies ---
@@ -212,7 +212,7 @@ class Topic(Scheduling):
             # Not known of a message that came when no subscription had sessions, and was for later.
             session_id = message.session_id or _session_id_of(front)
         payload = front + rest if rest else front
-        number = max(message.sequence_number, subscription._last_number + 1)
+        number = max(message.sequence_number, subscription.last_number + 1)
         if number != message.sequence_number:
             known = Annex.decode(annex)
             if known.enqueued_number is None:
@@ -225,16 +225,16 @@ class Topic(Scheduling):
             reason = "Session ID is null."
             description = "The subscription has sessions and takes no message without a session id."
         else:
-            stored = subscription._active(payload, annex, ttl, session_id, message.enqueued_at)
-            stored.sequence_number = subscription._last_number = number
+            stored = subscription.enqueued(payload, annex, ttl, session_id, message.enqueued_at)
+            stored.sequence_number = subscription.last_number = number
             subscription.touch()
             return subscription, stored
-        subscription._last_number = number
+        subscription.last_number = number
         # The number is the subscription's, though the message is not in it.
         lane.changes.advances[subscription.id] = number
         letters = subscription.dead_letters
         assert letters is not None
-        properties = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        properties = {DEAD_LETTER_REASON: reason, DEAD_LETTER_DESCRIPTION: description}
         payload, annex = envelope.dead_letter(payload, annex, properties, subscription.path)
         letter = StoredMessage(number, payload, message.enqueued_at, None, 0, ACTIVE, session_id, None, annex)
         return letters, letter

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from peeklock.broker.accounts import Account, Accounts
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.broker.container import Container
-from peeklock.broker.entity import Done
+from peeklock.broker.entity import Done, Entity
 from peeklock.broker.envelope import AddedProperties, Incoming
 from peeklock.broker.errors import (
     BrokerError,
@@ -29,6 +28,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal
 from peeklock.broker.locks import Lock
+from peeklock.broker.settlements import Settlement, Settlements
 from peeklock.store.base import StoredMessage
 
 TIME_LIMIT_MS: Final = 2 * 60 * 1000
@@ -46,8 +46,6 @@ MAX_RULE_BYTES: Final = 96 * 1024 * 1024
 MAX_ALL_BYTES: Final = 128 * 1024 * 1024
 
 
-Settle = Callable[[Lock, Done], None]
-"""Does a settlement: `complete` of a container, and the like."""
 GiveBack = Callable[[Lock], None]
 """What becomes of a message instead, when the transaction is rolled back."""
 
@@ -75,9 +73,9 @@ class Transaction:
         self._deadline: Appointment | None = None
         self._messages = 0
         self._bytes = 0
-        self._sends: list[tuple[Container, list[Incoming]]] = []
-        self._numbered: list[tuple[Container, list[StoredMessage]]] = []
-        self._settlements: list[tuple[Container, Lock, Settle]] = []
+        self._sends: list[tuple[Entity, list[Incoming]]] = []
+        self._numbered: list[tuple[Entity, list[StoredMessage]]] = []
+        self._settlements: list[tuple[Settlements, Lock, Settlement]] = []
         self._given_back: list[tuple[Lock, GiveBack]] = []
         """Of these, those whose receiver waits for no outcome: it will not settle them again."""
         self._over: BrokerError | None = None
@@ -85,33 +83,32 @@ class Transaction:
         self._flaw: BrokerError | None = None
         """Why it cannot be committed."""
 
-    def send(self, container: Container, messages: list[Incoming], scope: Scope) -> None:
+    def send(self, entity: Entity, messages: list[Incoming], scope: Scope) -> None:
         """Send these with the transaction. Raises what can be said now."""
         self.check()
         self._journal.check_growth()
-        container.admit(messages)
+        entity.admit(messages)
         self._enter(scope, len(messages), _size(messages), sends=True)
-        self._sends.append((container, messages))
+        self._sends.append((entity, messages))
 
-    def schedule(self, container: Container, messages: list[Incoming], scope: Scope) -> list[int]:
+    def schedule(self, entity: Entity, messages: list[Incoming], scope: Scope) -> list[int]:
         """As `send`, for messages whose numbers are wanted now."""
         self.check()
         self._journal.check_growth()
-        admitted = container.admit(messages)
+        admitted = entity.admit(messages)
         self._enter(scope, len(messages), _size(messages), sends=True)
-        self._numbered.append((container, admitted))
-        return container.number(admitted)
+        self._numbered.append((entity, admitted))
+        return entity.number(admitted)
 
     def settle(
         self,
-        container: Container,
+        settlements: Settlements,
         locks: Sequence[Lock],
-        act: Settle,
+        settlement: Settlement,
         scope: Scope,
-        added: dict[Any, Any] | None = None,
         give_back: GiveBack | None = None,
     ) -> None:
-        """Settle these with the transaction, all or none; `act` does it, and adds these properties.
+        """Settle these with the transaction, all or none.
 
         After a rollback the messages stay locked for their receiver or, where it has settled them, are given back.
         """
@@ -119,10 +116,11 @@ class Transaction:
         for lock in locks:
             if any(lock is known for _, known, _ in self._settlements):
                 raise MessageLockLost
-            container.check_held(lock)
+            settlements.check_held(lock)
+        added = settlement.added
         size = PROPERTY_COST * AddedProperties(added).size if added else 0
         self._enter(scope, len(locks), size, sends=False)
-        self._settlements += [(container, lock, act) for lock in locks]
+        self._settlements += [(settlements, lock, settlement) for lock in locks]
         if give_back is not None:
             self._given_back += [(lock, give_back) for lock in locks]
 
@@ -139,13 +137,14 @@ class Transaction:
         try:
             if self._flaw is not None:
                 raise self._flaw
-            for container, lock, _ in self._settlements:
-                container.check_held(lock)
+            for settlements, lock, _ in self._settlements:
+                settlements.check_held(lock)
             self._journal.all_or_nothing(partial(self._stage, gather))
         except BrokerError as failure:
-            for container, lock, _ in self._settlements:
+            for settlements, lock, _ in self._settlements:
                 with suppress(BrokerError):
-                    container.check_held(lock)  # one that ran out in the middle was given back, and that undone too
+                    # One that ran out in the middle was given back, and that undone too.
+                    settlements.check_held(lock)
             self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
         if not gather.waiting:
@@ -153,11 +152,11 @@ class Transaction:
 
     def _stage(self, gather: _Gather) -> None:
         # Not on the lane of plain sends, which may fail alone.
-        sends = [(container, container.admit(messages)) for container, messages in self._sends]
-        for container, messages in sends + self._numbered:
-            container.stage_sends(self._journal.moves, messages, gather.outcome)
-        for _, lock, act in self._settlements:
-            act(lock, gather.outcome)
+        sends = [(entity, entity.admit(messages)) for entity, messages in self._sends]
+        for entity, messages in sends + self._numbered:
+            entity.stage_sends(self._journal.moves, messages, gather.outcome)
+        for settlements, lock, settlement in self._settlements:
+            settlements.settle(settlement, lock, gather.outcome)
 
     def _done(self, done: Done, error: BrokerError | None) -> None:
         self._forget(rolled_back=error is not None)

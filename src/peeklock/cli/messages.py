@@ -10,11 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from peeklock.amqp.message import NO_VALUE, Header, Message, Properties
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.amqp.types import Described, Timestamp
 from peeklock.cli.output import print_pairs, print_table
 
-REASON = "DeadLetterReason"
-DESCRIPTION = "DeadLetterErrorDescription"
 _STATES = {0: "active", 1: "deferred", 2: "scheduled"}
 _PROPERTIES = {
     "message_id": "message_id",
@@ -47,7 +46,7 @@ def annotation(message: Message, name: str) -> Any:
 
 
 def dead_letter_reason(message: Message) -> str:
-    return str((message.application_properties or {}).get(REASON) or "")
+    return str((message.application_properties or {}).get(DEAD_LETTER_REASON) or "")
 
 
 def describe(message: Message) -> dict[str, Any]:
@@ -62,8 +61,8 @@ def describe(message: Message) -> dict[str, Any]:
         "state": _STATES.get(state) if state is not None else None,
         "delivery_count": header.delivery_count,
         "time_to_live_ms": header.ttl,
-        "dead_letter_reason": applied.pop(REASON, None),
-        "dead_letter_description": applied.pop(DESCRIPTION, None),
+        "dead_letter_reason": applied.pop(DEAD_LETTER_REASON, None),
+        "dead_letter_description": applied.pop(DEAD_LETTER_DESCRIPTION, None),
         "properties": applied or None,
     }
     shown = {name: _plain(value) for name, value in found.items() if value is not None}

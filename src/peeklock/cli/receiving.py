@@ -14,6 +14,7 @@ import typer
 
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.cli.connecting import (
     DEAD_LETTERS,
     LOCAL,
@@ -95,7 +96,7 @@ class _Settling:
     def __init__(self, receiver: Receiver, how: Settlement, reason: str | None, description: str | None) -> None:
         self._receiver = receiver
         self._how = how
-        self._info = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
+        self._info = {DEAD_LETTER_REASON: reason, DEAD_LETTER_DESCRIPTION: description}
         self.at_the_end = how is Settlement.ABANDON
         """An abandoned message comes again at once, and would be received until it is dead-lettered."""
 

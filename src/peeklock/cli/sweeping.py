@@ -13,8 +13,9 @@ from dataclasses import replace
 from uuid import uuid4
 
 from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.cli.connecting import sentence
-from peeklock.cli.messages import DESCRIPTION, REASON, sequence_number
+from peeklock.cli.messages import sequence_number
 from peeklock.cli.output import note
 from peeklock.cli.receiving import peek_all
 from peeklock.client import ClientError, Connection, ConnectionLost, ReceivedMessage, Receiver, Transactions
@@ -149,7 +150,7 @@ def resubmission(message: Message, *, new_id: bool) -> Message:
     annotations = {key: value for key, value in (message.message_annotations or {}).items() if key not in _ADDED}
     properties = message.properties or Properties()
     applied = dict(message.application_properties or {})
-    for name in (REASON, DESCRIPTION):
+    for name in (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION):
         applied.pop(name, None)
     return replace(
         message,

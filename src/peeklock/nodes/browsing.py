@@ -24,8 +24,7 @@ from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import COPY, SESSION_FILTER, Filters, in_force, session_id_of
 from peeklock.nodes.node import Node
-from peeklock.nodes.receiving import DEAD_LETTERED, MODIFIED, RELEASED
-from peeklock.nodes.sending import ACCEPTED
+from peeklock.nodes.settling import ACCEPTED, RELEASED
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
@@ -38,7 +37,11 @@ PAGE_WORK: Final = 256
 """What a selector may look at in one turn of the loop: messages times its cost."""
 UNSETTLED: Final = 0
 """snd-settle-mode of a client that wants to settle all messages itself."""
-_OUTCOMES: Final[dict[type, bytes]] = {Modified: MODIFIED, Rejected: DEAD_LETTERED, Released: RELEASED}
+_OUTCOMES: Final[dict[type, bytes]] = {
+    Modified: Modified().encode(),
+    Rejected: Rejected().encode(),
+    Released: RELEASED,
+}
 """What is answered to those outcomes; to all others that they are accepted."""
 
 

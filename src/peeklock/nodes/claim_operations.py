@@ -15,7 +15,7 @@ from peeklock.broker.authorization import Right
 from peeklock.broker.claim_records import MAX_RUNS, Parts
 from peeklock.broker.claims import Claim, Request, spans_of
 from peeklock.broker.errors import BrokerError, InvalidProperty
-from peeklock.broker.numbers import MAX_PEEKED_BYTES
+from peeklock.broker.message_queue import MAX_PEEKED_BYTES
 from peeklock.broker.packed import pack
 from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
 from peeklock.nodes.turnstile import Leave

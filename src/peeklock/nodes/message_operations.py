@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -12,8 +11,6 @@ from uuid import UUID
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.types import Array, Encoded, Int, Timestamp
 from peeklock.broker.authorization import Right
-from peeklock.broker.container import check_reason
-from peeklock.broker.entity import Done
 from peeklock.broker.envelope import (
     Incoming,
     read_incoming,
@@ -36,6 +33,7 @@ from peeklock.nodes.session_operations import (
     held_session,
     session_id_of,
 )
+from peeklock.nodes.settling import said_by_status
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
@@ -52,7 +50,7 @@ def renew_lock(call: Call) -> None:
 
 def _locks(call: Call) -> list[Lock]:
     """The locks that the request names. Those of a session are its holder's, whoever has their tokens."""
-    locks = call.container.find_locks(token.bytes_le for token in call.arguments["lock-tokens"])
+    locks = call.container.locks.find(token.bytes_le for token in call.arguments["lock-tokens"])
     for session in {lock.session for lock in locks if lock.session is not None}:
         check_holder(call, session)
     return locks
@@ -118,7 +116,7 @@ def receive_by_sequence_number(call: Call) -> None:
 
     def fetch(leave: Leave) -> None:
         deletes = mode == RECEIVE_AND_DELETE
-        container.receive_deferred(numbers, session_id, deletes, partial(fetched, leave), check)
+        container.deferred.receive(numbers, session_id, deletes, partial(fetched, leave), check)
 
     call.peer.reads.enter(fetch, call.fail)
 
@@ -156,17 +154,7 @@ def update_disposition(call: Call) -> None:
     properties = arguments["properties-to-modify"]
     container = call.container
     reason, description = arguments["deadletter-reason"], arguments["deadletter-description"]
-    acts: dict[str, Callable[[Sequence[Lock], Done], None]] = {
-        "completed": container.complete_all,
-        "abandoned": lambda locks, done: container.abandon_all(locks, done, properties),
-        "suspended": lambda locks, done: container.dead_letter_all(locks, done, reason, description, properties),
-        "defered": lambda locks, done: container.defer_all(locks, done, properties),
-        "deferred": lambda locks, done: container.defer_all(locks, done, properties),
-    }
-    act = acts.get(status)
-    if act is None:
-        raise InvalidProperty(f"'disposition-status' must be one of {', '.join(acts)}, not '{status}'.")
-    check_reason(reason, description)
+    settlement = said_by_status(status, properties, reason, description)
     session_id = arguments["session-id"]
     if isinstance(container, SessionQueue) and session_id is not None:
         held_session(call)  # a lost session is the reason, rather than its messages' locks
@@ -174,10 +162,10 @@ def update_disposition(call: Call) -> None:
     if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
         raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
     if call.transaction is not None:
-        call.transaction.settle(container, locks, lambda lock, done: act([lock], done), call.scope, properties)
+        call.transaction.settle(container.settlements, locks, settlement, call.scope)
         call.answer({})
     elif locks:
-        act(locks, call.done)
+        container.settlements.settle_all(settlement, locks, call.done)
     else:
         call.done(None)
 
@@ -218,7 +206,7 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
 
 def cancel_scheduled_message(call: Call) -> None:
     numbers = [int(number) for number in call.arguments["sequence-numbers"]]
-    call.entity.cancel_scheduled(numbers, call.done)
+    call.entity.scheduled.cancel(numbers, call.done)
 
 
 def batch_delete_messages(call: Call) -> None:
@@ -240,7 +228,7 @@ def batch_delete_messages(call: Call) -> None:
 
     if isinstance(call.container, SessionQueue):
         check_not_held_by_another(call, call.container, arguments["session-id"])
-    call.container.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
+    call.container.deletion.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
 
 
 _SESSION_ID = Field("session-id", Kind.STRING, required=False, or_utf8=True)

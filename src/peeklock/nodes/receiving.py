@@ -5,27 +5,26 @@ What is common to receivers with and without sessions; `ReceivingNode` itself is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.errors import AmqpError, Condition
+from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.termini import Source
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.broker.authorization import Right
-from peeklock.broker.container import Container, check_reason
-from peeklock.broker.entity import Done
-from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, NotSupported, SessionLockLost
+from peeklock.broker.errors import BrokerError, MessageLockLost, SessionLockLost
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
+from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.queue import READ_AGAIN_MS, Queue
+from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import Filters, in_force
 from peeklock.nodes.node import Node, rejected
-from peeklock.nodes.sending import ACCEPTED
+from peeklock.nodes.settling import ACCEPTED, ANSWERS, OUTCOMES, RELEASED, said_by_outcome
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
@@ -33,12 +32,7 @@ if TYPE_CHECKING:
 
 SETTLED_BY_SENDER: Final = 1
 """snd-settle-mode of a receive-and-delete link."""
-RELEASED: Final = Released().encode()
-MODIFIED: Final = Modified().encode()
-DEAD_LETTERED: Final = Rejected().encode()
-"""Without the error: clients take one for a failure to dead-letter."""
-
-Gesture = Callable[[Lock, Done], None]
+_COMPLETION: Final = Settlement(Verdict.COMPLETE)
 
 
 class Receiving(Node):
@@ -46,10 +40,11 @@ class Receiving(Node):
 
     needs: Right | None = Right.LISTEN
 
-    def __init__(self, peer: Peer, address: Address, link: Sender, container: Container) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Sender, container: MessageQueue) -> None:
         super().__init__(peer, address)
         self._link = link
         self._container = container
+        self._settlements = container.settlements
         self._reserved = 0
         self._held = peer.held
         self._gives_copies = container.holds_copies
@@ -114,9 +109,9 @@ class Receiving(Node):
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
         if type(state) is Accepted:
-            if len(deliveries) > 1 and self._settle_all(deliveries, ACCEPTED, self._container.complete_all):
+            if len(deliveries) > 1 and self._settle_all(deliveries, _COMPLETION):
                 return
-            complete = self._container.complete
+            complete = self._settlements.complete
             for delivery in deliveries:
                 lock = delivery.context
                 if lock is None:
@@ -132,30 +127,30 @@ class Receiving(Node):
         elif isinstance(state, Released) or (state is None and settled):
             for delivery in deliveries:
                 if delivery.context is not None:
-                    self._container.release(delivery.context)
+                    self._settlements.release(delivery.context)
                     self._settled(delivery, RELEASED, None)
         elif state is not None and not isinstance(state, Received):  # which are no final word
-            if len(deliveries) > 1 and isinstance(state, Modified) and state.undeliverable_here:
-                defer_all = partial(self._container.defer_all, properties=state.message_annotations)
-                if self._settle_all(deliveries, MODIFIED, defer_all):
-                    return
-            self._container.check_together(len(deliveries), _added_by(state))
-            outcome, act = gesture(self._container, state)
+            settlement = said_by_outcome(state)
+            if len(deliveries) > 1 and settlement.verdict is Verdict.DEFER and self._settle_all(deliveries, settlement):
+                return
+            self._settlements.check_together(len(deliveries), settlement.added)
+            settlement.check()
+            outcome = ANSWERS[settlement.verdict]
             for delivery in deliveries:
                 lock, delivery.context = delivery.context, None
                 if lock is None:
                     continue
                 try:
-                    act(lock, partial(self._settled, delivery, outcome))
+                    self._settlements.settle(settlement, lock, partial(self._settled, delivery, outcome))
                 except Exception as failure:
                     self._settled(delivery, outcome, self.peer.failed(failure, self))
 
-    def _settle_all(
-        self, deliveries: list[OutgoingDelivery], outcome: bytes, act: Callable[[list[Lock | None], Done], None]
-    ) -> bool:
+    def _settle_all(self, deliveries: list[OutgoingDelivery], settlement: Settlement) -> bool:
         """Settle a whole range as one piece of work; False, and nothing done, when one of them is not held."""
+        locks: list[Lock | None] = [delivery.context for delivery in deliveries]
+        done = partial(self._all_settled, deliveries, ANSWERS[settlement.verdict])
         try:
-            act([delivery.context for delivery in deliveries], partial(self._all_settled, deliveries, outcome))
+            self._settlements.settle_all(settlement, locks, done)
         except (MessageLockLost, SessionLockLost):
             return False
         for delivery in deliveries:
@@ -181,16 +176,16 @@ class Receiving(Node):
                 continue
             try:
                 transaction = self.peer.transactions.get(state.txn_id)
-                outcome, act = gesture(self._container, state.outcome or Accepted())
-                added = _added_by(state.outcome)
-                transaction.settle(self._container, [lock], act, scope, added, give_back)
+                settlement = _COMPLETION if state.outcome is None else said_by_outcome(state.outcome)
+                settlement.check()
+                transaction.settle(self._settlements, [lock], settlement, scope, give_back)
             except BrokerError as failure:
                 self.peer.transactions.spoil(state.txn_id, failure)
                 self._settled(delivery, b"", failure)
                 if give_back is not None:
                     give_back(lock)
             else:
-                noted = TransactionalState(state.txn_id, outcome_of(outcome))
+                noted = TransactionalState(state.txn_id, OUTCOMES[settlement.verdict]())
                 self._settled(delivery, noted.encode(), None)
 
     def _give_back(self, lock: Lock) -> None:
@@ -202,16 +197,16 @@ class Receiving(Node):
         source = None if attach is None else attach.source
         outcome = source.default_outcome if isinstance(source, Source) else None
         if not isinstance(outcome, Modified | Rejected):
-            self._container.release(lock)
+            self._settlements.release(lock)
             return
         try:
-            gesture(self._container, outcome)[1](lock, partial(self._given_back, lock))
+            self._settlements.settle(said_by_outcome(outcome), lock, partial(self._given_back, lock))
         except Exception as failure:
             self._given_back(lock, self.peer.failed(failure, self))
 
     def _given_back(self, lock: Lock, error: BrokerError | None) -> None:
         if error is not None:
-            self._container.release(lock)  # it would be locked for nobody
+            self._settlements.release(lock)  # it would be locked for nobody
 
     def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
         delivery.settle(outcome if error is None else rejected(error))
@@ -271,48 +266,3 @@ def _parts(message: StoredMessage, locked_until: int | None, token: bytes | None
     if message.body is None:
         return front, message.payload
     return front, message.payload, message.body.data
-
-
-def gesture(container: Container, state: Any) -> tuple[bytes, Gesture]:
-    """What an outcome asks for: the answer to give when it is done, and the deed."""
-    if isinstance(state, Accepted):
-        return ACCEPTED, container.complete
-    if isinstance(state, Modified):
-        properties = state.message_annotations
-        # Deferring is told from abandoning by undeliverable-here alone; what else is set differs by SDK.
-        act = container.defer if state.undeliverable_here else container.abandon
-        return MODIFIED, lambda lock, done: act(lock, done, properties)
-    if isinstance(state, Rejected):
-        reason, description, others = _dead_letter_reason(state)
-        check_reason(reason, description)  # now: a transaction does the rest later
-        return DEAD_LETTERED, lambda lock, done: container.dead_letter(lock, done, reason, description, others)
-    raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
-
-
-def _added_by(state: Any) -> dict[Any, Any] | None:
-    """The properties that an outcome adds to a message."""
-    if isinstance(state, Modified):
-        return state.message_annotations
-    if isinstance(state, Rejected) and state.error is not None:
-        return {"DeadLetterErrorDescription": state.error.description, **(state.error.info or {})}
-    return None
-
-
-def outcome_of(encoded: bytes) -> Any:
-    return {ACCEPTED: Accepted(), MODIFIED: Modified(), DEAD_LETTERED: Rejected()}[encoded]
-
-
-def _dead_letter_reason(state: Rejected) -> tuple[str | None, str | None, dict[Any, Any]]:
-    """Reason, description and properties out of a rejected outcome; clients that know no Service Bus give an error."""
-    error = state.error
-    if error is None:
-        return None, None, {}
-    properties = {str(key): value for key, value in (error.info or {}).items()}
-    reason = properties.pop("DeadLetterReason", None)
-    description = properties.pop("DeadLetterErrorDescription", None)
-    if reason is None and error.condition != Condition.DEAD_LETTER:
-        reason = str(error.condition)
-    for name, value in (("DeadLetterReason", reason), ("DeadLetterErrorDescription", description)):
-        if value is not None and not isinstance(value, str):
-            raise InvalidProperty(f"{name} must be a string.")
-    return reason, description or error.description or None, properties

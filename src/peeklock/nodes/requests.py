@@ -27,7 +27,7 @@ from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver, Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
-from peeklock.nodes.sending import ACCEPTED
+from peeklock.nodes.settling import ACCEPTED
 
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer

@@ -24,6 +24,7 @@ from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
+from peeklock.nodes.settling import ACCEPTED
 
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
@@ -42,8 +43,6 @@ MESSAGE_BYTES: Final = 600
 MAX_UNSAVED_BYTES: Final = 512 * 1024 * 1024
 """On the way to the store from all connections, also from those that are gone; beyond it messages are refused.
 Long before, the server stops reading from those who send."""
-
-ACCEPTED: Final = Accepted().encode()
 
 
 class Sending(Node):

@@ -69,7 +69,7 @@ class Receive:
         """The client did not get it: give it back, uncounted. What was deleted is lost."""
         message, lock = received
         if lock is not None:
-            self._queue.release(lock)
+            self._queue.settlements.release(lock)
         else:
             fields = {"entity": self._queue.path, "number": message.sequence_number}
             event(log, logging.WARNING, "a message was received and deleted by a client that has gone", **fields)

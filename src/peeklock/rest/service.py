@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -17,7 +16,6 @@ from uuid import UUID
 from aiohttp import HttpVersion11, web
 
 from peeklock.broker.access import Claim
-from peeklock.broker.entity import Done
 from peeklock.broker.envelope import message_id_of
 from peeklock.broker.errors import (
     BrokerError,
@@ -33,6 +31,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
+from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.rest.addresses import MESSAGES, Action, Asked, parse_request
 from peeklock.rest.holders import Body, Holders
 from peeklock.rest.reading import BATCH_TYPE, MAX_BATCH_BYTES, read_batch, read_one
@@ -200,8 +199,9 @@ class RestService:
         if asked.action is Action.RENEW_LOCK:
             queue.renew([lock])
         else:
-            settle: Callable[[Lock, Done], None] = queue.complete if asked.action is Action.COMPLETE else queue.abandon
-            await durable(partial(settle, lock))
+            verdict = Verdict.COMPLETE if asked.action is Action.COMPLETE else Verdict.ABANDON
+            settlement = Settlement(verdict)
+            await durable(lambda done: queue.settlements.settle(settlement, lock, done))
         return web.Response()
 
     def _queue(self, asked: Asked) -> Queue:
@@ -219,7 +219,7 @@ def _lock(queue: Queue, asked: Asked) -> Lock:
         token = UUID(asked.lock_token)
     except ValueError:
         raise InvalidProperty("The lock token at the end of the address must be a UUID.") from None
-    (lock,) = queue.find_locks([token.bytes_le])
+    (lock,) = queue.locks.find([token.bytes_le])
     if asked.message != str(lock.message.sequence_number) and asked.message != message_id_of(lock.message.payload):
         raise MessageNotFound(f"The message with this lock token has another id than '{asked.message[:200]}'.")
     return lock

@@ -193,7 +193,7 @@ class World:
         return self.broker.call(lambda: len(self._queue(path)._queued))
 
     def locked(self, path: str = "queue") -> int:
-        return self.broker.call(lambda: len(self._queue(path)._locks))
+        return self.broker.call(lambda: len(self._queue(path).locks.by_number))
 
     def _queue(self, path: str) -> Queue:
         queue = self.broker.broker.namespace.queue(path)

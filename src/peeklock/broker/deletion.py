@@ -1,0 +1,88 @@
+"""Deleting waiting messages from the head of a queue, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from peeklock.broker.errors import BrokerError, EntityNotFound
+from peeklock.broker.reading import unreadable
+from peeklock.broker.timetable import AGAIN_MS
+from peeklock.store.base import ACTIVE, StoredMessage, StoreError
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Machinery
+    from peeklock.broker.message_queue import MessageQueue
+
+Deleted = Callable[[int | BrokerError], None]
+
+
+class Deletion:
+    """Of messages of one queue."""
+
+    def __init__(self, queue: MessageQueue, machinery: Machinery) -> None:
+        self._queue = queue
+        self._machinery = machinery
+
+    def delete_before(self, enqueued_before: int, limit: int, session_id: str | None, done: Deleted) -> None:
+        """Delete active messages that nobody holds, from the head; `done` hears how many."""
+        if not self._queue.may_sweep():
+            again = partial(self.delete_before, enqueued_before, limit, session_id, done)
+            self._machinery.agenda.after(AGAIN_MS // 10, again)
+            return
+        self._delete_after(0, enqueued_before, limit, session_id, done)
+
+    def _delete_after(
+        self, after: int, enqueued_before: int, limit: int, session_id: str | None, done: Deleted, deleted: int = 0
+    ) -> None:
+        """A page at a time, from the next message that is not locked on: some of a page may be locked, or be large,
+        and there may be others behind it."""
+        queue, machinery = self._queue, self._machinery
+
+        def finish(outcome: int | BrokerError) -> None:
+            queue.swept()
+            done(outcome)
+
+        def found(messages: list[StoredMessage] | StoreError, changed: set[int]) -> None:
+            if isinstance(messages, StoreError):
+                finish(deleted or unreadable(messages))  # what was deleted before is gone
+                return
+            if queue.doomed:
+                finish(deleted or EntityNotFound(queue.path))
+                return
+            leaving = [message for message in messages if self._may_go(message, enqueued_before, changed)]
+            if not leaving:  # no commit for nothing, and not at once: a store may answer in the same turn
+                machinery.call_soon(lambda: removed((messages, leaving), None))
+                return
+            lane = machinery.journal.rest
+            for message in leaving:
+                queue.leaving.add(message.sequence_number)
+                queue.discard(message)
+                lane.changes.removals.append((queue.id, message))
+            lane.then(removed, (messages, leaving))
+
+        def removed(argument: tuple[list[StoredMessage], list[StoredMessage]], error: BrokerError | None) -> None:
+            messages, leaving = argument
+            for message in leaving:
+                queue.leaving.discard(message.sequence_number)
+                if error is None:
+                    queue.gone(message)
+                else:
+                    queue.stayed(message)
+            count = deleted + len(leaving)
+            if error is not None:
+                finish(deleted or error)
+            elif not messages or count >= limit or messages[-1].enqueued_at >= enqueued_before:
+                finish(count)
+            else:
+                last = messages[-1].sequence_number
+                self._delete_after(last, enqueued_before, limit, session_id, done, count)
+
+        after = queue.next_waiting(after, session_id) - 1
+        wanted = queue.page_after(after, limit - deleted, session_id, state=ACTIVE)
+        queue.watches.read(partial(machinery.store.read, wanted), found)
+
+    def _may_go(self, message: StoredMessage, enqueued_before: int, changed: set[int]) -> bool:
+        number = message.sequence_number
+        return message.enqueued_at < enqueued_before and not self._queue.is_out(number) and number not in changed

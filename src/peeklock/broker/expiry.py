@@ -1,0 +1,122 @@
+"""Messages past their time: removed, or moved to the dead letters, wherever they wait."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from peeklock.broker.errors import BrokerError, ChangeRefused, StorageFailed
+from peeklock.broker.timetable import AGAIN_MS, Batch, Finished, Timetable, read_watched
+from peeklock.store.base import ACTIVE, StoredMessage
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Machinery
+    from peeklock.broker.message_queue import MessageQueue
+
+log = logging.getLogger(__name__)
+
+
+class Expiry:
+    """What time does to the messages of one queue."""
+
+    def __init__(self, queue: MessageQueue, machinery: Machinery) -> None:
+        self._queue = queue
+        self._journal = machinery.journal
+        self._agenda = machinery.agenda
+        store = machinery.store
+        self._expiries = Timetable(
+            self._agenda,
+            lambda now, limit, max_bytes, after, done: read_watched(
+                queue.watches, partial(store.read_expired, queue.id, now, limit, max_bytes, after=after), done
+            ),
+            attrgetter("expires_at"),
+            self._expire_found,
+            queue.may_sweep,
+            queue.swept,
+        )
+
+    def begin(self) -> None:
+        """What expired while nobody looked, and what will. Nothing does in a dead-letter queue."""
+        if self._queue.counters.active:
+            self._expiries.look()
+
+    def expect(self, message: StoredMessage, delay_ms: int = 0) -> None:
+        """That message waits; with a delay, it is not to be looked at before that is over."""
+        if message.expires_at is not None:
+            self._expiries.expect(
+                max(message.expires_at, self._agenda.now() + delay_ms) if delay_ms else message.expires_at
+            )
+
+    def look(self) -> None:
+        """Some came back, and nobody knows when they expire."""
+        self._expiries.look()
+
+    def stop(self) -> None:
+        self._expiries.stop()
+
+    def _expire_found(self, messages: list[StoredMessage], finished: Finished) -> None:
+        queue = self._queue
+        if queue.doomed:
+            finished(False)
+            return
+        batch: Batch | None = None
+        for message in messages:
+            # Not while it is locked; it is looked at again when it comes back.
+            if not queue.is_out(message.sequence_number):
+                batch = batch or Batch(finished)
+                queue.discard(message)
+                self.expire(message, batch)
+        if batch is not None:
+            lane = self._journal.moves if self._keeps_expired else self._journal.rest
+            lane.then(batch.over, None)
+        else:
+            finished(True)
+
+    def expire(self, message: StoredMessage, batch: Batch | None = None) -> None:
+        """A waiting message is past its time: out, or to the dead letters. Others must not wait for one that fails."""
+        self._queue.leaving.add(message.sequence_number)
+        try:
+            self._stage(message, batch)
+        except Exception:
+            log.exception("a message of '%s' could not expire yet", self._queue.path)
+            # Later: whoever takes messages out of the window would find it there again and again.
+            again = partial(self._expired, message, None, StorageFailed("The message could not expire."))
+            self._agenda.after(AGAIN_MS, again)
+
+    def _stage(self, message: StoredMessage, batch: Batch | None) -> None:
+        if self._keeps_expired:
+            properties = {
+                DEAD_LETTER_REASON: "TTLExpiredException",
+                DEAD_LETTER_DESCRIPTION: "The message expired and was dead lettered.",
+            }
+            self._queue.settlements.move(message, properties, self._expired, batch)
+        else:
+            lane = self._journal.rest
+            lane.changes.removals.append((self._queue.id, message))
+            lane.then(self._dropped, (message, batch))
+
+    @property
+    def _keeps_expired(self) -> bool:
+        queue = self._queue
+        return queue.definition.dead_lettering_on_message_expiration and queue.dead_letters is not None
+
+    def _dropped(self, argument: tuple[StoredMessage, Batch | None], error: BrokerError | None) -> None:
+        message, batch = argument
+        if error is None:
+            self._queue.gone(message)
+        self._expired(message, batch, error)
+
+    def _expired(self, message: StoredMessage, batch: Batch | None, error: BrokerError | None) -> None:
+        queue = self._queue
+        lock = queue.locks.by_number.get(message.sequence_number)
+        if lock is not None:
+            queue.unlock(lock)  # in a session it is locked, so that the next holder does not read it
+        queue.leaving.discard(message.sequence_number)
+        if error is not None:
+            if batch is not None and not isinstance(error, ChangeRefused):
+                batch.is_whole = False
+            if message.state == ACTIVE:
+                queue.stayed(message)

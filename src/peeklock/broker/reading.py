@@ -1,0 +1,39 @@
+"""Reads of messages by their numbers, and what clients are told when the store cannot be read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed
+from peeklock.store.base import MessagesRead, Store, StoredMessage, StoreError
+
+MAX_NUMBERED_BYTES: Final = 16 * 1024 * 1024
+"""One request by sequence numbers is for messages of up to so many bytes together, or for a single larger one. What one
+request can schedule (`nodes.management`), one request can cancel."""
+
+
+class TooMuchAtOnce(StoreError):
+    """Messages that were asked for by their numbers have more bytes than one request may ask for."""
+
+
+def read_numbers(store: Store, entity: int, numbers: list[int], done: MessagesRead) -> None:
+    """The messages with these numbers, all of them: a `TooMuchAtOnce` if they are larger than one request takes."""
+    wanted = sorted(set(numbers))
+
+    def found(messages: list[StoredMessage] | StoreError) -> None:
+        done(TooMuchAtOnce() if _is_cut(messages, wanted) else messages)
+
+    store.read_numbers(entity, wanted, MAX_NUMBERED_BYTES, found)
+
+
+def _is_cut(messages: list[StoredMessage] | StoreError, wanted: list[int]) -> bool:
+    if isinstance(messages, StoreError) or not messages or messages[-1].sequence_number == wanted[-1]:
+        return False
+    return sum(message.read_size for message in messages) >= MAX_NUMBERED_BYTES
+
+
+def unreadable(error: StoreError) -> BrokerError:
+    if isinstance(error, TooMuchAtOnce):
+        limit = MAX_NUMBERED_BYTES >> 20
+        return QuotaExceeded(f"The messages have more than {limit} MiB together. Ask for fewer in one request.")
+    return StorageFailed(f"The broker could not read from its store: {error}")

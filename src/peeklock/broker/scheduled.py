@@ -1,0 +1,170 @@
+"""Messages for later: enqueued when they are due, or cancelled before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from peeklock.broker.envelope import Annex
+from peeklock.broker.errors import BrokerError, ChangeRefused, EntityNotFound, MessageNotFound
+from peeklock.broker.reading import read_numbers, unreadable
+from peeklock.broker.timetable import AGAIN_MS, Batch, Finished, Timetable, read_watched
+from peeklock.store.base import SCHEDULED, StoredMessage, StoreError
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Done, Entity, Machinery
+
+log = logging.getLogger(__name__)
+
+NOT_ENQUEUED: Final = "EnqueueFailed"
+"""The reason of a dead letter: it was due, and the broker failed at it."""
+MAX_WHY: Final = 4096
+"""Characters of what is said of the failure."""
+
+Move = Callable[[StoredMessage, dict[Any, Any], Callable[..., None], Any], None]
+"""Stages the way of a message to the dead letters; the outcome is told the message, the argument and an error."""
+
+
+class Scheduled:
+    """Those of one entity."""
+
+    def __init__(self, entity: Entity, machinery: Machinery) -> None:
+        self._entity = entity
+        self._store = store = machinery.store
+        self._journal = machinery.journal
+        self._agenda = machinery.agenda
+        self.move: Move | None = None
+        """To the dead letters; a topic has none."""
+        self._due = Timetable(
+            self._agenda,
+            lambda now, limit, max_bytes, after, done: read_watched(
+                entity.watches, partial(store.read_due, entity.id, now, limit, max_bytes, after=after), done
+            ),
+            attrgetter("due_at"),
+            self._enqueue_due,
+        )
+
+    def begin(self) -> None:
+        """What fell due while nobody looked, and what will."""
+        if self._entity.counters.scheduled:
+            self._due.look()
+
+    def expect(self, message: StoredMessage) -> None:
+        """It is in the store."""
+        assert message.due_at is not None
+        self._due.expect(message.due_at)
+
+    def stop(self) -> None:
+        self._due.stop()
+
+    # --- when they are due ---
+
+    def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
+        """Scheduled messages become active: with new numbers, at the time they were meant for."""
+        if self._entity.doomed:
+            finished(False)
+            return
+        leaving = self._entity.leaving
+        batch: Batch | None = None
+        for message in messages:
+            if message.sequence_number not in leaving:
+                batch = batch or Batch(finished)
+                leaving.add(message.sequence_number)
+                try:
+                    self._enqueue(message, batch)
+                except Exception as failure:
+                    self._set_aside(message, failure, batch)
+        if batch is not None:
+            self._journal.moves.then(batch.over, None)
+        else:
+            finished(True)
+
+    def _enqueue(self, message: StoredMessage, batch: Batch) -> None:
+        assert message.due_at is not None
+        annex = Annex.decode(message.annex)
+        enqueued = self._entity.enqueued(
+            message.payload,
+            annex._replace(ttl_ms=None).encode_if_any(),
+            annex.ttl_ms,
+            message.session_id,
+            message.due_at,
+        )
+        lane = self._journal.moves
+        lane.changes.removals.append((self._entity.id, message))
+        try:
+            self._entity.stage(lane, [enqueued], lambda error: self._enqueued(message, batch, error))
+        except BaseException:
+            lane.changes.removals.pop()
+            raise
+
+    def _enqueued(self, message: StoredMessage, batch: Batch, error: BrokerError | None) -> None:
+        if isinstance(error, ChangeRefused):
+            self._set_aside(message, error, batch)
+            return
+        self._entity.leaving.discard(message.sequence_number)
+        if error is None:
+            self._entity.gone(message)
+        else:
+            batch.is_whole = False
+
+    def _set_aside(self, message: StoredMessage, failure: Exception, batch: Batch) -> None:
+        """The broker failed at a message that is due: the others are enqueued, this one is a dead letter."""
+        log.error("a message of '%s' that is due could not be enqueued", self._entity.path, exc_info=failure)
+        try:
+            if self.move is None:
+                raise failure  # the message is tried again
+            why = f"The broker could not enqueue the message when it was due: {failure}"
+            properties = {DEAD_LETTER_REASON: NOT_ENQUEUED, DEAD_LETTER_DESCRIPTION: why[:MAX_WHY]}
+            self.move(message, properties, self._moved, batch)
+        except Exception:
+            self._moved(message, batch, ChangeRefused("The message could not be enqueued."))
+
+    def _moved(self, message: StoredMessage, batch: Batch, error: BrokerError | None) -> None:
+        self._entity.leaving.discard(message.sequence_number)
+        if error is not None:
+            batch.is_whole = batch.is_whole and isinstance(error, ChangeRefused)
+            self._due.expect(self._agenda.now() + AGAIN_MS)
+
+    # --- before they are due ---
+
+    def cancel(self, numbers: list[int], done: Done) -> None:
+        """Take scheduled messages back: all of them, or none when one is not there."""
+        entity = self._entity
+        entity.watches.read(
+            partial(read_numbers, self._store, entity.id, numbers), partial(self._cancel, set(numbers), done)
+        )
+
+    def _cancel(self, numbers: set[int], done: Done, found: Any, changed: set[int]) -> None:
+        entity = self._entity
+        if isinstance(found, StoreError):
+            done(unreadable(found))
+            return
+        if numbers & changed:
+            self.cancel(list(numbers), done)
+            return
+        if entity.doomed:
+            done(EntityNotFound(entity.path))
+            return
+        scheduled = {message.sequence_number: message for message in found if message.state == SCHEDULED}
+        missing = sorted(number for number in numbers if number not in scheduled or number in entity.leaving)
+        if missing:
+            done(MessageNotFound(f"No scheduled message of '{entity.path}' has the sequence number {missing[0]}."))
+            return
+        lane = self._journal.rest
+        entity.leaving |= numbers
+        lane.changes.removals.extend((entity.id, message) for message in scheduled.values())
+        lane.then(self._cancelled, (list(scheduled.values()), done))
+
+    def _cancelled(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
+        messages, done = argument
+        for message in messages:
+            self._entity.leaving.discard(message.sequence_number)
+            if error is None:
+                self._entity.gone(message)
+            else:
+                self.expect(message)  # it may have fallen due meanwhile
+        done(error)
