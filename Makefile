@@ -89,33 +89,33 @@ conformance: $(DEV_STAMP)
 
 # The live tests of the SDKs themselves, fetched for it; writes docs/sdk-suites.md. Takes most of an hour.
 sdk-suites: $(DEV_STAMP)
-	$(BIN)/python -m suites $(ARGS)
+	$(BIN)/python -m tools.suites $(ARGS)
 
 # Attacks on a broker that runs; what it must still do after each.
 hostile: $(DEV_STAMP)
-	$(BIN)/python -m hostile $(ARGS)
+	$(BIN)/python -m tools.hostile $(ARGS)
 
 fuzz: $(DEV_STAMP)
-	$(BIN)/python fuzz $(ARGS)
+	$(BIN)/python tools/fuzz $(ARGS)
 
 # Faults of every kind under concurrent clients, and whether every promise was kept.
 chaos: $(DEV_STAMP)
-	$(BIN)/python -m chaos $(ARGS)
+	$(BIN)/python -m tools.chaos $(ARGS)
 
 # The same on the package as a compiled wheel has it.
 chaos-compiled: compiled
-	cd build/checkout && PYTHONPATH=src $(CURDIR)/$(BIN)/python -m chaos $(ARGS)
+	cd build/checkout && PYTHONPATH=src $(CURDIR)/$(BIN)/python -m tools.chaos $(ARGS)
 
 # One bit of a data folder at a time.
 flips: $(DEV_STAMP)
-	$(BIN)/python -m chaos.flips $(ARGS)
+	$(BIN)/python -m tools.chaos.flips $(ARGS)
 
 bench: $(DEV_STAMP)
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m tools.bench $(ARGS)
 
 # Peeklock as its compiled wheel has it, and as Python, beside the others.
 bench-peers: compiled
-	$(BIN)/python -m bench peers --compiled build/checkout/src $(ARGS)
+	$(BIN)/python -m tools.bench peers --compiled build/checkout/src $(ARGS)
 
 # With the modules that every message passes through compiled; needs a C compiler.
 wheel: $(WHEEL_STAMP)
@@ -136,7 +136,7 @@ compiled: wheel
 	$(BIN)/python -m zipfile -e build/wheel/peeklock-*.whl build/checkout/src
 
 demo: $(SPARK_STAMP)
-	@$(BIN)/python -m demo $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 $(BIN)/python:
 	@echo "Setting up $(VENV) ..." >&2

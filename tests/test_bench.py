@@ -25,7 +25,7 @@ TINY = ["--count", "300", "--rounds", "1", "--connections", "1,2", "--latency-co
 
 
 def start_bench(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bench", *arguments, "--folder", str(folder)]
+    command = [sys.executable, "-m", "tools.bench", *arguments, "--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1", "HOME": str(folder)}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -222,7 +222,7 @@ def test_batches_prints_the_memory_over_the_micro_batches(tmp_path: Path, sink: 
 
 def test_the_growth_of_memory_is_that_of_the_second_half(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    batches = import_module("bench.batches")
+    batches = import_module("tools.bench.batches")
     samples = [batches.Sample(at, 0.0, {"heap": 10 * min(at, 50) + 2 * at}) for at in range(0, 101, 10)]
     assert batches.growth(samples, "heap") == pytest.approx(2000)
     assert batches.growth(samples, "other") is None
@@ -250,7 +250,7 @@ def test_growth_says_so_when_there_is_no_place_for_so_many_connections(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    growth = import_module("bench.growth")
+    growth = import_module("tools.bench.growth")
     monkeypatch.setattr(growth.resource, "getrlimit", lambda _: (300, 300))
     monkeypatch.setattr(growth.resource, "setrlimit", lambda *_: None)
     assert growth._allowed_connections(50) == 50
@@ -334,7 +334,7 @@ def test_the_benchmarks_use_the_client_and_the_pipelines_and_nothing_else_of_pee
     used = set()
     # What measures the decoder alone has no broker, and makes itself what one would send.
     of_rows = {"peeklock.broker.heads", "peeklock.store.base"}
-    for path in (ROOT / "bench").glob("*.py"):
+    for path in (ROOT / "tools" / "bench").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "peeklock":
                 if path.name != "rows.py" or node.module not in of_rows:

@@ -28,7 +28,7 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def module(name: str) -> Any:
-    return import_module(f"bench.{name}")
+    return import_module(f"tools.bench.{name}")
 
 
 def cell(broker: str, phase: str, number: int, rate: float, **others: Any) -> dict[str, Any]:
@@ -264,7 +264,16 @@ def test_a_folder_that_is_given_and_has_no_broker_is_named(tmp_path: Path) -> No
 
 
 def test_without_a_compiler_the_comparison_says_what_it_needs(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "peers", "--cache", str(tmp_path / "cache"), "--folder", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tools.bench",
+        "peers",
+        "--cache",
+        str(tmp_path / "cache"),
+        "--folder",
+        str(tmp_path),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (1, "bench: the load client needs a C compiler\n")

@@ -25,7 +25,7 @@ from peeklock.broker.settings import MAX_TEXT
 from peeklock.server.broker import Broker, Options
 from peeklock.server.metrics import Metrics
 
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "fuzz").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "tools" / "fuzz").glob("*.md")])
 COMPATIBILITY = DOCS / "compatibility.md"
 
 

@@ -115,8 +115,8 @@ def python_with(name: str, *requirements: str) -> Path:
 def chromium() -> list[str]:
     """How the browser is started. In CI it is unpacked from Debian's package where there is none."""
     # Here: programs that tests start import this module, too, without the root on their path.
-    from bench.debian import unpack
-    from bench.packages import Unavailable
+    from tools.bench.debian import unpack
+    from tools.bench.packages import Unavailable
 
     found = shutil.which("chromium")
     if found is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from chaos.checker import check
-from chaos.entities import CLAIMED, INVOICES, LOCK_MS, ORDERS, PLAIN, SESSIONS
-from chaos.history import (
+from tools.chaos.checker import check
+from tools.chaos.entities import CLAIMED, INVOICES, LOCK_MS, ORDERS, PLAIN, SESSIONS
+from tools.chaos.history import (
     Cancellation,
     Claim,
     ClaimEnd,

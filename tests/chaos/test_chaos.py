@@ -12,8 +12,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.plan import Kind, steps
-from chaos.sabotage import BROKEN
+
+from tools.chaos.plan import Kind, steps
+from tools.chaos.sabotage import BROKEN
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
@@ -21,7 +22,7 @@ SECONDS = 600
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "chaos", "--folder", str(folder), *arguments]
+    command = [sys.executable, "-m", "tools.chaos", "--folder", str(folder), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False

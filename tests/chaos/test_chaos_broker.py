@@ -9,13 +9,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.broker import BrokerProcess
-from chaos.client import Client
-from chaos.disk import Mode
-from chaos.entities import PLAIN, SESSIONS, address
-from chaos.history import ClockSet, Gesture, History, Mishap, Outage, Outcome, SessionCall, now
 
-from chaos import damage
+from tools.chaos import damage
+from tools.chaos.broker import BrokerProcess
+from tools.chaos.client import Client
+from tools.chaos.disk import Mode
+from tools.chaos.entities import PLAIN, SESSIONS, address
+from tools.chaos.history import ClockSet, Gesture, History, Mishap, Outage, Outcome, SessionCall, now
 
 FAR = 1_000_000
 

@@ -1,4 +1,4 @@
-"""The exit codes and last lines of `python -m chaos`, with runs that are made up."""
+"""The exit codes and last lines of `python -m tools.chaos`, with runs that are made up."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.books import Violation
-from chaos.broker import StartFailed
-from chaos.history import dump
-from chaos.run import Result, RunFailed
 from stories import Story
 
-from chaos import __main__ as command_line
+from tools.chaos import __main__ as command_line
+from tools.chaos.books import Violation
+from tools.chaos.broker import StartFailed
+from tools.chaos.history import dump
+from tools.chaos.run import Result, RunFailed
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_violation_is_told_with_the_way_to_the_same_run(
     output = capsys.readouterr().out
     assert "  lost: 11\n    a is gone\n" in output
     assert "    … and 1 more\n" in output
-    assert f"again: python -m chaos {' '.join(arguments)}\n" in output
+    assert f"again: python -m tools.chaos {' '.join(arguments)}\n" in output
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chaos.checker import check
-from chaos.entities import (
+from stories import Story
+
+from tools.chaos.checker import check
+from tools.chaos.entities import (
     CLAIMED,
     DELETED,
     INVOICES,
@@ -23,9 +25,8 @@ from chaos.entities import (
     WINDOW_MS,
     dead_letters,
 )
-from chaos.history import Gesture, Leftover, Mishap, Outcome, Way, dump, load
-from chaos.lock_checks import SLACK_MS
-from stories import Story
+from tools.chaos.history import Gesture, Leftover, Mishap, Outcome, Way, dump, load
+from tools.chaos.lock_checks import SLACK_MS
 
 NO, UNKNOWN = Outcome.NO, Outcome.UNKNOWN
 ROOT = Path(__file__).parents[2]
@@ -1108,7 +1109,7 @@ def test_the_page_has_every_promise_that_is_checked() -> None:
     page = (ROOT / "docs" / "chaos.md").read_text()
     (_, table) = page.split("| Promise | |\n|---|---|\n")
     documented = re.findall(r"^\| ([a-z ]+) \|", table.partition("\n\n")[0], re.MULTILINE)
-    sources = "".join(path.read_text() for path in (ROOT / "chaos").glob("*_checks.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "tools" / "chaos").glob("*_checks.py"))
     assert sorted(documented) == sorted(set(re.findall(r'Violation\(\s*"([a-z ]+)"', sources)))
 
 

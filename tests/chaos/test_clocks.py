@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from chaos.clocks import BrokerClock
-from chaos.history import ClockSet
+
+from tools.chaos.clocks import BrokerClock
+from tools.chaos.history import ClockSet
 
 AHEAD = ClockSet(start=100, end=110, offset=1000)
 BACK = ClockSet(start=200, end=210, offset=-1000)

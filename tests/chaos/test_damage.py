@@ -6,11 +6,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.broker import Refusal
-from chaos.log_tail import Unsynced
-from chaos.plan import DAMAGES, Kind
 
-from chaos import damage
+from tools.chaos import damage
+from tools.chaos.broker import Refusal
+from tools.chaos.log_tail import Unsynced
+from tools.chaos.plan import DAMAGES, Kind
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.disk import Disk, Mode
-from chaos.dropped import Dropped, read, restore, show
-from chaos.log_tail import lose
+
+from tools.chaos.disk import Disk, Mode
+from tools.chaos.dropped import Dropped, read, restore, show
+from tools.chaos.log_tail import lose
 
 ROOT = Path(__file__).parents[2]
 

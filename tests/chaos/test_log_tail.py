@@ -9,10 +9,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.log_tail import Unsynced, lose, read, tear
 
 from peeklock.store.base import Range, StoredMessage, StoreError
 from peeklock.store.disk.store import DiskStore
+from tools.chaos.log_tail import Unsynced, lose, read, tear
 
 ROOT = Path(__file__).parents[2]
 WRITE = """
@@ -20,7 +20,7 @@ import os, sys
 from itertools import count
 from pathlib import Path
 from queue import Queue
-from chaos.disk import Disk
+from tools.chaos.disk import Disk
 from peeklock.store.base import Changes, Counters, StoredEntity, StoredMessage
 from peeklock.store.disk.store import DiskStore
 

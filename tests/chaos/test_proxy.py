@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from chaos.proxy import Cut, Proxy
+
+from tools.chaos.proxy import Cut, Proxy
 
 HEADER = b"AMQP\0\1\0\0"
 SECONDS = 20

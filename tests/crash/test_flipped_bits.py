@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from chaos.flips import Contents, Specimen, Verdict, compare, new_folder
-from chaos.reading import Wrong
+
+from tools.chaos.flips import Contents, Specimen, Verdict, compare, new_folder
+from tools.chaos.reading import Wrong
 
 FLIPS = 50
 SERVED = 10

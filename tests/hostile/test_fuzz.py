@@ -25,7 +25,7 @@ def run(target: Path, folder: Path, *arguments: str) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         timeout=600,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "fuzz")))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tools" / "fuzz")))},
         check=False,
     )
 
@@ -33,7 +33,7 @@ def run(target: Path, folder: Path, *arguments: str) -> subprocess.CompletedProc
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_short_run_finds_nothing(target: str, tmp_path: Path) -> None:
     runs = TARGETS[target]
-    done = run(ROOT / "fuzz" / target, tmp_path, f"-runs={runs}", "-seed=1", "-max_len=2048")
+    done = run(ROOT / "tools" / "fuzz" / target, tmp_path, f"-runs={runs}", "-seed=1", "-max_len=2048")
     assert done.returncode == 0, done.stderr[-3000:]
     # The fuzzer finishes the mutations of the input at hand, and so may run some more than it was asked for.
     ran = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
@@ -42,7 +42,7 @@ def test_a_short_run_finds_nothing(target: str, tmp_path: Path) -> None:
 
 
 def test_every_target_is_run() -> None:
-    assert {path.name for path in (ROOT / "fuzz").glob("fuzz_*.py")} == set(TARGETS)
+    assert {path.name for path in (ROOT / "tools" / "fuzz").glob("fuzz_*.py")} == set(TARGETS)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from hostile.attack import Act, Attack, AttackFailed, require
-from hostile.attacks import ATTACKS
-from hostile.brokers import BROKERS
-from hostile.run import attack_each, started
-from hostile.small_disk import DISK_MIB, LOW_MIB
-from hostile.table import markdown
-from hostile.victim import Victim
+
+from tools.hostile.attack import Act, Attack, AttackFailed, require
+from tools.hostile.attacks import ATTACKS
+from tools.hostile.brokers import BROKERS
+from tools.hostile.run import attack_each, started
+from tools.hostile.small_disk import DISK_MIB, LOW_MIB
+from tools.hostile.table import markdown
+from tools.hostile.victim import Victim
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +29,7 @@ def test_the_broker_holds(tmp_path: Path) -> None:
 
 def test_the_page_has_the_table_of_attacks() -> None:
     page = (ROOT / "docs" / "hostile.md").read_text()
-    assert page.endswith(markdown()), "docs/hostile.md is not what `python -m hostile --list` prints"
+    assert page.endswith(markdown()), "docs/hostile.md is not what `python -m tools.hostile --list` prints"
     words = " ".join(page.split())
     assert f"its disk has {DISK_MIB} MiB" in words
     assert f"a watermark of {LOW_MIB} MiB" in words
@@ -69,7 +70,7 @@ def expects_what_does_not_come(victim: Victim) -> None:
 
 
 def test_a_broker_that_does_not_hold_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hostile.run.SETTLING_SECONDS", 1.0)
+    monkeypatch.setattr("tools.hostile.run.SETTLING_SECONDS", 1.0)
     with started(tmp_path) as run:
 
         def failure(attack: Attack) -> str:
@@ -93,19 +94,19 @@ def test_a_broker_that_does_not_hold_is_found_out(tmp_path: Path, monkeypatch: p
         forged = "2026-01-01T00:00:00.000Z INFO  peeklock.server forged peer=127.0.0.2"
         assert "that the attacker wrote" in failure(logs(forged))
         assert failure(logs(f'2026-01-01T00:00:00.000Z INFO peeklock.server refused path="/{forged}"')) == "none"
-        monkeypatch.setattr("hostile.run.MAX_LINES", 0)
+        monkeypatch.setattr("tools.hostile.run.MAX_LINES", 0)
         assert "lines for one attack" in failure(made_up(opens))
-        monkeypatch.setattr("hostile.run.MAX_LINES", 200)
-        monkeypatch.setattr("hostile.run.MAX_LEFT", -(1 << 40))
+        monkeypatch.setattr("tools.hostile.run.MAX_LINES", 200)
+        monkeypatch.setattr("tools.hostile.run.MAX_LEFT", -(1 << 40))
         assert "MiB more than before" in failure(made_up(opens))
-        monkeypatch.setattr("hostile.run.MAX_LEFT", 1 << 40)
-        monkeypatch.setattr("hostile.run.MAX_PEAK", -(1 << 40))
+        monkeypatch.setattr("tools.hostile.run.MAX_LEFT", 1 << 40)
+        monkeypatch.setattr("tools.hostile.run.MAX_PEAK", -(1 << 40))
         assert "MiB more, above" in failure(made_up(opens))
-        monkeypatch.setattr("hostile.run.MAX_PEAK", 1 << 40)
-        monkeypatch.setattr("hostile.witness.RECOVERY_SECONDS", 0)
-        monkeypatch.setattr("hostile.witness.MANIFOLD", 0)
+        monkeypatch.setattr("tools.hostile.run.MAX_PEAK", 1 << 40)
+        monkeypatch.setattr("tools.hostile.witness.RECOVERY_SECONDS", 0)
+        monkeypatch.setattr("tools.hostile.witness.MANIFOLD", 0)
         assert "times the usual" in failure(made_up(opens))
-        monkeypatch.setattr("hostile.witness.MANIFOLD", 1000)
+        monkeypatch.setattr("tools.hostile.witness.MANIFOLD", 1000)
         assert "messages 0 are left" in failure(made_up(empties_the_kept_queue))
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile.extremes import VALUES, listed, mapped, sized, string, symbol
 
 from broker.world import (
     HOUR,
@@ -59,6 +58,7 @@ from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
 from peeklock.store.base import Changes, Store, StoredMessage, StoreError
+from tools.hostile.extremes import VALUES, listed, mapped, sized, string, symbol
 
 NULL = b"\x40"
 DATA = b"\x00\x53\x75\xa0\x04body"

@@ -19,10 +19,10 @@ from conformance.sdks import SDKS as PROGRAMS
 from conformance.sdks import Command
 from conformance.steps import load
 from conformance.world import World
-from suites import ground
-from suites.ground import Ground, NoGround
 
 from toolchains import missing
+from tools.suites import ground
+from tools.suites.ground import Ground, NoGround
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 AREAS = {

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suites import go_sdk, ground, page, rust_sdk
-from suites.catalogue import SUITES
-from suites.fetching import CACHE, once
-from suites.ground import Ground, NoGround
-from suites.job import ENDED_LATE, Job, read_report
-from suites.outcome import Expectation, ExpectationsError, Outcome, expectations, surprise
-from suites.python_sdk import QUICK, TESTS, pytest_job
-from suites.running import Work, run
-from suites.suite import Unavailable
 
 from toolchains import missing
+from tools.suites import go_sdk, ground, page, rust_sdk
+from tools.suites.catalogue import SUITES
+from tools.suites.fetching import CACHE, once
+from tools.suites.ground import Ground, NoGround
+from tools.suites.job import ENDED_LATE, Job, read_report
+from tools.suites.outcome import Expectation, ExpectationsError, Outcome, expectations, surprise
+from tools.suites.python_sdk import QUICK, TESTS, pytest_job
+from tools.suites.running import Work, run
+from tools.suites.suite import Unavailable
 
 EXPECTED = Expectation(suite="python", test="fails", fault="test", reason="it looks for a mock", says="mock")
 

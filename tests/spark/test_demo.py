@@ -16,12 +16,12 @@ ROOT = SOURCE.parent
 SECONDS = 600
 
 sys.path.append(str(ROOT))
-from demo.orders import BAD_RELEASE, make_orders  # noqa: E402
+from examples.demo.orders import BAD_RELEASE, make_orders  # noqa: E402
 
 
 def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "demo", *arguments],
+        [sys.executable, "-m", "examples.demo", *arguments],
         cwd=ROOT,
         env=environment(**more),
         capture_output=True,

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from suites.ground import NoGround, find
 
 from conformance import report, suite
 from conformance.catalogue import SDKS, scenarios
+from tools.suites.ground import NoGround, find
 
 PAGE = Path(__file__).parents[3] / "docs" / "conformance.md"
 UNEXPECTED = 1

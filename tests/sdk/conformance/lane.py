@@ -15,12 +15,11 @@ import time
 import traceback
 from pathlib import Path
 
-from suites.ground import raise_loopback
-
 from conformance.program import Program, ProgramFailed, SdkError
 from conformance.sdks import Command
 from conformance.steps import Steps, load
 from conformance.world import World
+from tools.suites.ground import raise_loopback
 
 
 class Lane:

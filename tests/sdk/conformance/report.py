@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from suites.ground import Ground
-
 from conformance.catalogue import SDKS, Scenario, explanations, scenarios
 from conformance.sdks import SDKS as PROGRAMS
 from conformance.suite import Outcome, Result
+from tools.suites.ground import Ground
 
 PASS, FAIL, NOT = "pass", "fail", "–"
 

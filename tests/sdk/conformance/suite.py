@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from suites.ground import Ground
-
 from conformance.catalogue import Scenario, explanations
 from conformance.sdks import SDKS, Command
 from peeklock.server.certificates import ensure_certificates
+from tools.suites.ground import Ground
 
 
 @dataclass(frozen=True)

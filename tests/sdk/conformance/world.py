@@ -12,7 +12,6 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from happenings import cut_connections
-from suites.ground import FURTHER_PORTS, PORT
 
 from conformance.clients import Administrator, Bus
 from conformance.program import Program
@@ -27,6 +26,7 @@ from peeklock.server.http import WebSocketTransport
 from peeklock.server.shell import Shell
 from peeklock.store.base import Counters
 from serving import BrokerThread, ServedBroker
+from tools.suites.ground import FURTHER_PORTS, PORT
 
 ROOT = "RootManageSharedAccessKey"
 MINUTE = 60_000

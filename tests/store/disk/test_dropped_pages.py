@@ -12,12 +12,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from chaos.disk import Disk, Mode
-from chaos.log_tail import lose
 from store_harness import Driver, message
 
 from peeklock.store.base import Changes, StoreError
 from peeklock.store.disk.store import DiskStore
+from tools.chaos.disk import Disk, Mode
+from tools.chaos.log_tail import lose
 
 ROOT = Path(__file__).parents[3]
 LIVES = 4

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from chaos.disk import Disk, Mode
-from chaos.log_tail import lose, read
 from store_harness import Driver, message
 
 from peeklock.store.base import Changes, StoredMessage, StoreError, StoreFull
 from peeklock.store.disk.store import DiskStore
+from tools.chaos.disk import Disk, Mode
+from tools.chaos.log_tail import lose, read
 
 ROOT = Path(__file__).parents[3]
 LARGE = bytes(300_000)

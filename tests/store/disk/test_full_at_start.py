@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from chaos.disk import Disk, Mode
 from store_harness import Driver, message
 
 from peeklock.store.base import Changes, StoreFull
 from peeklock.store.disk.store import DiskStore
+from tools.chaos.disk import Disk, Mode
 
 LARGE = 2 * 1024 * 1024
 """More than fits into what the log has already."""

@@ -1,0 +1,327 @@
+"""Memory: clients with every right, or none, who make the broker hold as much as it lets them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.performatives import (
+    Accepted,
+    Disposition,
+    Modified,
+    Rejected,
+    Transfer,
+)
+from peeklock.amqp.types import Array, Int, Timestamp, UByte
+from tools.hostile.attack import MIB, attack, require
+from tools.hostile.lines import Line, frame
+from tools.hostile.victim import (
+    CLOSE,
+    IDS,
+    QUEUE,
+    REMEMBERED_IDS,
+    UPGRADE,
+    Requests,
+    Transacting,
+    Victim,
+    credit,
+    message,
+    outcomes,
+    status_of,
+    transfer,
+)
+
+LARGE: Final = 250_000
+"""About the largest message that the standard tier takes."""
+QUIET_SECONDS: Final = 1.0
+DEAD_LETTERS: Final = f"{QUEUE}/$deadletterqueue"
+
+
+def _send(victim: Victim, count: int, body: bytes, address: str = QUEUE) -> None:
+    """A few at a time: outcomes are read meanwhile."""
+    with victim.sending(address) as line:
+        for first in range(0, count, 20):
+            many = range(first, min(count, first + 20))
+            line.send(*[transfer(number, body) for number in many])
+            settled = 0
+            while settled < len(many):
+                disposition = line.expect(Disposition)
+                require(isinstance(disposition.state, Accepted), "the queue could not be filled")
+                settled += (disposition.last or disposition.first) - disposition.first + 1
+        line.send(CLOSE)
+        line.answer()
+
+
+def _take(line: Line, most: int) -> list[int]:
+    """Receive until nothing comes for a while; the ids of the deliveries. Nothing is settled."""
+    line.send(credit(most, window=100_000))
+    taken: list[int] = []
+    while len(taken) < most:
+        line.rest_if_idle(QUIET_SECONDS)
+        if not line.has_frame:
+            break
+        delivery = line.expect(Transfer)
+        taken.append(delivery.delivery_id or 0)
+    return taken
+
+
+def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
+    """What is locked comes back a moment later; then all of it is there."""
+    found = 0
+    deadline = time.monotonic() + 60
+    while found < count and time.monotonic() < deadline:
+        found += victim.drain(address)
+        time.sleep(0.2)
+    require(found == count, f"of {count} messages {found} are left")
+
+
+@attack(
+    answer="takes 64 MB from a connection, 96 MB from a rule and 128 MB in all; others can still send",
+    says="connection opened",
+    max_peak=320 * MIB,
+)
+def transactions_that_are_never_ended(victim: Victim) -> None:
+    """Eight connections that send large messages in transactions, until they are refused, and discharge none."""
+    victim.drain()
+    greedy = [Transacting(victim.sending()) for _ in range(8)]
+    body = message(b"x" * LARGE)
+    for each in greedy:
+        refused = False
+        for _ in range(4):
+            transaction = each.declare()
+            refused = not all(each.send(transaction, body) for _ in range(100))
+            if refused:
+                break
+        require(refused, "a connection may hold 100 MB in transactions")
+    with victim.sending() as line:
+        line.send(*[transfer(number, message()) for number in range(100)])
+        require(all(isinstance(each, Accepted) for each in outcomes(line, 100)), "a plain sender was refused")
+    modest = Transacting(victim.sending())
+    require(modest.send(modest.declare(), message()), "a modest connection may hold nothing in a transaction")
+    for each in (*greedy, modest):
+        each.line.reset()
+    require(victim.drain() == 100, "something of a transaction that was not discharged is there")
+
+
+@attack(
+    answer="lends 128 MB to a connection, 192 MB to a rule and 256 MB to all; none is lost",
+    says="link attached",
+    max_peak=448 * MIB,
+)
+def locks_without_end(victim: Victim) -> None:
+    """Receivers on six connections with credit for 1,200 messages of 250 KB, who settle none of them."""
+    victim.drain()
+    _send(victim, 1200, message(b"x" * LARGE))
+    lines = [victim.receiving() for _ in range(6)]
+    taken = [len(_take(line, 1200)) for line in lines]
+    require(max(taken) * LARGE < 160 * MIB, f"one connection was given {max(taken)} messages")
+    require(sum(taken) * LARGE < 420 * MIB, f"all together were given {sum(taken)} messages")
+    for line in lines:
+        line.reset()
+    _all_of(victim, 1200)
+
+
+@attack(
+    answer="refuses to fetch more than 16 MiB by one request, with 403; reads no more than that",
+    says="connection closed",
+    max_peak=256 * MIB,
+)
+def deferred_messages_all_at_once(victim: Victim) -> None:
+    """400 deferred messages of 250 KB, asked for by one request, 50 times at once; then some at a time."""
+    victim.drain()
+    count = 400
+    _send(victim, count, message(b"x" * LARGE))
+    with victim.receiving() as line:
+        first = min(_take(line, count))
+        line.send(
+            frame(
+                Disposition(
+                    role=True,
+                    first=first,
+                    last=first + count - 1,
+                    settled=False,
+                    state=Modified(undeliverable_here=True),
+                )
+            )
+        )
+        settled = 0
+        while settled < count:
+            disposition = line.expect(Disposition)
+            settled += (disposition.last or disposition.first) - disposition.first + 1
+        line.send(CLOSE)
+        line.answer()
+    with victim.begun() as line:
+        requests = Requests(line, f"{QUEUE}/$management", window=1000)
+        peeked: list[int] = []
+        while len(peeked) < count:
+            requests.post(
+                {"operation": "com.microsoft:peek-message"},
+                {"from-sequence-number": (peeked[-1] + 1 if peeked else 1), "message-count": Int(100)},
+            )
+            for found in requests.whole_answer().value["messages"]:
+                annotations = Message.decode(found["message"]).message_annotations or {}
+                peeked.append(annotations["x-opt-sequence-number"])
+
+        def fetch(numbers: list[int], mode: int) -> None:
+            requests.post(
+                {"operation": "com.microsoft:receive-by-sequence-number"},
+                {"sequence-numbers": Array(numbers, int), "receiver-settle-mode": UByte(mode)},
+            )
+
+        for mode in (0, 1):
+            for _ in range(25):
+                fetch(peeked, mode)
+        for _ in range(50):
+            status = status_of(requests.whole_answer())
+            require(status == 403, f"100 MB by one request were answered with {status}")
+        for at in range(0, count, 50):
+            fetch(peeked[at : at + 50], 0)
+            status = status_of(requests.whole_answer())
+            require(status == 200, f"12 MB by one request were answered with {status}")
+        line.send(CLOSE)
+        line.answer()
+
+
+@attack(
+    answer="looks at some MiB of them at a time; none is lost",
+    says="connection closed",
+    max_peak=192 * MIB,
+)
+def large_messages_that_are_due_and_expire_together(victim: Victim) -> None:
+    """300 messages of 250 KB that are enqueued at the same moment, and 300 that expire at one."""
+    victim.drain()
+    due = Timestamp(int((time.time() + 8) * 1000))
+    scheduled = Message(message_annotations={"x-opt-scheduled-enqueue-time": due}, data=[b"x" * LARGE]).encode()
+    _send(victim, 300, Message(header=Header(ttl=1000), data=[b"x" * LARGE]).encode())
+    _send(victim, 300, scheduled)
+    time.sleep(1)
+    _all_of(victim, 300)
+
+
+@attack(
+    answer="drops who holds most, as soon as all of them hold 32 MiB",
+    says="hold too much, and this one most",
+    max_peak=96 * MIB,
+)
+def websocket_messages_without_an_end(victim: Victim) -> None:
+    """60 WebSockets of strangers with 3.9 MB each of a message that would be 4 MB."""
+    lines: list[Line] = []
+    for _ in range(60):
+        line = victim.dial()
+        line.send(UPGRADE)
+        line.rest(0.01)
+        line.send(b"\x82\xff" + (4_000_000).to_bytes(8) + bytes(4))
+        for _ in range(39):
+            if not line.send(bytes(100_000)):
+                break
+        lines.append(line)
+    for line in lines:
+        line.rest(0.05)
+    dropped = sum(line.hung_up for line in lines)
+    require(dropped >= 50, f"of 60 connections {dropped} were dropped")
+    for line in lines:
+        line.reset()
+
+
+@attack(answer="finds what is not locked, and deletes that", says="connection closed")
+def deleting_behind_locks(victim: Victim) -> None:
+    """3,000 locked messages, and 50 requests to delete one among them."""
+    victim.drain()
+    _send(victim, 3050, message())
+    holder = victim.receiving()
+    require(len(_take(holder, 3000)) == 3000, "the messages did not come")
+    with victim.begun() as line:
+        requests = Requests(line, f"{QUEUE}/$management", window=1000)
+        for _ in range(50):
+            requests.post(
+                {"operation": "com.microsoft:batch-delete-messages"},
+                {"message-count": Int(1), "enqueued-time-utc": Timestamp(253_370_764_800_000)},
+            )
+        for _ in range(50):
+            status = status_of(requests.answer())
+            require(status == 200, f"a message that is not locked was not deleted: {status}")
+        line.send(CLOSE)
+        line.answer()
+    holder.reset()
+    _all_of(victim, 3000)
+
+
+@attack(
+    answer="keeps 128 MiB of waiting messages in memory, whatever the order in which they come",
+    says="link attached",
+    max_peak=320 * MIB,
+)
+def dead_letters_in_reverse(victim: Victim) -> None:
+    """900 messages of 250 KB, dead-lettered the last one first, by three receivers one after the other."""
+    victim.drain()
+    victim.drain(DEAD_LETTERS)
+    _send(victim, 900, message(b"x" * LARGE))
+    left = 900
+    while left:
+        with victim.receiving() as line:
+            for number in reversed(taken := _take(line, min(300, left))):
+                line.send(frame(Disposition(role=True, first=number, settled=False, state=Rejected())))
+            require(taken, "no message came")
+            settled = 0
+            while settled < len(taken):
+                disposition = line.expect(Disposition)
+                settled += (disposition.last or disposition.first) - disposition.first + 1
+            left -= len(taken)
+            line.send(CLOSE)
+            line.answer()
+    _all_of(victim, 900, DEAD_LETTERS)
+
+
+@attack(answer="refuses what makes a message larger than one may be", says="connection closed")
+def properties_that_make_a_message_grow(victim: Victim) -> None:
+    """A message of 100 KB that is given 100 KB of other properties each time that it is abandoned."""
+    victim.drain()
+    _send(victim, 1, message(b"x" * 100_000))
+    with victim.receiving() as line:
+        refused = 0
+        line.send(credit(10, window=1000))
+        for turn in range(3):
+            number = line.expect(Transfer).delivery_id or 0
+            grown = Modified(message_annotations={f"p{turn}": "x" * 100_000})
+            line.send(frame(Disposition(role=True, first=number, settled=False, state=grown)))
+            if isinstance(line.expect(Disposition).state, Rejected):
+                refused += 1
+                break
+        require(refused, "a message grew to 400 KB")
+        line.send(CLOSE)
+        line.answer()
+    _all_of(victim, 1)
+
+
+@attack(
+    answer="remembers as many ids as it may, then refuses new ones and still knows the old ones",
+    says="connection closed",
+)
+def message_ids_without_end(victim: Victim) -> None:
+    """More messages with ids of their own than a queue that detects duplicates may remember."""
+    victim.drain(IDS)
+
+    def named(number: int) -> bytes:
+        return Message(properties=Properties(message_id=f"id-{number}"), data=[b"x"]).encode()
+
+    with victim.sending(IDS) as line:
+        count = REMEMBERED_IDS + 500
+        answers: dict[int, Any] = {}
+        for first in range(0, count, 500):
+            line.send(*[transfer(number, named(number)) for number in range(first, first + 500)])
+            while len(answers) < first + 500:
+                disposition = line.expect(Disposition)
+                for number in range(disposition.first, (disposition.last or disposition.first) + 1):
+                    answers[number] = disposition.state
+        refused = sum(isinstance(state, Rejected) for state in answers.values())
+        require(refused == 500, f"of {count} ids {refused} were refused")
+        line.send(*[transfer(count + number, named(number)) for number in range(100)])
+        known = 0
+        while known < 100:
+            disposition = line.expect(Disposition)
+            require(isinstance(disposition.state, Accepted), "a repetition was refused")
+            known += (disposition.last or disposition.first) - disposition.first + 1
+        line.send(CLOSE)
+        line.answer()
+    require(victim.drain(IDS) == REMEMBERED_IDS, "a repetition was stored, or a message lost")

@@ -1,0 +1,245 @@
+"""A run: a broker, attack after attack, and what must hold after each of them.
+
+| Checked | Bound |
+|---|---|
+| a normal client connects, sends, receives and completes | in 20 seconds a round takes up to 20 times the usual time |
+| memory | back within 192 MiB of what the broker had before the first attack, and never more than 768 MiB above it |
+| messages | all that the normal client had before are there, in their order |
+| log | a line that names the attacker and says what happened, and no more than 200 lines for one attack |
+| audit log | every line is whole, none has a key, and no more than 200 say that an attack was denied something |
+| process | the same one, from the first attack to the last |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tools.bench.processes import Child, resident_bytes
+from tools.hostile.attack import MAX_PEAK, MIB, USUAL, Attack, AttackFailed, require
+from tools.hostile.brokers import BROKERS
+from tools.hostile.victim import HOST, KEY, Victim, message, outcomes, transfer
+from tools.hostile.witness import Witness
+
+MAX_LEFT: Final = 192 * MIB
+"""Memory that may stay above what it was before the first attack. Queues may keep 128 MiB of messages, and not all
+that they let go of is given back to the system."""
+WARM_MESSAGES: Final = 6000
+"""Of 10 KB."""
+MAX_LINES: Final = 200
+SETTLING_SECONDS: Final = 20.0
+"""For memory to be given back, and for the log to be written."""
+ATTACKERS: Final = "127.0.1.{}"
+"""Each attack comes from an address of its own, and the normal client from another: so the log tells them apart."""
+FILES: Final = 16_384
+"""File descriptors that the broker, and a flood of connections to it, may have."""
+_GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "8192", "MALLOC_TRIM_THRESHOLD_": "131072"}
+"""Has the C library give back what is freed, messages of 10 KB too, so that what is measured is what the broker holds:
+in its heap, a hundred MiB of them stay when a few small objects lie behind them."""
+LOG: Final = "broker.log"
+_SOURCE: Final = Path(__file__).parents[2] / "src"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    attack: Attack
+    failure: str | None
+    """Why it is one; None when everything held."""
+    seconds: float
+    served: float = 0.0
+    """Seconds of a normal client's round afterwards."""
+    peak: int = 0
+    left: int = 0
+    """Memory above what it was before the first attack: at its highest, and afterwards."""
+    lines: int = 0
+    """Of the log."""
+
+
+class Run:
+    """The broker and those who look at it. Made by `started`."""
+
+    def __init__(self, child: Child, port: int, authority: Path, connection_string: str, audit: Path) -> None:
+        self._audit = audit
+        self._child = child
+        self._port = port
+        self._authority = authority
+        self.witness = Witness(connection_string)
+        self._attackers = count(1)
+        warm_up(self._victim())
+        self._base = self._memory()
+
+    def attack_all(self, attacks: Iterable[Attack]) -> Iterator[Result]:
+        """Those that wait for time-outs are made all at once and while the others are made, and end last."""
+        chosen = list(attacks)
+        log_from = self._log_size()
+        waiting = [_Waiting(each, self._victim()) for each in chosen if each.is_slow]
+        for each in chosen:
+            if not each.is_slow:
+                victim, log_at = self._victim(), self._log_size()
+                yield self._checked(each, victim, log_at, partial(each.act, victim))
+        for slow in waiting:
+            yield self._checked(slow.attack, slow.victim, log_from, slow.join)
+
+    def _checked(self, attack: Attack, victim: Victim, log_at: int, act: Callable[[], None]) -> Result:
+        before = time.monotonic()
+        served, left, lines = 0.0, 0, 0
+        failure: str | None = None
+        try:
+            self._forget_peak()
+            act()
+            served = self.witness.look()
+            lines = self._read_log(attack, victim, log_at)
+            self._read_audit(victim)
+            left = self._settled()
+        except AttackFailed as problem:
+            failure = str(problem)
+        except OSError as problem:
+            failure = f"the attack could not be made: {problem}"
+        peak = (resident_bytes(self._child.pid, "VmHWM") or 0) - self._base
+        if not self._child.running:
+            failure = f"the broker has ended: {self._child.tail()}"
+        elif failure is None and peak > (most := min(attack.max_peak, MAX_PEAK)):
+            failure = f"the broker took {peak // MIB} MiB more, above {most // MIB}"
+        seconds = time.monotonic() - before
+        return Result(attack=attack, failure=failure, seconds=seconds, served=served, peak=peak, left=left, lines=lines)
+
+    # --- memory ---
+
+    def _memory(self) -> int:
+        return resident_bytes(self._child.pid) or 0
+
+    def _forget_peak(self) -> None:
+        Path(f"/proc/{self._child.pid}/clear_refs").write_text("5")
+
+    def _settled(self) -> int:
+        deadline = time.monotonic() + SETTLING_SECONDS
+        while (left := self._memory() - self._base) > MAX_LEFT:
+            if time.monotonic() > deadline:
+                self._base += left  # said once; the attacks that follow are not blamed for it
+                raise AttackFailed(f"the broker still has {left // MIB} MiB more than before, above {MAX_LEFT // MIB}")
+            time.sleep(0.2)
+        return left
+
+    # --- log ---
+
+    def _log_size(self) -> int:
+        return self._child.log.stat().st_size
+
+    def _read_log(self, attack: Attack, victim: Victim, start: int) -> int:
+        """How many lines the attack caused; AttackFailed unless one of them is right."""
+        says, names = re.compile(attack.says), {*victim.names, victim.attacker}
+        deadline = time.monotonic() + SETTLING_SECONDS
+        while True:
+            with self._child.log.open("rb") as log:
+                log.seek(start)
+                lines = log.read().decode(errors="replace").splitlines()
+            caused = [line for line in lines if re.search(rf"{re.escape(victim.attacker)}\b", line)]
+            found = [line for line in caused if says.search(line) and _names_one(line, names)]
+            if found or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        last = caused[-1] if caused else "it says nothing"
+        require(found, f"no line of the log says '{attack.says}'; the last one is: {last[:300]}")
+        forged = [line for line in lines if re.match(r"\S+ \S+ +peeklock\.server forged", line)]
+        require(not forged, "the log has a line that the attacker wrote")
+        # Not all that fails knows for whom it was done; what a slow attack finds may be of one made meanwhile.
+        traces = [line for line in lines if "Traceback" in line]
+        require(not traces, f"the log has a trace: {''.join(traces)[-600:]}")
+        require(len(caused) <= MAX_LINES, f"the log has {len(caused)} lines for one attack, more than {MAX_LINES}")
+        return len(caused)
+
+    def _read_audit(self, victim: Victim) -> None:
+        """AttackFailed when the audit log has a secret, a line that is none of its own, or lines without end."""
+        text = self._audit.read_text()
+        require(f'"{KEY}' not in text and "sig=" not in text, "the audit log has a key or a signature")
+        entries = [json.loads(line) for line in text.splitlines()]
+        denied = sum(each["address"] == victim.attacker and each["outcome"] == "denied" for each in entries)
+        require(denied <= MAX_LINES, f"the audit log has {denied} lines for one attack, more than {MAX_LINES}")
+
+    def _victim(self) -> Victim:
+        return Victim(self._port, self._authority, ATTACKERS.format(next(self._attackers)))
+
+
+def _names_one(line: str, names: set[str]) -> bool:
+    found = re.search(r"peer=([0-9.]+(?::[0-9]+)?)", line)
+    return found is not None and found[1] in names
+
+
+class _Waiting:
+    """A slow attack in a thread of its own."""
+
+    def __init__(self, attack: Attack, victim: Victim) -> None:
+        self.attack = attack
+        self.victim = victim
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._act, name=attack.name, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _act(self) -> None:
+        try:
+            self.attack.act(self.victim)
+        except Exception as failure:
+            self._failure = failure
+
+
+def warm_up(victim: Victim) -> None:
+    """As much goes through the queue as it takes to fill the store's caches, which are no attack's doing."""
+    for _ in range(2):
+        with victim.sending() as line:
+            for first in range(0, WARM_MESSAGES, 100):
+                line.send(*[transfer(number, message(b"x" * 10_000)) for number in range(first, first + 100)])
+            outcomes(line, WARM_MESSAGES)
+        victim.drain()
+
+
+def attack_each(folder: Path, attacks: Iterable[Attack], on_started: Callable[[str, Run], None]) -> Iterator[Result]:
+    """Make the attacks, each on its broker; one broker after the other."""
+    chosen = list(attacks)
+    for broker in BROKERS:
+        if made := [each for each in chosen if each.broker == broker]:
+            with started(folder, broker) as run:
+                on_started(broker, run)
+                yield from run.attack_all(made)
+
+
+@contextmanager
+def started(folder: Path, broker: str = USUAL) -> Iterator[Run]:
+    """A broker as a user starts it, in a process of its own, with a data folder below `folder` and the log in it."""
+    _allow_files()
+    setup = BROKERS[broker]
+    config, data, audit = (folder / f"{broker}{end}" for end in (".json", "-data", "-audit.jsonl"))
+    config.write_text(json.dumps(setup.config))
+    command = [sys.executable, "-m", setup.module, "serve", "--host", HOST, "--port", "0"]
+    command += ["--config", str(config), "--data", str(data), "--audit", str(audit), *setup.arguments]
+    path = os.pathsep.join(filter(None, (str(_SOURCE), str(_SOURCE.parent), os.environ.get("PYTHONPATH"))))
+    environment = {"PYTHONPATH": path, **_GIVE_BACK}
+    with Child(command, log=folder / LOG, environment=environment, announces=True) as child:
+        connection_string = child.first_line()
+        port = int(connection_string.split(";")[0].rsplit(":", 1)[1])
+        yield Run(child, port, data / "tls" / "authority.pem", connection_string, audit)
+        require(child.running, f"the broker has ended: {child.tail()}")
+
+
+def _allow_files() -> None:
+    """As many as the system lets us have; the broker inherits it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,107 @@
+"""`docs/sdk-suites.md`: what became of each suite, and why tests fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tools.suites.catalogue import SUITES
+from tools.suites.outcome import FAULTS, Expectation, Outcome, expectations
+from tools.suites.suite import Suite
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "sdk-suites.md"
+NOT_EXPLAINED: Final = "Not explained yet."
+_HEAD: Final = """\
+# Suites of SDKs
+
+Written by `make sdk-suites`; do not edit. The tests that SDKs are developed with, unmodified, against Peeklock. They
+are fetched when they are run and are not part of this repository. [Clients](clients.md) says how to use each SDK,
+[Conformance](conformance.md) has scenarios of our own.
+
+Each suite runs in an environment of its own (`build/suites`), in pieces, each with a broker that is started for it as a
+user would start it and that has the standard ports (5671, 443) for itself. What the suites need of Azure is replaced by
+what is in `tools/suites/shims`: identities by shared access keys, resource management by the administration client.
+Every Python test gets new entities. `tools/suites/expected.toml` says which tests fail and why; any other outcome fails
+the target. A part of the Python tests that takes a minute runs with `make test`.
+
+```console
+$ make sdk-suites                                # all of them; needs Go and Rust as well
+$ make sdk-suites ARGS="python --only test_mgmt" # some pieces of a suite
+$ make sdk-suites ARGS=--last                    # nothing; the page again, from what the last runs have left
+```
+"""
+_LEFT_OUT: Final = """\
+## Without live tests
+
+| Package | What was found |
+|---|---|
+| `@azure/service-bus` (npm) | the package has no tests |
+| `azure-messaging-servicebus` (Maven Central) | there is no artifact with test sources |
+| `azservicebus` for Rust: `long_tests` | one test of two hours, which the crate itself leaves out |
+| `azure-servicebus` for Python: `perf_tests` | measurements that check nothing |
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outcomes of a suite."""
+
+    suite: str
+    outcomes: Sequence[Outcome]
+
+
+def compose(found: Iterable[Found]) -> str:
+    parts = [_HEAD, _counts(found := list(found))]
+    for each in found:
+        parts.append(_section(SUITES[each.suite], each.outcomes))
+    return "\n".join([*parts, _LEFT_OUT])
+
+
+def _counts(found: Sequence[Found]) -> str:
+    lines = ["| Suite | Package | Version | Passed | Failed | Skipped |", "|---|---|---|---|---|---|"]
+    for each in found:
+        suite = SUITES[each.suite]
+        counts = " | ".join(str(_count(each.outcomes, kind)) for kind in ("passed", "failed", "skipped"))
+        lines.append(f"| {suite.title} | `{suite.package}`, {suite.source} | {suite.version} | {counts} |")
+    return "\n".join(lines) + "\n"
+
+
+def _count(outcomes: Sequence[Outcome], kind: str) -> int:
+    return sum(each.outcome == kind for each in outcomes)
+
+
+def _section(suite: Suite, outcomes: Sequence[Outcome]) -> str:
+    parts = [f"## {suite.title}\n"]
+    known = expectations()
+    failed = sorted((each for each in outcomes if each.outcome == "failed"), key=lambda each: each.test)
+    parts.append(_failures(suite.name, failed, known) if failed else "No failures.\n")
+    skipped: dict[str, int] = {}
+    for each in outcomes:
+        if each.outcome == "skipped":
+            reason = _one_line(each.reason)
+            skipped[reason] = skipped.get(reason, 0) + 1
+    if skipped:
+        lines = ["| Skipped by the suite, because | Tests |", "|---|---|"]
+        lines += [f"| {reason} | {count} |" for reason, count in sorted(skipped.items())]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _failures(suite: str, failed: Sequence[Outcome], known: Mapping[tuple[str, str], Expectation]) -> str:
+    lines = ["| Failed | Fault | Why |", "|---|---|---|"]
+    for each in failed:
+        expectation = known.get((suite, each.test))
+        why = NOT_EXPLAINED if expectation is None else " ".join(expectation.reason.split())
+        fault = "" if expectation is None else FAULTS[expectation.fault]
+        lines.append(f"| `{each.test}` | {fault} | {why} |")
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(reason: str | None) -> str:
+    """Without what changes from run to run."""
+    words = " ".join((reason or "no reason is given").split()).removeprefix("Skipped: ")
+    words = re.sub(r"\d{4}/\d\d/\d\d \S+ ", "", words)
+    return words[-160:].replace("|", "\\|")
