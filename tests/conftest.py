@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 from toolchains import SHORT_LIVED_JAVA
 

@@ -21,7 +21,7 @@ from peeklock.broker.rules.compiler import MAX_DEPTH, MAX_STATEMENTS
 from peeklock.broker.rules.like import MAX_PATTERN
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
 from peeklock.broker.rules.values import MAX_TEXT_MADE
-from peeklock.broker.settings import MAX_TEXT
+from peeklock.entities.settings import MAX_TEXT
 from peeklock.server.broker import Broker, Options
 from peeklock.server.metrics import Metrics
 

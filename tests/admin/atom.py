@@ -9,8 +9,8 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
 
 from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from peeklock.client.tokens import sas_token
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from raw_client import HOST, PATIENCE
 
 A, S = f"{{{ATOM}}}", f"{{{SERVICE_BUS}}}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from admin.atom import AtomClient, queue, rule, subscription, topic
-from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right, default_authorization_rule
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
 from peeklock.client import ClientError, connect
+from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right, default_authorization_rule
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
 from peeklock.server.http import HTTP_GRACE_MS
 from serving import StartBroker
 

@@ -18,10 +18,10 @@ from peeklock.admin.descriptions import (
 )
 from peeklock.admin.markup import description_of, parse
 from peeklock.broker.administration import Runtime
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.broker.names import DefinitionError
-from peeklock.broker.settings import PROFILES, Status, settings_of
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.settings import PROFILES, Status, settings_of
 
 RUNTIME = Runtime(
     active=3,

@@ -10,8 +10,8 @@ import pytest
 from admin.atom import sent
 from peeklock.admin.markup import INSTANCE, SERVICE_BUS, description_of, parse
 from peeklock.admin.rule_descriptions import read_rule, write_rule
-from peeklock.broker.names import DefinitionError
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 
 
 def test_what_python_sends_is_read_with_the_types_of_its_values() -> None:

@@ -12,8 +12,8 @@ import pytest
 from admin.atom import A, Answer, AtomClient, queue, rule, subscription, topic
 from broker.world import FlakyStore
 from peeklock.admin.resources import Resources
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
-from peeklock.broker.settings import PROFILES
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.settings import PROFILES
 from peeklock.store.base import StoreError, StoreFull
 from raw_client import dial, eventually
 from server.held_store import HeldStore

@@ -14,8 +14,8 @@ import pytest
 
 from peeklock.amqp.errors import Condition
 from peeklock.broker.access import MAX_CLAIMS, Claim, Claims, Keys, resource_path
-from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
+from peeklock.entities.authorization import AuthorizationRule, Right
 
 NOW = 1_800_000_000_000
 LATER = NOW // 1000 + 3600

@@ -27,8 +27,6 @@ from broker.world import (
     subscription,
     topic,
 )
-from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.errors import (
     BrokerError,
     EntityChanging,
@@ -41,10 +39,12 @@ from peeklock.broker.errors import (
     StorageFailed,
     TransactionRolledBack,
 )
-from peeklock.broker.names import DefinitionError
-from peeklock.broker.rules.definitions import RuleDefinition
-from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.rules import RuleDefinition
+from peeklock.entities.settings import PROFILES, Status
 from peeklock.store.base import StoreError
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.memory import MemoryStore

@@ -27,7 +27,6 @@ from broker.world import (
 from peeklock.amqp.message import Header
 from peeklock.broker.claim_records import MAX_RUNS, Claim
 from peeklock.broker.claims import MAX_CLAIMS, Request, spans_of
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import (
     BrokerError,
     ClaimNameInUse,
@@ -36,6 +35,7 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     SessionCannotBeLocked,
 )
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import ACTIVE, CLAIMED, MAX_NUMBER, StoreError
 from raw_client import eventually
 

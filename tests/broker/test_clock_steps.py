@@ -21,9 +21,9 @@ from broker.world import (
     topic,
 )
 from peeklock.broker.agenda import Agenda, ManualClock
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationTimedOut, SessionLockLost, TransactionTimedOut
 from peeklock.broker.transactions import TIME_LIMIT_MS, Scope, Transactions
+from peeklock.entities.definitions import QueueDefinition
 
 STEPS = [10 * DAY, -10 * DAY, HOUR, -HOUR]
 

@@ -10,12 +10,12 @@ import pytest
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, incoming, settlement, topic
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.types import Symbol, ULong
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.duplicates import TIDY_MS
 from peeklock.broker.envelope import PARTITION_KEY, Incoming, read_incoming
 from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed, StorageFull, TransactionRolledBack
-from peeklock.broker.settings import PROFILES
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.settings import PROFILES
 from peeklock.store.base import Changes, StoreFull
 
 WINDOW = 10 * MINUTE

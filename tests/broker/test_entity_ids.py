@@ -23,7 +23,6 @@ from broker.world import (
     topic,
 )
 from peeklock.amqp.message import Properties
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition
 from peeklock.broker.entity_ids import EntityIds
 from peeklock.broker.errors import (
     BrokerError,
@@ -37,6 +36,7 @@ from peeklock.broker.journal import Journal
 from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Queue
 from peeklock.broker.topic import Topic
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition
 from peeklock.store.base import MAX_ENTITY, StoredMessage, StoreError
 from peeklock.store.disk.index.writer import Writer
 

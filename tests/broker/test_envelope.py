@@ -15,7 +15,6 @@ from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.sections import HEADER, NULL, PROPERTIES, list_section
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     DURABLE,
     MAX_ID_LENGTH,
@@ -37,6 +36,7 @@ from peeklock.broker.heads import (
     _full_head,
     head,
 )
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import StoredMessage
 
 BODY = b"\x00\x53\x75\xa0\x04body"

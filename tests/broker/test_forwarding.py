@@ -26,7 +26,6 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     DEAD_LETTER_SOURCE,
     ENQUEUED_SEQUENCE_NUMBER,
@@ -37,8 +36,9 @@ from peeklock.broker.envelope import (
 )
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.forwarding import AGAIN_MS, MAX_UNDER_WAY
-from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.settings import PROFILES, Status
 from peeklock.store.base import Changes, StoredMessage, StoreError, StoreFull
 
 

@@ -20,7 +20,7 @@ from broker.world import (
     subscription,
     topic,
 )
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import StoreError
 
 IDLE = 10 * MINUTE

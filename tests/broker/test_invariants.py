@@ -32,10 +32,10 @@ from broker.world import (
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import Budget
 from peeklock.broker.claims import Request
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import DEFERRED, MAX_NUMBER, StoredMessage, StoreError
 
 PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")

@@ -33,13 +33,13 @@ from broker.world import (
     topic,
 )
 from peeklock.broker.backlog import Budget
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
-from peeklock.broker.names import DefinitionError
 from peeklock.broker.sessions import SessionQueue
-from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.settings import PROFILES, Status
 from peeklock.store.base import StoreError
 
 HELD = ("held", "held_outcomes", "held_answers")

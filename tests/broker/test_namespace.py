@@ -19,11 +19,11 @@ from broker.world import (
     subscription,
     topic,
 )
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import BrokerError, EntityNotFound, OperationNotAllowed, StorageFull
-from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import PROBE_INTERVAL_MS, Namespace
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.names import DefinitionError
 from peeklock.store.base import Changes, StoredEntity, StoredMessage, StoreError, StoreFull
 from peeklock.store.memory import MemoryStore
 

@@ -8,11 +8,11 @@ import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.backlog import WINDOW_MESSAGES
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError, MessageLockLost, MessageNotFound, QuotaExceeded
 from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MAX_PEEKED_BYTES
 from peeklock.broker.reading import MAX_NUMBERED_BYTES
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage, StoreError
 
 

@@ -28,9 +28,9 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header, Properties
 from peeklock.broker.backlog import OBJECT_BYTES
-from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.names import DefinitionError
 from peeklock.broker.priorities import PriorityQueue
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.names import DefinitionError
 from peeklock.store.base import DEFERRED, StoredMessage
 
 

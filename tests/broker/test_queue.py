@@ -10,7 +10,6 @@ import pytest
 from broker.world import MINUTE, SECOND, AwaitedStore, FlakyStore, Receiver, World, delivered, encoded
 from peeklock.amqp.message import Header
 from peeklock.broker.backlog import PAGE_MESSAGES, WINDOW_MESSAGES
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     read_incoming,
 )
@@ -24,6 +23,7 @@ from peeklock.broker.errors import (
     StorageFull,
 )
 from peeklock.broker.queue import TURN_MESSAGES, Lock
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import ACTIVE, Changes, StoreError, StoreFull
 
 

@@ -19,11 +19,11 @@ from broker.world import (
     session_queue,
 )
 from peeklock.amqp.message import Header, Properties
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     read_incoming,
 )
 from peeklock.broker.errors import BrokerError, MessageNotFound, OperationNotAllowed
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, StoreError, StoreFull
 
 BATCH = 1000

@@ -9,12 +9,12 @@ import pytest
 
 from broker.world import MINUTE, FlakyStore, Receiver, World, encoded
 from peeklock.amqp.message import Properties
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import read_incoming
 from peeklock.broker.errors import BrokerError, InvalidProperty, SessionCannotBeLocked
 from peeklock.broker.locks import Lock
 from peeklock.broker.session import Session
 from peeklock.broker.sessions import SessionQueue
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import StoredMessage
 
 

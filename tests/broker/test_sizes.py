@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue, subscription, topic
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
 from peeklock.broker.locks import Lock
 from peeklock.broker.sessions import STATE_BYTES
-from peeklock.broker.settings import PROFILES
 from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.settings import PROFILES
 from peeklock.store.base import StoreError
 
 MEGABYTE = 1 << 20

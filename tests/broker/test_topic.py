@@ -27,7 +27,6 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import (
     ENQUEUED_SEQUENCE_NUMBER,
     SCHEDULED_ENQUEUE_TIME,
@@ -44,10 +43,11 @@ from peeklock.broker.errors import (
     StorageFailed,
     TransactionRolledBack,
 )
-from peeklock.broker.rules.definitions import RuleDefinition
-from peeklock.broker.settings import PROFILES, Status
 from peeklock.broker.topic import MIN_SHARED_BYTES
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.rules import RuleDefinition
+from peeklock.entities.settings import PROFILES, Status
 from peeklock.store.base import ACTIVE, Changes, StoredMessage, StoreError
 
 ALL = "t/Subscriptions/all"

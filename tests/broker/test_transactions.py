@@ -20,7 +20,6 @@ from broker.world import (
     settlement,
 )
 from peeklock.broker.accounts import Accounts
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -42,6 +41,7 @@ from peeklock.broker.transactions import (
     Transactions,
     transaction_accounts,
 )
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import StoreError
 
 SESSION = object()

@@ -24,9 +24,9 @@ from broker.world import (
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.sections import APPLICATION_PROPERTIES, map_section
 from peeklock.amqp.types import Symbol
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.envelope import PARTITION_KEY, VIA_PARTITION_KEY, Annex, Incoming, read_incoming
 from peeklock.broker.errors import BrokerError, ChangeRefused
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, StoredMessage, StoreError
 
 NO_CHAR = b"\x73\x00\x00\xd8\x00"

@@ -8,10 +8,10 @@ import pytest
 
 from broker.world import SECOND, Receiver, World, incoming, topic
 from peeklock.amqp.errors import Condition
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import BrokerError, DiskFreeLow
 from peeklock.broker.transactions import Scope, Transaction, Transactions
 from peeklock.broker.watermark import Watermark
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import DiskSpace
 
 MIB = 1 << 20

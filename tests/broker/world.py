@@ -16,12 +16,6 @@ from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
-from peeklock.broker.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
 from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Entity
 from peeklock.broker.envelope import (
@@ -35,12 +29,18 @@ from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.sessions import SessionQueue
-from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.broker.topic import Topic
+from peeklock.entities.definitions import (
+    NamespaceDefinition,
+    QueueDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.store.base import (
     ACTIVE,
     CLAIMED,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.message import Message
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.cli.sweeping import Resubmitter, sweep
 from peeklock.client import Connection, ConnectionLost, LinkClosed, Receiver, Sender, SendRejected, connect
+from peeklock.entities.definitions import QueueDefinition
 from serving import BrokerThread, StartBroker
 
 DEAD = "queue/$DeadLetterQueue"

@@ -19,9 +19,6 @@ import pytest
 from client.atom_server import Answer, AtomServer
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.broker.rules.definitions import CORRELATION_FIELDS as BROKER_CORRELATION_FIELDS
-from peeklock.broker.settings import Status, settings_of
 from peeklock.client import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout, connect
 from peeklock.client.administration import PAGE, AdministrationClient
 from peeklock.client.descriptions import (
@@ -36,6 +33,9 @@ from peeklock.client.descriptions import (
     Kind,
     Rule,
 )
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.rules import CORRELATION_FIELDS as BROKER_CORRELATION_FIELDS
+from peeklock.entities.settings import Status, settings_of
 from serving import SOURCE, ServedBroker
 
 ROOT = Path(__file__).parents[2]

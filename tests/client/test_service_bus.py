@@ -9,7 +9,6 @@ import pytest
 from nodes.changing import change
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import (
     AuthenticationFailed,
     Connection,
@@ -20,6 +19,7 @@ from peeklock.client import (
     fill_batches,
 )
 from peeklock.client.batches import BATCH_FORMAT
+from peeklock.entities.definitions import QueueDefinition
 from serving import BrokerThread, StartBroker
 
 PARTITION_KEY = Symbol("x-opt-partition-key")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from nodes.asking import SUBSCRIPTION, Management
-from peeklock.broker.definitions import (
+from peeklock.client import Connection, connect
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.client import Connection, connect
 from serving import BrokerThread, StartBroker
 
 LOCK_MS = 60_000

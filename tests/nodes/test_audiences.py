@@ -12,9 +12,9 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.performatives import Attach, Detach
 from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.access import Claims
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import sas_token
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
+from peeklock.entities.definitions import QueueDefinition
 
 OWN = AuthorizationRule(name="own", primary_key="own-key", rights=frozenset({Right.MANAGE}))
 

@@ -24,7 +24,7 @@ from peeklock.amqp.performatives import (
     Transfer,
 )
 from peeklock.amqp.types import Described, Symbol, ULong
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.nodes import browsing
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")

@@ -35,16 +35,16 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.transactions import Coordinator, Declare, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Symbol, UByte
-from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, Sender, SendRejected, connect
+from peeklock.client.link import ClientLink
+from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.settings import PROFILES, Status
-from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, Sender, SendRejected, connect
-from peeklock.client.link import ClientLink
+from peeklock.entities.settings import PROFILES, Status
 from peeklock.nodes.operations import OPERATIONS
 from raw_client import eventually
 from serving import BrokerThread, StartBroker

@@ -9,14 +9,14 @@ import pytest
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.frames import AMQP_HEADER
 from peeklock.amqp.performatives import Close, Open
-from peeklock.broker.authorization import (
+from peeklock.entities.authorization import (
     DEFAULT_KEY,
     DEFAULT_KEY_NAME,
     AuthorizationRule,
     Right,
     default_authorization_rule,
 )
-from peeklock.broker.definitions import NamespaceDefinition
+from peeklock.entities.definitions import NamespaceDefinition
 from peeklock.nodes.containers import CAPABILITIES, SOLE_CONNECTION
 from raw_client import eventually
 from sdk.raw_peer import RawPeer

@@ -13,10 +13,10 @@ from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
 from peeklock.amqp.performatives import Attach, Disposition, Flow, Source, Target, Transfer
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Described, Symbol, Timestamp, ULong
-from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.transactions import MAX_MESSAGES, MAX_OPEN
 from peeklock.client import LinkClosed, ReceivedMessage, Receiver, Sender, SendRejected, SettlementFailed, connect
+from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.store.base import StoreFull
 from sdk.raw_peer import RawPeer
 from server.held_store import HeldStore

@@ -15,11 +15,11 @@ from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.performatives import Attach, Detach, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
-from peeklock.broker.authorization import Right
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
-from peeklock.broker.settings import PROFILES
 from peeklock.broker.temporary import MAX_OF_CONNECTION, RETRY_MS
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.settings import PROFILES
 from peeklock.store.base import StoreError
 
 TEXT = Message(properties=Properties(message_id="id"), data=[b"text"]).encode()

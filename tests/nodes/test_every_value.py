@@ -54,9 +54,9 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.amqp.sections import scan
 from peeklock.amqp.types import Int, Symbol
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, Store, StoredMessage, StoreError
 from tools.hostile.extremes import VALUES, listed, mapped, sized, string, symbol
 

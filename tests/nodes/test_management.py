@@ -40,10 +40,10 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.termini import Target
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, UInt, ULong
 from peeklock.broker.agenda import system_clock
-from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.broker.errors import StorageFailed
 from peeklock.client import Connection, LinkClosed, ReceivedMessage, ReceiveMode, Requester, SendRejected, connect
+from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.nodes.operations import OPERATIONS
 from peeklock.nodes.requests import ReplyNode
 from peeklock.store.base import StoreError

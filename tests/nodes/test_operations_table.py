@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from peeklock.broker.authorization import Right
+from peeklock.entities.authorization import Right
 from peeklock.nodes.operations import OPERATIONS
 from peeklock.nodes.reference import page, walk
 

@@ -16,9 +16,9 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted, Rejected
 from peeklock.amqp.performatives import Attach, Begin, Disposition, Source, Target, Transfer
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import sas_token
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.nodes.operations import OPERATIONS
 
 NAMES = sorted(OPERATIONS)

@@ -14,9 +14,9 @@ from peeklock.amqp.outcomes import Accepted, Rejected
 from peeklock.amqp.performatives import Attach, Detach, Flow, Source, Target
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.broker.access import Claim
-from peeklock.broker.authorization import Right
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.broker.settings import Status
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.settings import Status
 
 ENTITIES = (
     QueueDefinition(name="q"),

@@ -13,15 +13,15 @@ from peeklock.amqp.outcomes import Error, Rejected
 from peeklock.amqp.performatives import Attach, Close, Detach, Disposition, Flow, Transfer
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.amqp.types import Symbol
-from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.broker.errors import BrokerError
+from peeklock.engine.links import Link
+from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.errors import BrokerError
-from peeklock.engine.links import Link
 from peeklock.nodes.peer import Peer
 from raw_client import eventually
 from sdk.raw_peer import RawPeer, sas_token

@@ -38,11 +38,11 @@ from peeklock.amqp.types import (
     ULong,
     UShort,
 )
-from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.rules.conversion import DATETIME_OFFSET, TIMESPAN, URI
-from peeklock.broker.settings import DEFAULT_PROFILE
 from peeklock.client import Connection, LinkClosed, connect
+from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.settings import DEFAULT_PROFILE
 from peeklock.store.base import StoreError
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker

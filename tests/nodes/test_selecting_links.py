@@ -11,7 +11,7 @@ from nodes.test_browsing import MIXED, SELECTOR, SESSION_FILTER, SETTLED, Browsi
 from nodes.wire import frame
 from peeklock.amqp.performatives import Accepted, Detach, Disposition, Released
 from peeklock.amqp.types import Described, Symbol, ULong
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 
 
 @pytest.fixture

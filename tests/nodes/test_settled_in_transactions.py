@@ -14,7 +14,7 @@ from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
 from peeklock.amqp.performatives import Detach, Disposition, End, Source
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.amqp.types import Symbol
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 
 
 class Client(Wire):

@@ -13,10 +13,10 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.performatives import Attach, Detach, Open, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
-from peeklock.broker.authorization import Right
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.temporary import RETRY_MS
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.store.base import StoreError
 
 RED = "color = 'red'"

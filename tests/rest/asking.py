@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import fromstring
 
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from peeklock.client.tokens import sas_token
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from raw_client import HOST, PATIENCE
 
 

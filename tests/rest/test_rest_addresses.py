@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peeklock.broker.authorization import Right
+from peeklock.entities.authorization import Right
 from peeklock.rest.addresses import Action, parse_request
 
 TOKEN = "7da9cfd5-40d5-4bb1-8d64-ec5a52e1c547"

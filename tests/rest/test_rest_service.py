@@ -12,16 +12,16 @@ import pytest
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp, ULong
-from peeklock.broker.authorization import AuthorizationRule, Right, default_authorization_rule
-from peeklock.broker.definitions import (
+from peeklock.client import connect
+from peeklock.entities.authorization import AuthorizationRule, Right, default_authorization_rule
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
-from peeklock.broker.settings import PROFILES, Status
-from peeklock.client import connect
+from peeklock.entities.rules import FilterKind, RuleDefinition
+from peeklock.entities.settings import PROFILES, Status
 from peeklock.rest.values import format_http_date
 from rest.asking import Answer, RestClient
 from serving import BrokerThread, ServedBroker, StartBroker

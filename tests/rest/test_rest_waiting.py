@@ -10,10 +10,10 @@ from http.client import HTTPConnection
 
 import pytest
 
-from peeklock.broker.authorization import AuthorizationRule, Right, default_authorization_rule
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
-from peeklock.broker.settings import PROFILES
 from peeklock.client import Message, connect
+from peeklock.entities.authorization import AuthorizationRule, Right, default_authorization_rule
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.settings import PROFILES
 from peeklock.rest import holders
 from peeklock.store.base import Changes, StoreError
 from raw_client import HOST, PATIENCE, eventually

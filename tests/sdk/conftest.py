@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from python_client import Bus, StartBus, namespace_of
 
-from peeklock.broker.definitions import QueueDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, TopicDefinition
 from serving import StartBroker
 
 

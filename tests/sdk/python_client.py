@@ -15,8 +15,8 @@ from azure.servicebus import (
     ServiceBusSender,
 )
 
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from serving import BrokerThread
 
 

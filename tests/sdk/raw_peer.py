@@ -28,7 +28,7 @@ from peeklock.amqp.performatives import (
     Target,
     Transfer,
 )
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from serving import BrokerThread
 
 P = TypeVar("P")

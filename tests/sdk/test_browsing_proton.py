@@ -11,7 +11,7 @@ from proton.reactor import AtLeastOnce, AtMostOnce, Copy, Filter, Selector
 from proton.utils import BlockingConnection, LinkDetached
 from test_proton import connect, receiver_of, send
 
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from raw_client import eventually
 from serving import BrokerThread, StartBroker
 

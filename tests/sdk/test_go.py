@@ -13,7 +13,7 @@ import pytest
 from conformance.sdks import SDKS
 from scenario_runner import Runner, answers_of, without_emulator_flag
 
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.server.certificates import ensure_certificates
 from serving import StartBroker
 

@@ -14,14 +14,14 @@ import pytest
 from conformance.sdks import SDKS
 from scenario_runner import Runner, answers_of
 
-from peeklock.broker.definitions import (
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
-from peeklock.broker.settings import Status
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.settings import Status
 from peeklock.server.certificates import ensure_certificates
 from serving import StartBroker
 

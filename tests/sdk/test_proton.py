@@ -10,8 +10,8 @@ from proton import ConnectionException, Delivery, Link, Message, symbol
 from proton.reactor import AtMostOnce, LinkOption
 from proton.utils import BlockingConnection, BlockingSender, LinkDetached, SendException
 
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.entities.definitions import QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 WAIT = 10

@@ -23,7 +23,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthenticationError,
 )
 
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

@@ -18,8 +18,8 @@ from azure.servicebus.exceptions import (
 from python_client import Bus, Client, StartBus, correlation, receive, take, text_properties
 
 from nodes.changing import delete_queue, delete_subscription, delete_topic, update_queue
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.broker.settings import Status
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.settings import Status
 from raw_client import eventually
 
 DEAD_LETTERS: dict[str, Any] = {"sub_queue": ServiceBusSubQueue.DEAD_LETTER}

@@ -23,7 +23,7 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError, MessageSizeExceededError
 from happenings import cut_connections
 
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 ACTIVE, DEFERRED, SCHEDULED = (

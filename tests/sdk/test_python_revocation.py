@@ -9,8 +9,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBusAuthorizationError
 
 from nodes.changing import update_queue
-from peeklock.broker.authorization import ALL_RIGHTS, AuthorizationRule
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, StartBroker
 
 HALF_AN_HOUR = 30 * 60 * 1000

@@ -28,7 +28,7 @@ from azure.servicebus.exceptions import (
 )
 from happenings import await_session_waiter
 
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 ACTIVE, DEFERRED, SCHEDULED = (

@@ -27,8 +27,8 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
 )
 
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

@@ -20,10 +20,10 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from azure.servicebus.exceptions import MessagingEntityNotFoundError, ServiceBusError
 from python_client import Bus, Client, StartBus, correlation, receive, sql, take, text_properties
 
-from peeklock.broker.definitions import SubscriptionDefinition, TopicDefinition
-from peeklock.broker.rules.definitions import RuleDefinition
-from peeklock.broker.settings import DEFAULT_PROFILE
 from peeklock.client import connect
+from peeklock.entities.definitions import SubscriptionDefinition, TopicDefinition
+from peeklock.entities.rules import RuleDefinition
+from peeklock.entities.settings import DEFAULT_PROFILE
 from peeklock.server.config import load_config
 from serving import ServedBroker, StartBroker
 

@@ -33,8 +33,8 @@ from peeklock.amqp.performatives import (
     Transfer,
 )
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, ULong
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from serving import BrokerThread, StartBroker
 
 BATCH_FORMAT = 0x80013700

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from azure.servicebus import ServiceBusMessage, ServiceBusReceiveMode
 from python_client import StartBus
 
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.rest.values import format_http_date
 from rest.asking import RestClient
 

@@ -11,8 +11,8 @@ from proton import Endpoint, Link, Message
 from proton.handlers import TransactionalClientHandler
 from proton.reactor import Container, LinkOption
 
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
-from peeklock.broker.definitions import QueueDefinition
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.entities.definitions import QueueDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 WAIT = 10.0

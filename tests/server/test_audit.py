@@ -19,10 +19,10 @@ from admin.atom import AtomClient, queue
 from peeklock.amqp.message import Message
 from peeklock.broker.agenda import Agenda, ManualClock
 from peeklock.broker.audit import DENIED, OK
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.client import connect
 from peeklock.client.errors import ClientError
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.server.audit import AuditLog
 from peeklock.server.broker import StartError
 from raw_client import HOST, RawClient, dial, get

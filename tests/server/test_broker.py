@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.errors import Condition
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.server.broker import Broker, Options, StartError
 from peeklock.server.limits import Limits
 from peeklock.store.base import OnDamage, StoredEntity, StoreError, ignore_damage

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, Right
-from peeklock.broker.definitions import (
+from peeklock.entities.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, Right
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.durations import HOUR, MINUTE, SECOND
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
-from peeklock.broker.settings import PROFILES, settings_of
+from peeklock.entities.durations import HOUR, MINUTE, SECOND
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.settings import PROFILES, settings_of
 from peeklock.server.config import ConfigError, default_namespace, load_config, load_configuration
 from peeklock.server.config_reference import TABLES, page
 from peeklock.server.config_server import ServerSettings

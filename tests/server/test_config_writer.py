@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter, FilterKind, RuleDefinition
-from peeklock.broker.settings import PROFILES, Kind, Setting, Status, settings_of
+from peeklock.entities.rules import CORRELATION_FIELDS, CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.settings import PROFILES, Kind, Setting, Status, settings_of
 from peeklock.server.config import load_config
 from peeklock.server.config_values import format_value
 from peeklock.server.config_writer import format_config

@@ -8,7 +8,7 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusServerBusyError
 
-from peeklock.broker.settings import DEFAULT_PROFILE
+from peeklock.entities.settings import DEFAULT_PROFILE
 from peeklock.server.config import ConfigError, load_configuration
 from peeklock.store.base import DiskSpace
 from raw_client import get, health

@@ -17,9 +17,9 @@ import websocket
 from admin.atom import AtomClient, queue
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
-from peeklock.broker.authorization import DEFAULT_KEY
 from peeklock.engine.errors import CloseConnection
 from peeklock.engine.sasl import SaslClient
+from peeklock.entities.authorization import DEFAULT_KEY
 from peeklock.server.certificates import ensure_certificates
 from peeklock.server.limits import Limits
 from raw_client import (

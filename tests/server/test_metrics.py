@@ -11,8 +11,8 @@ import pytest
 from admin.atom import AtomClient, rule, subscription, topic
 from broker.world import FlakyStore
 from peeklock import __version__
-from peeklock.broker.authorization import AuthorizationRule, Right, default_authorization_rule
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.authorization import AuthorizationRule, Right, default_authorization_rule
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.server.loopback import is_loopback
 from peeklock.server.metrics import COMMIT_BUCKETS, Metrics, escape_label, resident_memory
 from peeklock.store.base import Body, Changes, StoredMessage, StoreError

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.definitions import (
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.names import DefinitionError
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.server.reload import Live, live, plan, take
 from raw_client import eventually
 from serving import BrokerThread

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.broker.settings import PROFILES, settings_of
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.settings import PROFILES, settings_of
 from peeklock.server.jsonc import load
 from peeklock.server.schema import format_schema, schema
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
 from peeklock.server.secrets import has_keys, warn_of_readers
 
 

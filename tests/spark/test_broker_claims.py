@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Connection, ConnectionLost, Message, Properties, connect
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.spark.broker_claims import BrokerClaims, claims_of
 from peeklock.spark.claiming import ClaimReader
 from peeklock.spark.claims import Claims

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.errors import Condition
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Connection, LinkClosed, Message, Properties, connect
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.spark.claiming import ClaimReader
 from peeklock.spark.intake import Intake
 from peeklock.spark.options import Options

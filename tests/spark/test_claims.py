@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.types import Array, Int, UByte
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Connection, Management, Message, Properties, connect
 from peeklock.engine.links import Link
 from peeklock.engine.session import Session
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.spark import ranges
 from peeklock.spark.broker_claims import BrokerClaims
 from peeklock.spark.claims import ClaimLost, Claims

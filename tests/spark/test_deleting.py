@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 from runs import take_all
 
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Message, Properties, connect
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.spark.deleting import DeletingReader
 from peeklock.spark.options import Options
 from peeklock.spark.rows import SCHEMA

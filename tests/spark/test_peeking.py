@@ -15,10 +15,10 @@ from runs import take_all
 from test_texts import VALUES
 
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.definitions import QueueDefinition
 from peeklock.client import Connection, Message, Properties, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.spark.options import Options
 from peeklock.spark.peeking import NumbersPartition, PeekReader, PeekStreamReader
 from peeklock.spark.rows import SCHEMA

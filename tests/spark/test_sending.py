@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from peeklock.amqp.message import Message, Properties
-from peeklock.broker.definitions import QueueDefinition
-from peeklock.broker.settings import Status
 from peeklock.client import Connection, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.settings import Status
 from peeklock.spark import sending
 from peeklock.spark.parcels import Parcel, runs_of
 from peeklock.spark.sending import Outbox, Patience, SendingFailed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from peeklock.broker.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
+from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 
 PLAIN: Final = "plain"
 """Peek-lock with every gesture; a message becomes a dead letter after some deliveries."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import atheris  # type: ignore[import-untyped]
 from harness import fuzz
 
-with atheris.instrument_imports(include=["peeklock.admin", "peeklock.broker.definitions", "peeklock.broker.rules"]):
+with atheris.instrument_imports(include=["peeklock.admin", "peeklock.entities.definitions", "peeklock.broker.rules"]):
     from peeklock.admin.addresses import owner_of, parse_address
     from peeklock.admin.descriptions import ENTITY_DESCRIPTIONS, read_settings
     from peeklock.admin.markup import (
@@ -26,10 +26,10 @@ with atheris.instrument_imports(include=["peeklock.admin", "peeklock.broker.defi
         written,
     )
     from peeklock.admin.rule_descriptions import read_rule, write_rule
-    from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
     from peeklock.broker.errors import EntityNotFound
-    from peeklock.broker.names import DefinitionError
-    from peeklock.broker.settings import settings_of
+    from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+    from peeklock.entities.names import DefinitionError
+    from peeklock.entities.settings import settings_of
 
 KINDS = (QueueDefinition, TopicDefinition, SubscriptionDefinition)
 SENT = Path(__file__).parents[2] / "tests" / "admin" / "sent"

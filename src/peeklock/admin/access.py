@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from peeklock.broker.access import Claim
-from peeklock.broker.authorization import Right
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, destinations
 from peeklock.broker.errors import Unauthorized
 from peeklock.broker.namespace import Namespace
-from peeklock.broker.rules.definitions import RuleDefinition
-from peeklock.broker.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, destinations
+from peeklock.entities.rules import RuleDefinition
+from peeklock.entities.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
 from peeklock.server.admission import Ticket
 from peeklock.server.http import verified
 

@@ -18,16 +18,16 @@ from xml.etree.ElementTree import Element
 from peeklock.admin.markup import COUNTS, branch, child, children, leaf, text_of
 from peeklock.admin.moments import format_moment
 from peeklock.broker.administration import Runtime
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import (
     AnyDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.durations import format_duration
-from peeklock.broker.names import DefinitionError, fold
-from peeklock.broker.settings import MAX_MESSAGE_SIZE, ORDER_BY_PRIORITY, Kind, Profile, Setting, settings_of
+from peeklock.entities.durations import format_duration
+from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.settings import MAX_MESSAGE_SIZE, ORDER_BY_PRIORITY, Kind, Profile, Setting, settings_of
 
 MESSAGE_SIZE_SINCE: Final = "2021-05"
 """The version of the interface that knows MaxMessageSizeInKilobytes."""

@@ -36,16 +36,16 @@ from peeklock.admin.markup import SERVICE_BUS, MarkupError, child
 from peeklock.admin.rule_descriptions import read_rule, write_rule
 from peeklock.broker.administration import Administration, explain_refused_rule
 from peeklock.broker.catalogue import AnyContainer
-from peeklock.broker.definitions import (
+from peeklock.broker.entity import Done
+from peeklock.broker.errors import BrokerError, EntityChanging
+from peeklock.broker.namespace import Namespace
+from peeklock.entities.definitions import (
     AnyDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.entity import Done
-from peeklock.broker.errors import BrokerError, EntityChanging
-from peeklock.broker.namespace import Namespace
-from peeklock.broker.rules.definitions import RuleDefinition
+from peeklock.entities.rules import RuleDefinition
 from peeklock.server.waits import durable
 
 RULE_DESCRIPTION: Final = "RuleDescription"

@@ -13,9 +13,9 @@ from xml.etree.ElementTree import Element
 
 from peeklock.admin.markup import SCHEMA, branch, child, children, leaf, text_of, type_of
 from peeklock.admin.moments import format_moment
-from peeklock.broker.durations import format_time, parse_time
-from peeklock.broker.names import DefinitionError
-from peeklock.broker.rules.definitions import (
+from peeklock.entities.durations import format_time, parse_time
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.rules import (
     CORRELATION_FIELDS,
     DEFAULT_RULE_NAME,
     CorrelationFilter,

@@ -31,8 +31,8 @@ from peeklock.broker.errors import (
     EntityNotFound,
     StorageFull,
 )
-from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import Namespace
+from peeklock.entities.names import DefinitionError
 from peeklock.server.http import AUDIT, TICKET, Handler, origin_of
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name

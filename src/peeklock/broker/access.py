@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Final, Protocol
 from urllib.parse import unquote, unquote_plus
 
-from peeklock.broker.authorization import AuthorizationRule, Right
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized, WrongKey
+from peeklock.entities.authorization import AuthorizationRule, Right
 
 SAS_PREFIX: Final = "SharedAccessSignature "
 MAX_TOKEN_LENGTH: Final = 16384

@@ -13,13 +13,6 @@ from typing import TypeVar
 
 from peeklock.broker.catalogue import AnyContainer, AnyQueue, Catalogue, subscription_path, topic_of
 from peeklock.broker.changes import check_change, check_filters, check_forwarding, check_keys, fitted
-from peeklock.broker.definitions import (
-    AnyDefinition,
-    EntityKind,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
 from peeklock.broker.entity import Done, Entity
 from peeklock.broker.errors import (
     BrokerError,
@@ -29,12 +22,19 @@ from peeklock.broker.errors import (
     QuotaExceeded,
 )
 from peeklock.broker.journal import Journal, Lane
-from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.rules.matching import check_rule
-from peeklock.broker.settings import Profile
 from peeklock.broker.topic import Topic
+from peeklock.entities.definitions import (
+    AnyDefinition,
+    EntityKind,
+    QueueDefinition,
+    SubscriptionDefinition,
+    TopicDefinition,
+)
+from peeklock.entities.names import fold
+from peeklock.entities.rules import FilterKind, RuleDefinition
+from peeklock.entities.settings import Profile
 
 log = logging.getLogger(__name__)
 

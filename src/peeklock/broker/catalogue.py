@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from peeklock.broker.access import Keys
-from peeklock.broker.definitions import (
+from peeklock.broker.entity import Entity, Machinery
+from peeklock.broker.entity_ids import EntityIds
+from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
+from peeklock.broker.idleness import Idleness
+from peeklock.broker.priorities import PriorityQueue
+from peeklock.broker.queue import Queue
+from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.topic import Topic
+from peeklock.entities.definitions import (
     AnyDefinition,
     EntityKind,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.entity import Entity, Machinery
-from peeklock.broker.entity_ids import EntityIds
-from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
-from peeklock.broker.idleness import Idleness
-from peeklock.broker.names import fold
-from peeklock.broker.priorities import PriorityQueue
-from peeklock.broker.queue import Queue
-from peeklock.broker.sessions import SessionQueue
-from peeklock.broker.topic import Topic
+from peeklock.entities.names import fold
 from peeklock.store.base import MAX_ENTITY, StoredEntity
 
 log = logging.getLogger(__name__)

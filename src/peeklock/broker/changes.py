@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from peeklock.broker.authorization import DEFAULT_KEY
 from peeklock.broker.catalogue import AnyQueue, Catalogue
-from peeklock.broker.definitions import AnyDefinition, destinations
-from peeklock.broker.durations import MAX_DURATION_MS
 from peeklock.broker.errors import BrokerError, QuotaExceeded
-from peeklock.broker.names import DefinitionError, fold
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
-from peeklock.broker.settings import DEFAULT_TTL, Profile, settings_of
 from peeklock.broker.topic import Topic
+from peeklock.entities.authorization import DEFAULT_KEY
+from peeklock.entities.definitions import AnyDefinition, destinations
+from peeklock.entities.durations import MAX_DURATION_MS
+from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.rules import FilterKind, RuleDefinition
+from peeklock.entities.settings import DEFAULT_TTL, Profile, settings_of
 
 D = TypeVar("D", bound=AnyDefinition)
 

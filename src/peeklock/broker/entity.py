@@ -15,7 +15,6 @@ from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
-from peeklock.broker.definitions import AnyDefinition, EntityKind
 from peeklock.broker.duplicates import MAX_IDS, History
 from peeklock.broker.envelope import (
     END_OF_TIME,
@@ -34,8 +33,9 @@ from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.pace import Pace
 from peeklock.broker.scheduled import Scheduled
-from peeklock.broker.settings import DEFAULT_PROFILE, Status
 from peeklock.broker.watches import Watches
+from peeklock.entities.definitions import AnyDefinition, EntityKind
+from peeklock.entities.settings import DEFAULT_PROFILE, Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)

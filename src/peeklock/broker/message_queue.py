@@ -11,7 +11,6 @@ from typing import Final
 from peeklock.broker.claim_records import Span
 from peeklock.broker.claims import Claims
 from peeklock.broker.deferred import Deferred
-from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.deletion import Deletion
 from peeklock.broker.entity import Entity, Machinery
 from peeklock.broker.errors import BrokerError
@@ -20,6 +19,7 @@ from peeklock.broker.locks import Lock, LockTable
 from peeklock.broker.packed import PackedRead, read_packed
 from peeklock.broker.reading import unreadable
 from peeklock.broker.settlements import Settlements
+from peeklock.entities.definitions import AnyDefinition
 from peeklock.store.base import Counters, Damage, Range, Run, StoredMessage, StoreError
 
 MAX_PEEKED_BYTES: Final = 4 * 1024 * 1024

@@ -23,22 +23,22 @@ from peeklock.broker.catalogue import (
     subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
-from peeklock.broker.definitions import AnyDefinition, EntityKind, NamespaceDefinition, SubscriptionDefinition
 from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import EntityNotFound
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.lock_tags import LockTags
-from peeklock.broker.names import DefinitionError, fold
 from peeklock.broker.pace import Pace
-from peeklock.broker.rules.definitions import RuleDefinition
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.sessions import SessionQueue
-from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.broker.temporary import TemporaryEntities
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import transaction_accounts
+from peeklock.entities.definitions import AnyDefinition, EntityKind, NamespaceDefinition, SubscriptionDefinition
+from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.rules import RuleDefinition
+from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)

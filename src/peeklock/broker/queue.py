@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
@@ -18,6 +17,7 @@ from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.selecting import Selecting, Selection, Selects
 from peeklock.broker.timetable import AGAIN_MS
 from peeklock.broker.waiting import Waiting
+from peeklock.entities.definitions import AnyDefinition
 from peeklock.store.base import Counters, Run, StoredMessage
 
 log = logging.getLogger(__name__)

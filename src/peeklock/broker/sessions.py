@@ -15,7 +15,6 @@ from typing import Any, Final
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.claim_records import Claim
 from peeklock.broker.claimed_sessions import ClaimHolder, is_kept_for
-from peeklock.broker.definitions import AnyDefinition
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import (
     BrokerError,
@@ -33,6 +32,7 @@ from peeklock.broker.reading import unreadable
 from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.session_selecting import SelectingSession
 from peeklock.broker.timetable import AGAIN_MS
+from peeklock.entities.definitions import AnyDefinition
 from peeklock.store.base import ACTIVE, Counters, Damage, Run, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)

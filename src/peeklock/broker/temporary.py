@@ -18,11 +18,11 @@ from typing import Final
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.catalogue import AnyContainer, Catalogue, owner_of, subscription_path
-from peeklock.broker.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, EntityChanging, EntityNotFound, OperationNotAllowed, QuotaExceeded
-from peeklock.broker.names import fold
-from peeklock.broker.settings import Profile
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.names import fold
+from peeklock.entities.settings import Profile
 
 log = logging.getLogger(__name__)
 

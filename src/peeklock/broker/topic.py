@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.broker import envelope
-from peeklock.broker.definitions import SubscriptionDefinition, TopicDefinition
 from peeklock.broker.entity import Done, Entity, Machinery
 from peeklock.broker.envelope import END_OF_TIME, Annex
 from peeklock.broker.errors import BrokerError, InvalidProperty, QuotaExceeded
 from peeklock.broker.journal import Lane
-from peeklock.broker.names import fold
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.matching import Copy, Matcher
 from peeklock.broker.rules.view import View
 from peeklock.broker.sessions import SessionQueue
+from peeklock.entities.definitions import SubscriptionDefinition, TopicDefinition
+from peeklock.entities.names import fold
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
 MIN_SHARED_BYTES: Final = 256

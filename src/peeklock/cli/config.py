@@ -9,19 +9,19 @@ from typing import Annotated, Any
 
 import typer
 
-from peeklock.broker.definitions import (
-    EntityDefinition,
-    NamespaceDefinition,
-    QueueDefinition,
-    TopicDefinition,
-)
-from peeklock.broker.durations import format_duration
-from peeklock.broker.settings import DEFAULT_PROFILE, LAXEST, PROFILES, Kind, settings_of
 from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administering
 from peeklock.cli.exporting import namespace_of
 from peeklock.cli.failing import Exit, fail
 from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_table, progress
 from peeklock.cli.profiles import ProfileName
+from peeklock.entities.definitions import (
+    EntityDefinition,
+    NamespaceDefinition,
+    QueueDefinition,
+    TopicDefinition,
+)
+from peeklock.entities.durations import format_duration
+from peeklock.entities.settings import DEFAULT_PROFILE, LAXEST, PROFILES, Kind, settings_of
 from peeklock.server.config import ConfigError, load_config
 from peeklock.server.config_writer import format_config
 from peeklock.server.schema import format_schema

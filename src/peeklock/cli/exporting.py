@@ -10,8 +10,10 @@ from dataclasses import replace
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.client.administration import AdministrationClient
+from peeklock.client.descriptions import Duration, Entity, Kind, Rule, RuleValue
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import (
     EntityDefinition,
     NamespaceDefinition,
     QueueDefinition,
@@ -19,19 +21,17 @@ from peeklock.broker.definitions import (
     TopicDefinition,
     destinations,
 )
-from peeklock.broker.durations import parse_time
-from peeklock.broker.names import fold
-from peeklock.broker.rules.definitions import (
+from peeklock.entities.durations import parse_time
+from peeklock.entities.names import fold
+from peeklock.entities.rules import (
     CORRELATION_FIELDS,
     CorrelationFilter,
     FilterKind,
     PropertyValue,
     RuleDefinition,
 )
-from peeklock.broker.settings import Kind as Form
-from peeklock.broker.settings import settings_of
-from peeklock.client.administration import AdministrationClient
-from peeklock.client.descriptions import Duration, Entity, Kind, Rule, RuleValue
+from peeklock.entities.settings import Kind as Form
+from peeklock.entities.settings import settings_of
 
 D = TypeVar("D", bound=EntityDefinition)
 Forwarding = TypeVar("Forwarding", QueueDefinition, SubscriptionDefinition)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from peeklock.broker.settings import PROFILES
+from peeklock.entities.settings import PROFILES
 
 ProfileName = StrEnum("ProfileName", {name.upper(): name for name in PROFILES})  # type: ignore[misc]

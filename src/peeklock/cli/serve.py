@@ -19,11 +19,11 @@ import uvloop
 from peeklock import __version__
 from peeklock.admin.service import administer
 from peeklock.broker.duplicates import MAX_IDS
-from peeklock.broker.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
 from peeklock.cli.signals import stopping_signals
 from peeklock.engine import session
+from peeklock.entities.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.rest.service import serve_messages
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart

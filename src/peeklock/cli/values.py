@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from peeklock.amqp.types import Int, Timestamp
-from peeklock.broker.durations import DAY, HOUR, MAX_DURATION_MS, MINUTE, SECOND, format_duration, parse_duration
 from peeklock.cli.failing import fail
 from peeklock.client.descriptions import Duration
+from peeklock.entities.durations import DAY, HOUR, MAX_DURATION_MS, MINUTE, SECOND, format_duration, parse_duration
 
 _SHORT = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 _SHORT_UNITS = (DAY, HOUR, MINUTE, SECOND, 1)

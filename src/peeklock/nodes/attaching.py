@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
-from peeklock.broker.authorization import Right
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
 from peeklock.broker.sessions import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Link, Receiver, Sender
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address, parse_address
 from peeklock.nodes.browsing import BrowsingNode
 from peeklock.nodes.cbs import CbsNode

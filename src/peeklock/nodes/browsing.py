@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.outcomes import Modified, Received, Rejected, Released
 from peeklock.amqp.termini import Source
-from peeklock.broker.authorization import Right
 from peeklock.broker.backlog import OBJECT_BYTES, memory_cost
 from peeklock.broker.catalogue import AnyQueue
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
@@ -21,6 +20,7 @@ from peeklock.broker.heads import head
 from peeklock.broker.sessions import SessionQueue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import COPY, SESSION_FILTER, Filters, in_force, session_id_of
 from peeklock.nodes.node import Node

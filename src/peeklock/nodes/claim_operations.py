@@ -11,12 +11,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp
-from peeklock.broker.authorization import Right
 from peeklock.broker.claim_records import MAX_RUNS, Parts
 from peeklock.broker.claims import Claim, Request, spans_of
 from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.message_queue import MAX_PEEKED_BYTES
 from peeklock.broker.packed import pack
+from peeklock.entities.authorization import Right
 from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import MAX_NUMBER, Run, StoredMessage

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.audit import DENIED
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.temporary import Owner
 from peeklock.engine.links import Link, Sender
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node
 

@@ -26,8 +26,8 @@ from peeklock.broker.errors import (
     OperationTimedOut,
     Unauthorized,
 )
-from peeklock.broker.names import DefinitionError
 from peeklock.engine.links import Receiver
+from peeklock.entities.names import DefinitionError
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.operations import OPERATIONS

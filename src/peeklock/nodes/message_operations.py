@@ -10,7 +10,6 @@ from uuid import UUID
 
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.types import Array, Encoded, Int, Timestamp
-from peeklock.broker.authorization import Right
 from peeklock.broker.envelope import (
     Incoming,
     read_incoming,
@@ -26,6 +25,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
 from peeklock.broker.sessions import SessionQueue
+from peeklock.entities.authorization import Right
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
 from peeklock.nodes.session_operations import (
     check_holder,

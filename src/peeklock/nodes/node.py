@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from peeklock.amqp.outcomes import Error, Rejected
 from peeklock.broker.access import Claims
-from peeklock.broker.authorization import Right
 from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError, OperationNotAllowed, Unauthorized
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.links import Link
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array, Described, ULong
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed, QuotaExceeded
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction
+from peeklock.entities.authorization import Right
 
 MAX_ITEMS: Final = 65536
 MAX_SKIP: Final = (1 << 31) - 1

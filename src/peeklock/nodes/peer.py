@@ -17,7 +17,6 @@ from peeklock.broker.accounts import MAX_HELD_BYTES, Account
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
-from peeklock.broker.names import fold
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.engine.connection import Connection
@@ -35,6 +34,7 @@ from peeklock.engine.events import (
 )
 from peeklock.engine.links import Link, Sender
 from peeklock.engine.session import Session
+from peeklock.entities.names import fold
 from peeklock.nodes.attaching import make_node, requested_address
 from peeklock.nodes.containers import ContainerKey, claim_container, give_up_container
 from peeklock.nodes.node import Node, error_of, rejected

@@ -12,7 +12,6 @@ from peeklock.amqp.errors import AmqpError
 from peeklock.amqp.outcomes import Accepted, Modified, Received, Rejected, Released
 from peeklock.amqp.termini import Source
 from peeklock.amqp.transactions import TransactionalState
-from peeklock.broker.authorization import Right
 from peeklock.broker.errors import BrokerError, MessageLockLost, SessionLockLost
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
@@ -21,6 +20,7 @@ from peeklock.broker.queue import READ_AGAIN_MS, Queue
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import Filters, in_force
 from peeklock.nodes.node import Node, rejected

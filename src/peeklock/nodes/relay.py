@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.termini import Target
 from peeklock.broker.audit import DENIED
-from peeklock.broker.authorization import Right
 from peeklock.broker.envelope import destination_of
 from peeklock.broker.errors import (
     EntityNotFound,
@@ -22,6 +21,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address, parse_address
 from peeklock.nodes.node import rejected
 from peeklock.nodes.sending import CREDIT, Sending

@@ -13,7 +13,7 @@ from typing import Any, Final
 from peeklock.amqp.types import Described, Int, Timestamp, ULong
 from peeklock.broker.errors import InvalidProperty
 from peeklock.broker.rules.conversion import FOREVER, plain, typed
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
+from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 from peeklock.nodes.operation import Field, Kind, check_keys
 
 COMPATIBILITY: Final = Int(20)

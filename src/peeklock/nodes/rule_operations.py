@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.administration import Administration, explain_refused_rule, rules_of
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import SUBSCRIPTIONS, AnyQueue
-from peeklock.broker.definitions import SubscriptionDefinition
 from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllowed
 from peeklock.broker.topic import Topic
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import SubscriptionDefinition
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_page
 from peeklock.nodes.rule_descriptions import DESCRIPTION, read_rule, write_rule
 

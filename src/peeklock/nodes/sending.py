@@ -10,7 +10,6 @@ from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.sections import data_sections
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.envelope import Incoming, read_incoming
 from peeklock.broker.errors import (
@@ -22,6 +21,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
+from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.settling import ACCEPTED

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from peeklock.amqp.types import Array, Int, Timestamp
-from peeklock.broker.authorization import Right
 from peeklock.broker.errors import (
     BrokerError,
     MessageSizeExceeded,
@@ -14,6 +13,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.session import Session
 from peeklock.broker.sessions import SessionQueue
+from peeklock.entities.authorization import Right
 from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
 from peeklock.nodes.session_receiving import SessionReceivingNode
 

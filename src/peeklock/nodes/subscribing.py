@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.termini import Source
 from peeklock.broker.access import Claim
 from peeklock.broker.audit import FAILED, OK
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
-from peeklock.broker.definitions import SubscriptionDefinition
 from peeklock.broker.errors import (
     BrokerError,
     EntityChanging,
@@ -32,14 +30,16 @@ from peeklock.broker.errors import (
     SubscriptionInUse,
     Unauthorized,
 )
-from peeklock.broker.names import DefinitionError, client_scoped_name, fold
 from peeklock.broker.queue import Queue
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.selectors import Selector, rule_of
 from peeklock.broker.temporary import Owner
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Sender
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import SubscriptionDefinition
+from peeklock.entities.names import DefinitionError, client_scoped_name, fold
+from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.dynamic import TEMPORARY_TOPIC, WaitingNode
 from peeklock.nodes.filters import in_force, read_filters

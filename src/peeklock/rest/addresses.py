@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import unquote
 
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_SUFFIX, topic_of
-from peeklock.broker.names import fold
+from peeklock.entities.authorization import Right
+from peeklock.entities.names import fold
 
 MESSAGES: Final = "messages"
 HEAD: Final = "head"

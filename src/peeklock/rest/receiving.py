@@ -11,12 +11,12 @@ from typing import Final
 
 from peeklock.broker.access import Claim
 from peeklock.broker.agenda import Appointment
-from peeklock.broker.authorization import Right
 from peeklock.broker.backlog import memory_cost
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
+from peeklock.entities.authorization import Right
 from peeklock.rest.holders import Holder
 from peeklock.server.http import HTTP_GRACE_MS
 from peeklock.server.logs import event

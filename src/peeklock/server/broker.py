@@ -18,13 +18,13 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.audit import NO_AUDIT, Audit
-from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.broker.definitions import NamespaceDefinition
 from peeklock.broker.duplicates import MAX_IDS
-from peeklock.broker.names import DefinitionError
 from peeklock.broker.namespace import CallSoon, Namespace
-from peeklock.broker.settings import DEFAULT_PROFILE, Profile
 from peeklock.broker.watermark import Watermark
+from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
+from peeklock.entities.definitions import NamespaceDefinition
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.server.admission import Admission, Ticket
 from peeklock.server.audit import AuditLog
 from peeklock.server.browsers import BrowserGuard

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from peeklock.broker.authorization import AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.broker.rules.matching import check_rule
+from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.definitions import (
     DEFAULT_NAMESPACE,
     EntityDefinition,
     NamespaceDefinition,
@@ -21,16 +22,15 @@ from peeklock.broker.definitions import (
     TopicDefinition,
     destinations,
 )
-from peeklock.broker.names import DefinitionError, duplicate, fold
-from peeklock.broker.rules.definitions import (
+from peeklock.entities.names import DefinitionError, duplicate, fold
+from peeklock.entities.rules import (
     CORRELATION_FIELDS,
     CorrelationFilter,
     FilterKind,
     PropertyValue,
     RuleDefinition,
 )
-from peeklock.broker.rules.matching import check_rule
-from peeklock.broker.settings import DEFAULT_PROFILE, Profile, settings_of
+from peeklock.entities.settings import DEFAULT_PROFILE, Profile, settings_of
 from peeklock.server.config_keys import LOG_TARGETS, Thing
 from peeklock.server.config_server import ServerSettings, read_server
 from peeklock.server.config_shape import ConfigError, Shape, read_document

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from peeklock.broker.authorization import Right
-from peeklock.broker.definitions import (
+from peeklock.broker.watermark import DEFAULT_BYTES
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import (
     DEFAULT_NAMESPACE,
     MAX_AUTHORIZATION_RULES,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.rules.definitions import CORRELATION_FIELDS, FilterKind
-from peeklock.broker.watermark import DEFAULT_BYTES
+from peeklock.entities.rules import CORRELATION_FIELDS, FilterKind
 from peeklock.server.limits import Limits
 
 LIMITS = Limits()

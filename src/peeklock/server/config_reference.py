@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from peeklock.broker.durations import MAX_DURATION_TEXT, format_duration
-from peeklock.broker.settings import MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
+from peeklock.entities.durations import MAX_DURATION_TEXT, format_duration
+from peeklock.entities.settings import MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
 from peeklock.server.config_keys import KEYS, SETTINGS, Key, Thing
 
 _MARKED = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from peeklock.broker.names import DefinitionError
+from peeklock.entities.names import DefinitionError
 from peeklock.server.config_keys import KEYS, MAX_COUNT, Thing
 from peeklock.server.jsonc import MAX_CHARACTERS, JsonError, Node, load
 

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from peeklock.broker.durations import format_time, parse_time
 from peeklock.broker.rules.conversion import in_utc
-from peeklock.broker.rules.definitions import PropertyValue
+from peeklock.entities.durations import format_time, parse_time
+from peeklock.entities.rules import PropertyValue
 from peeklock.server.jsonc import Node
 
 

@@ -10,17 +10,17 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from peeklock.broker.authorization import AuthorizationRule
-from peeklock.broker.definitions import (
+from peeklock.entities.authorization import AuthorizationRule
+from peeklock.entities.definitions import (
     EntityDefinition,
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.durations import format_duration
-from peeklock.broker.rules.definitions import CORRELATION_FIELDS, FilterKind, PropertyValue, RuleDefinition
-from peeklock.broker.settings import PROFILES, Kind, settings_of
+from peeklock.entities.durations import format_duration
+from peeklock.entities.rules import CORRELATION_FIELDS, FilterKind, PropertyValue, RuleDefinition
+from peeklock.entities.settings import PROFILES, Kind, settings_of
 from peeklock.server.config_values import format_values
 
 Json = dict[str, Any]

@@ -18,9 +18,9 @@ from aiohttp.http import HttpProcessingError
 
 from peeklock.broker.access import Claim, key_name_of
 from peeklock.broker.audit import DENIED, Audit
-from peeklock.broker.authorization import Right
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, WrongKey
 from peeklock.broker.namespace import Namespace
+from peeklock.entities.authorization import Right
 from peeklock.server.admission import Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.first_request import FirstRequest

@@ -20,11 +20,11 @@ from aiohttp import web
 
 from peeklock import __version__
 from peeklock.broker.administration import Runtime
-from peeklock.broker.authorization import Right
 from peeklock.broker.catalogue import AnyContainer
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.watermark import Watermark
+from peeklock.entities.authorization import Right
 from peeklock.server.browsers import is_own_machine
 from peeklock.server.http import TICKET, audit_denied, verified
 from peeklock.server.loopback import is_loopback

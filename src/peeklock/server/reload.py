@@ -19,16 +19,16 @@ from typing import Any, Final
 from peeklock.broker.administration import Administration
 from peeklock.broker.audit import FAILED, NO_AUDIT, OK, Audit
 from peeklock.broker.changes import check_change, merged_rules
-from peeklock.broker.definitions import (
+from peeklock.broker.errors import BrokerError
+from peeklock.entities.definitions import (
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
     destinations,
 )
-from peeklock.broker.errors import BrokerError
-from peeklock.broker.names import DefinitionError, fold
-from peeklock.broker.rules.definitions import RuleDefinition
+from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.rules import RuleDefinition
 from peeklock.server.broker import Broker, StartError
 from peeklock.server.config import ConfigError, load_config
 from peeklock.server.logs import event

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peeklock.broker.authorization import Right
-from peeklock.broker.definitions import MAX_AUTHORIZATION_RULES
-from peeklock.broker.durations import format_duration
-from peeklock.broker.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
-from peeklock.broker.rules.definitions import FilterKind
-from peeklock.broker.settings import LAXEST, MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
+from peeklock.entities.authorization import Right
+from peeklock.entities.definitions import MAX_AUTHORIZATION_RULES
+from peeklock.entities.durations import format_duration
+from peeklock.entities.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
+from peeklock.entities.rules import FilterKind
+from peeklock.entities.settings import LAXEST, MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
 from peeklock.server.config_keys import KEYS, LOG_TARGETS, MAX_COUNT, SETTINGS, Key, Thing, Value
 from peeklock.server.config_values import TYPES
 

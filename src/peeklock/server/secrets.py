@@ -7,8 +7,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from peeklock.broker.authorization import DEFAULT_KEY
-from peeklock.broker.definitions import NamespaceDefinition
+from peeklock.entities.authorization import DEFAULT_KEY
+from peeklock.entities.definitions import NamespaceDefinition
 from peeklock.server.logs import event
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from peeklock.amqp.sections import APPLICATION_PROPERTIES, map_section
 from peeklock.amqp.types import Byte, Described, Float, Int, Symbol, Timestamp, UInt, ULong
 from peeklock.broker.rules.conversion import DATETIME_OFFSET, TIMESPAN
 from peeklock.broker.rules.correlation import CorrelationIndex
-from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter, PropertyValue
 from peeklock.broker.rules.view import View
+from peeklock.entities.rules import CORRELATION_FIELDS, CorrelationFilter, PropertyValue
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)

@@ -12,11 +12,11 @@ from viewing import after, view
 
 from peeklock.amqp.sections import APPLICATION_PROPERTIES, map_section
 from peeklock.amqp.types import Int, Timestamp
-from peeklock.broker.names import DefinitionError
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.rules.matching import Copy, Matcher, check_rule
 from peeklock.broker.rules.values import MISSING
 from peeklock.broker.rules.view import View
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 
 TRUE = RuleDefinition()
 FALSE = RuleDefinition(name="never", filter_kind=FilterKind.FALSE)

@@ -11,13 +11,13 @@ from viewing import NOW
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Int, ULong
 from peeklock.broker.envelope import read_incoming
-from peeklock.broker.rules.definitions import FilterKind, RuleDefinition
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.jms import DEFAULT_PRIORITY
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.rules.selectors import NAMES, Selector, compile_selector, rule_of
 from peeklock.broker.rules.sql import matches_everything
-from peeklock.broker.settings import MAX_TEXT
+from peeklock.entities.rules import FilterKind, RuleDefinition
+from peeklock.entities.settings import MAX_TEXT
 from peeklock.store.base import StoredMessage
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -19,7 +19,7 @@ from peeklock.broker.rules.sql import (
     matches_nothing,
 )
 from peeklock.broker.rules.values import MAX_TEXT_MADE
-from peeklock.broker.settings import MAX_TEXT
+from peeklock.entities.settings import MAX_TEXT
 
 FILTERS = ("comparison", "logic", "null", "in", "like", "arithmetic", "names", "documented")
 

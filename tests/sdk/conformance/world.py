@@ -16,12 +16,12 @@ from happenings import cut_connections
 from conformance.clients import Administrator, Bus
 from conformance.program import Program
 from peeklock.broker.agenda import system_clock
-from peeklock.broker.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule
-from peeklock.broker.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.broker.queue import Queue
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.broker.sessions import SessionQueue
-from peeklock.broker.settings import Status
+from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule
+from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.settings import Status
 from peeklock.server.http import WebSocketTransport
 from peeklock.server.shell import Shell
 from peeklock.store.base import Counters

@@ -14,7 +14,6 @@ from typing import NoReturn, ParamSpec, TypeVar
 
 from lark import Token, Tree
 
-from peeklock.broker.names import fold
 from peeklock.broker.rules import functions
 from peeklock.broker.rules.conversion import in_utc
 from peeklock.broker.rules.errors import EvaluationError, SqlError, shown
@@ -22,6 +21,7 @@ from peeklock.broker.rules.functions import Condition, Constant, Expression, Sta
 from peeklock.broker.rules.like import EscapeError, PatternError
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, system_name
 from peeklock.broker.rules.values import MAX_INTEGER, MIN_INTEGER, Value
+from peeklock.entities.names import fold
 
 MAX_DEPTH = 64
 """Parentheses, NOT, signs and calls within each other."""

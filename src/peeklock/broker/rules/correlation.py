@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Generic, NamedTuple, TypeVar
 
 from peeklock.broker.rules.conversion import milliseconds_of
-from peeklock.broker.rules.definitions import CORRELATION_FIELDS, CorrelationFilter
 from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.properties import Properties
 from peeklock.broker.rules.values import MISSING, Value
+from peeklock.entities.rules import CORRELATION_FIELDS, CorrelationFilter
 
 Owner = TypeVar("Owner")
 

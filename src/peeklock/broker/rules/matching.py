@@ -12,9 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from peeklock.broker.names import DefinitionError
 from peeklock.broker.rules.correlation import CorrelationIndex
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 from peeklock.broker.rules.errors import SqlError, sentence_of
 from peeklock.broker.rules.sql import (
     Action,
@@ -25,6 +23,8 @@ from peeklock.broker.rules.sql import (
     matches_nothing,
 )
 from peeklock.broker.rules.view import View
+from peeklock.entities.names import DefinitionError
+from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 
 RULE_NAME: Final = "RuleName"
 """The application property that tells which rule made a copy with its action."""

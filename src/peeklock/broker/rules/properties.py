@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from peeklock.broker.names import fold
 from peeklock.broker.rules.jms import JMS_PROPERTIES
 from peeklock.broker.rules.values import Missing, Value
+from peeklock.entities.names import fold
 
 
 class Properties(Protocol):

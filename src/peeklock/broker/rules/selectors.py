@@ -17,7 +17,7 @@ from peeklock.broker.rules.parser import parse
 from peeklock.broker.rules.sql import Filter, compile_filter
 from peeklock.broker.rules.values import MAX_INTEGER, MIN_INTEGER
 from peeklock.broker.rules.view import View
-from peeklock.broker.settings import MAX_TEXT
+from peeklock.entities.settings import MAX_TEXT
 from peeklock.store.base import StoredMessage
 
 NAMES: Final = {

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from peeklock.broker.names import fold
 from peeklock.broker.rules.compiler import Compiler
-from peeklock.broker.rules.definitions import PropertyValue
 from peeklock.broker.rules.errors import EvaluationError, SqlError
 from peeklock.broker.rules.functions import Constant
 from peeklock.broker.rules.parser import parse
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, ChangeableProperties, Properties
 from peeklock.broker.rules.values import MISSING, Missing, Value, plain
+from peeklock.entities.names import fold
+from peeklock.entities.rules import PropertyValue
 
 __all__ = [
     "MISSING",

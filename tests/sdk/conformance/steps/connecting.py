@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.clients import Bus, bodies, equal, refused
 from conformance.steps import scenario
 from conformance.world import ROOT, World
-from peeklock.broker.authorization import DEFAULT_KEY
+from peeklock.entities.authorization import DEFAULT_KEY
 
 
 def there_and_back(world: World, bus: Bus, way: str, port: int) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from peeklock.broker.names import DefinitionError, check_subscription_name
-from peeklock.broker.settings import known_fields
+from peeklock.entities.names import DefinitionError, check_subscription_name
+from peeklock.entities.settings import known_fields
 
 DEFAULT_KEY_NAME = "RootManageSharedAccessKey"
 DEFAULT_KEY = "SAS_KEY_VALUE"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.durations import format_time, parse_time
+from peeklock.entities.durations import format_time, parse_time
 
 LONGEST = timedelta(days=10_000_000)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum, StrEnum, auto
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from peeklock.broker.durations import (
+from peeklock.entities.durations import (
     DAY,
     HOUR,
     MAX_DURATION_MS,
@@ -21,7 +21,7 @@ from peeklock.broker.durations import (
     format_duration,
     parse_duration,
 )
-from peeklock.broker.names import DefinitionError, check_entity_name
+from peeklock.entities.names import DefinitionError, check_entity_name
 
 MAX_TEXT = 1024
 """Characters of user metadata, of a filter and of an action."""

@@ -4,7 +4,7 @@ Every definition checks itself when it is made. Two strengths of check: what no 
 refused always (the ranges of the `unlimited` profile, so that what was stored under one profile loads under
 another); what the chosen `Profile` forbids is refused by `check(profile)`, for whoever creates an entity.
 
-Leaves reading files to the server, what a rule says to `rules.definitions`, and what settings do to the queues.
+Leaves reading files to the server, what a rule says to `entities.rules`, and what settings do to the queues.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self
 
-from peeklock.broker.authorization import AuthorizationRule, default_authorization_rule
-from peeklock.broker.names import (
+from peeklock.entities.authorization import AuthorizationRule, default_authorization_rule
+from peeklock.entities.names import (
     DefinitionError,
     check_client_scoped_name,
     check_entity_name,
@@ -24,8 +24,8 @@ from peeklock.broker.names import (
     fold,
     is_client_scoped,
 )
-from peeklock.broker.rules.definitions import RuleDefinition
-from peeklock.broker.settings import (
+from peeklock.entities.rules import RuleDefinition
+from peeklock.entities.settings import (
     AUTO_DELETE_ON_IDLE,
     BATCHED_OPERATIONS,
     DEAD_LETTER_EXPIRED,

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any, Self, get_args
 from uuid import UUID
 
-from peeklock.broker.names import DefinitionError, check_rule_name
-from peeklock.broker.settings import MAX_TEXT, known_fields
+from peeklock.entities.names import DefinitionError, check_rule_name
+from peeklock.entities.settings import MAX_TEXT, known_fields
 
 DEFAULT_RULE_NAME = "$Default"
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.broker.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
-from peeklock.broker.definitions import (
+from peeklock.entities.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
+from peeklock.entities.definitions import (
     EntityDefinition,
     NamespaceDefinition,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
 )
-from peeklock.broker.durations import (
+from peeklock.entities.durations import (
     DAY,
     HOUR,
     MAX_DURATION_MS,
@@ -29,7 +29,7 @@ from peeklock.broker.durations import (
     format_duration,
     parse_duration,
 )
-from peeklock.broker.names import (
+from peeklock.entities.names import (
     DefinitionError,
     check_entity_name,
     check_rule_name,
@@ -37,8 +37,8 @@ from peeklock.broker.names import (
     client_scoped_name,
     fold,
 )
-from peeklock.broker.rules.definitions import CorrelationFilter, FilterKind, RuleDefinition
-from peeklock.broker.settings import (
+from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
+from peeklock.entities.settings import (
     LOCK_DURATION,
     PROFILES,
     REQUIRES_SESSION,
