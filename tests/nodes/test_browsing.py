@@ -28,6 +28,7 @@ from peeklock.entities.definitions import QueueDefinition
 from peeklock.nodes import browsing
 
 SESSION_FILTER = Symbol("com.microsoft:session-filter")
+FIRST_NUMBER = Symbol("peeklock:from-sequence-number")
 SELECTOR = Symbol("apache.org:selector-filter:string")
 SETTLED, MIXED, UNSETTLED = 1, 2, 0
 
@@ -314,6 +315,41 @@ def test_one_session_is_shown_whoever_holds_it(world: World, described: bool) ->
     assert browser.bodies() == ["m5"]
 
 
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (3, ["m3", "m4"]),
+        (Described(FIRST_NUMBER, ULong(4)), ["m4"]),
+        (0, ["m1", "m2", "m3", "m4"]),
+        (None, ["m1", "m2", "m3", "m4"]),
+        (6, []),
+    ],
+)
+def test_a_browser_begins_at_the_number_that_it_asks_for(world: World, number: Any, shown: list[str]) -> None:
+    world.send("m1", "m2", "m3", "m4")
+    browser = Browsing(world, filter={FIRST_NUMBER: number})
+    assert browser.attach.source.filter == ({} if number is None else {FIRST_NUMBER: number})
+    assert browser.bodies() == shown
+    world.send("m5", "m6")
+    assert browser.bodies() == ["m5", "m6"][-1 if number == 6 else 0 :]
+    assert counts(world) == (6, 0, [0] * 6)
+
+
+def test_one_session_is_shown_from_a_number(world: World) -> None:
+    for number in range(1, 7):
+        world.send(f"m{number}", to="s", session_id="ab"[number % 2])
+    browser = Browsing(world, "s", filter={SESSION_FILTER: "a", FIRST_NUMBER: 3})
+    assert browser.attach.source.filter == {SESSION_FILTER: "a", FIRST_NUMBER: 3}
+    assert browser.bodies() == ["m4", "m6"]
+
+
+def test_a_number_to_begin_with_has_no_effect_on_a_link_that_consumes(world: World) -> None:
+    world.send("m1", "m2")
+    receiving = Browsing(world, distribution_mode=None, mode=MIXED, filter={FIRST_NUMBER: 2})
+    assert receiving.attach.source.filter == {}
+    assert receiving.bodies() == ["m1", "m2"]
+
+
 def test_dead_letters_and_subscriptions_are_shown(world: World) -> None:
     world.send("to all", to="t")
     assert Browsing(world, "t/subscriptions/sub").bodies() == ["to all"]
@@ -331,6 +367,9 @@ def test_dead_letters_and_subscriptions_are_shown(world: World) -> None:
     [
         ("q", {SESSION_FILTER: "a"}, "amqp:not-allowed"),
         ("s", {SESSION_FILTER: 5}, "com.microsoft:argument-error"),
+        ("q", {FIRST_NUMBER: "3"}, "amqp:invalid-field"),
+        ("q", {FIRST_NUMBER: -1}, "amqp:invalid-field"),
+        ("q", {FIRST_NUMBER: True}, "amqp:invalid-field"),
         ("t", {}, "amqp:not-allowed"),
         ("nothing", {}, "amqp:not-found"),
         ("q", {SELECTOR: Described(SELECTOR, "color = ")}, "amqp:invalid-field"),

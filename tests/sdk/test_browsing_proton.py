@@ -68,6 +68,13 @@ def test_browsing_shows_all_messages_and_takes_none(
         receiver.accept()
 
 
+def test_a_browser_begins_at_the_number_that_it_asks_for(connection: BlockingConnection, broker: BrokerThread) -> None:
+    send(connection, "one", "two", "three")
+    first = Filter({symbol("peeklock:from-sequence-number"): Described(symbol("peeklock:from-sequence-number"), 2)})
+    assert [message.body for message in browse(connection, 2, first)] == ["two", "three"]
+    assert counts(broker) == (3, 0)
+
+
 def test_a_browser_is_shown_what_it_selects(connection: BlockingConnection, broker: BrokerThread) -> None:
     for color in ("red", "blue", "red"):
         send(connection, color, properties={"color": color})

@@ -22,7 +22,15 @@ from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
-from peeklock.nodes.filters import COPY, SESSION_FILTER, Filters, in_force, session_id_of
+from peeklock.nodes.filters import (
+    COPY,
+    FIRST_NUMBER_FILTER,
+    SESSION_FILTER,
+    Filters,
+    first_number_of,
+    in_force,
+    session_id_of,
+)
 from peeklock.nodes.node import Node
 from peeklock.nodes.settling import ACCEPTED, RELEASED
 from peeklock.nodes.turnstile import Leave
@@ -63,7 +71,7 @@ class BrowsingNode(Node):
         self._pace = peer.namespace.pace
         self._session_id = session_id_of(filters)
         self._selector = filters.selector
-        self._position = 0
+        self._position = first_number_of(filters) - 1
         """All up to this number was sent, or is not for this client."""
         self._page: deque[StoredMessage] = deque()
         self._page_end = 0
@@ -83,6 +91,7 @@ class BrowsingNode(Node):
         self._settles = attach.snd_settle_mode != UNSETTLED
         keys = [filters.selector_key] if filters.selector is not None else []
         keys += [SESSION_FILTER] if self._session_id is not None else []
+        keys += [FIRST_NUMBER_FILTER] if filters.first_number is not None else []
         self.stand_at(link, container)
         link.accept(source=in_force(attach.source, *keys, mode=COPY))
 

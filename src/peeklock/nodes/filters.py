@@ -16,6 +16,8 @@ from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.selectors import Selector
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
+FIRST_NUMBER_FILTER: Final = "peeklock:from-sequence-number"
+"""Where a browser begins. Ours: no other service has a filter for it."""
 SELECTOR_FILTER: Final = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
 """The descriptors of a message selector; its key differs by client."""
 MOVE: Final = "move"
@@ -32,6 +34,8 @@ class Filters:
     asks_session: bool
     session_id: Any
     """As it came, without its descriptor: None for the next session."""
+    first_number: Any
+    """As it came, without its descriptor: None for the head."""
 
 
 def read_filters(source: Source) -> Filters:
@@ -47,10 +51,12 @@ def read_filters(source: Source) -> Filters:
     if len(found) > 1:
         raise InvalidField("The filter set of the source has more than one message selector.")
     key, selector = found[0] if found else (None, None)
-    session_id = asked.get(SESSION_FILTER)
+    session_id, first_number = map(asked.get, (SESSION_FILTER, FIRST_NUMBER_FILTER))
     if isinstance(session_id, Described):
         session_id = session_id.value
-    return Filters(selector, key, SESSION_FILTER in asked, session_id)
+    if isinstance(first_number, Described):
+        first_number = first_number.value
+    return Filters(selector, key, SESSION_FILTER in asked, session_id, first_number)
 
 
 def session_id_of(filters: Filters) -> str | None:
@@ -63,6 +69,16 @@ def session_id_of(filters: Filters) -> str | None:
     if len(id) > MAX_ID_LENGTH:
         raise InvalidProperty(f"The session id has {len(id)} characters; at most {MAX_ID_LENGTH} are allowed.")
     return str(id)
+
+
+def first_number_of(filters: Filters) -> int:
+    """The sequence number that a browser begins with; 1 for the head."""
+    number = filters.first_number
+    if number is None:
+        return 1
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise InvalidField(f"The value of {FIRST_NUMBER_FILTER} must be an integer that is not negative.")
+    return max(1, number)
 
 
 def in_force(source: Source, *keys: Any, mode: str | None = MOVE) -> Source:
