@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
+.PHONY: serve docs test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -25,7 +25,7 @@ MEANWHILE = $(SPARK_CLASSES) $(if $(CAN_COMPILE),compiled)
 CAN_COMPILE = $(shell { command -v cc >/dev/null || [ "$$CI" = true ]; } && echo yes)
 endif
 
-test: check
+test: check docs
 	$(MAKE) -j 2 test-python $(MEANWHILE)
 	PEEKLOCK_FAULTS=3 $(SPARK_TESTS)
 ifndef ARGS
@@ -77,6 +77,10 @@ test-spark-connect:
 test-table-formats:
 	$(PYTHON) tests/spark/versions.py 4.2.1 --scope delta $(ARGS)
 	$(PYTHON) tests/spark/versions.py 4.1.4 --scope iceberg $(ARGS)
+
+# The site of the documentation, in build/site; a broken link fails.
+docs: $(DEV_STAMP)
+	$(BIN)/python -m tools.site
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -141,58 +141,60 @@ def test_what_is_missing_is_named_without_the_folders_of_this_machine() -> None:
     assert len(problems) == 4
 
 
-# --- the page ---
+# --- the pages ---
 
 
-def test_the_page_has_tables_and_plots_between_its_marks_and_keeps_the_rest(tmp_path: Path) -> None:
-    page, results, grown = tmp_path / "page.md", tmp_path / "peers.json", tmp_path / "growth.json"
-    page.write_text(MARKS.format("peers") + MARKS.format("growth"))
+def test_pages_have_tables_and_plots_between_their_marks_and_keep_the_rest(tmp_path: Path) -> None:
+    results, grown = tmp_path / "peers.json", tmp_path / "growth.json"
+    for name in ("peers", "growth"):
+        (tmp_path / f"{name}.md").write_text(MARKS.format(name))
     results.write_text(json.dumps(figures()))
     point = {"at": 1, "send_us": 9.0, "send_rate": 100.0, "receive_us": 8.0, "receive_rate": 90.0}
     points = [{**point, "resident_bytes": 1e6, "ready_seconds": None}, {**point, "at": 1000, "resident_bytes": 2e6}]
     about = {"when": "2026-01-02", "machine": "a machine", "file_system": "ext4", "options": {"size": 9, "rounds": 1}}
     grown.write_text(json.dumps({**about, "curves": {"sessions": points}}))
-    written = module("page").write(page, results, grown)
-    text = page.read_text()
-    assert text.startswith("Before.\n\n<!-- generated: peers -->\n")
-    assert text.endswith("<!-- end: growth -->\n\nAfter.\n")
-    assert "old" not in text
-    assert "| Other 2 classic | 1 | 3.50 (3.00 – 4.00) |" in text
-    assert "| 1,000 | 9.0 | 100 | 8.0 | 90 | 2 | - |" in text
-    plots = {path.relative_to(tmp_path).as_posix() for path in written[1:]}
+    written = module("page").write(tmp_path, results, grown)
+    texts = {name: (tmp_path / f"{name}.md").read_text() for name in ("peers", "growth")}
+    for name, text in texts.items():
+        assert text.startswith(f"Before.\n\n<!-- generated: {name} -->\n")
+        assert text.endswith(f"<!-- end: {name} -->\n\nAfter.\n")
+        assert "old" not in text
+    assert "| Other 2 classic | 1 | 3.50 (3.00 – 4.00) |" in texts["peers"]
+    assert "| 1,000 | 9.0 | 100 | 8.0 | 90 | 2 | - |" in texts["growth"]
+    plots = {path.relative_to(tmp_path).as_posix() for path in written[2:]}
     assert plots == {"plots/peers-1024-1.svg", "plots/peers-latency-1000.svg", "plots/growth-sessions.svg"}
     for plot in plots:
-        assert f"]({plot})" in text
+        assert f"]({plot})" in texts[Path(plot).name.partition("-")[0]]
         assert ElementTree.parse(tmp_path / plot).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
 def test_a_page_that_is_written_again_is_the_same(tmp_path: Path) -> None:
-    page, results = tmp_path / "page.md", tmp_path / "peers.json"
+    page, results = tmp_path / "peers.md", tmp_path / "peers.json"
     page.write_text(MARKS.format("peers"))
     results.write_text(json.dumps(figures()))
-    module("page").write(page, results, None)
+    module("page").write(tmp_path, results, None)
     once = page.read_text()
-    module("page").write(page, results, None)
+    module("page").write(tmp_path, results, None)
     assert page.read_text() == once
 
 
 @pytest.mark.parametrize("text", ["", "<!-- end: peers --><!-- generated: peers -->", MARKS.format("peers") * 2])
 def test_a_page_without_its_marks_is_refused_and_left_as_it_is(tmp_path: Path, text: str) -> None:
-    page, results = tmp_path / "page.md", tmp_path / "peers.json"
+    page, results = tmp_path / "peers.md", tmp_path / "peers.json"
     page.write_text(text)
     results.write_text(json.dumps(figures()))
     plot = tmp_path / "plots" / "peers-old.svg"
     plot.parent.mkdir()
     plot.write_text("of before")
     with pytest.raises(ValueError, match="the page needs the lines '<!-- generated: peers -->'"):
-        module("page").write(page, results, None)
+        module("page").write(tmp_path, results, None)
     assert page.read_text() == text
     assert list(plot.parent.iterdir()) == [plot]
 
 
-def test_the_page_of_this_project_has_the_marks() -> None:
-    text = (ROOT / "docs/benchmarks.md").read_text()
+def test_the_pages_of_this_project_have_the_marks() -> None:
     for name in ("peers", "growth"):
+        text = (ROOT / f"docs/benchmarks/{name}.md").read_text()
         assert "nothing of before" in module("page").replaced(text, name, ["nothing of before"])
 
 

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     results: list[dict[str, Any]] = []
     try:
         if options.command == "page":
-            for written in page.write(options.page, options.peers, options.growth):
+            for written in page.write(options.pages, options.peers, options.growth):
                 print(written)
             return 0
         if options.compiled is not None:
@@ -318,10 +318,10 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_peers(commands, common)
     _add_growth(commands, common)
-    made = commands.add_parser("page", parents=[common], help="write the generated parts of docs/benchmarks.md")
+    made = commands.add_parser("page", parents=[common], help="write the generated parts of docs/benchmarks")
     made.add_argument("--peers", type=Path, metavar="FILE", help="the results of peers")
     made.add_argument("--growth", type=Path, metavar="FILE", help="the results of growth")
-    made.add_argument("--page", type=Path, default=Path("docs/benchmarks.md"), help="(default: docs/benchmarks.md)")
+    made.add_argument("--pages", type=Path, default=Path("docs/benchmarks"), help="(default: docs/benchmarks)")
     return parser
 
 

@@ -1,6 +1,6 @@
-"""The generated parts of docs/benchmarks.md: tables and plots out of the figures that runs left in files.
+"""The generated parts of docs/benchmarks/peers.md and growth.md: tables and plots of the figures of runs.
 
-What stands between a pair of marks is replaced; the rest of the page is written by hand.
+The text between a pair of marks is replaced; the rest of each page is written by hand.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tools.bench.plots import Bars, curves, panels
 from tools.bench.report import figure, megabytes
 
 PLOTS: Final = "plots"
-"""The folder beside the page."""
+"""The folder beside the pages."""
 _ALONG: Final = {
     "messages": "messages in the queue",
     "entities": "queues of the broker; up to 1,000 of them are used in turn",
@@ -46,26 +46,25 @@ _ALONG: Final = {
 }
 
 
-def write(page: Path, peers: Path | None, grown: Path | None) -> list[Path]:
-    """Replace the generated parts of a page that there are figures for; the files that were written."""
-    text = page.read_text()
-    folder = page.parent / PLOTS
-    plots: dict[str, str] = {}
+def write(folder: Path, peers: Path | None, grown: Path | None) -> list[Path]:
+    """Replace the generated parts of the pages in a folder that there are figures for; the files that were written."""
+    texts: dict[Path, str] = {}
+    plots: dict[Path, str] = {}
     outdated: list[Path] = []
-    # All is made before anything is written: a page that cannot be made is left as it is, with its plots.
+    # All is made before anything is written: pages that cannot be made are left as they are, with their plots.
     for name, source, make in (("peers", peers, _peers), ("growth", grown, _growth)):
         if source is not None:
             lines, drawn = make(json.loads(source.read_text()))
-            text = replaced(text, name, lines)
-            plots |= drawn
-            outdated += folder.glob(f"{name}-*.svg")
+            page = folder / f"{name}.md"
+            texts[page] = replaced(page.read_text(), name, lines)
+            plots |= {folder / PLOTS / plot: drawing for plot, drawing in drawn.items()}
+            outdated += (folder / PLOTS).glob(f"{name}-*.svg")
     for old in outdated:
         old.unlink()
-    folder.mkdir(exist_ok=True)
-    for plot, drawing in plots.items():
-        (folder / plot).write_text(drawing)
-    page.write_text(text)
-    return [page, *(folder / plot for plot in plots)]
+    (folder / PLOTS).mkdir(exist_ok=True)
+    for path, text in (texts | plots).items():
+        path.write_text(text)
+    return [*texts, *plots]
 
 
 def replaced(text: str, name: str, lines: list[str]) -> str:
@@ -87,7 +86,7 @@ def _peers(data: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     for queues, size in groups(data):
         name = f"peers-{size}-{queues}.svg"
         plots[name] = _rates_plot(data, queues, size)
-        lines += ["", f"### {title(queues, size).capitalize()}", "", f"![Messages a second]({PLOTS}/{name})", ""]
+        lines += ["", f"## {title(queues, size).capitalize()}", "", f"![Messages a second]({PLOTS}/{name})", ""]
         lines += markdown(RATE_HEADS, rate_rows(data, queues, size))
         ratios = ratio_rows(data, queues, size)
         if ratios:
@@ -95,13 +94,13 @@ def _peers(data: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     for rate in rates(data):
         name = f"peers-latency-{rate}.svg"
         plots[name] = _latency_plot(data, rate)
-        lines += ["", f"### Latency in ms at {rate:,} messages a second", "", f"![Latency]({PLOTS}/{name})", ""]
+        lines += ["", f"## Latency in ms at {rate:,} messages a second", "", f"![Latency]({PLOTS}/{name})", ""]
         lines += markdown(LATENCY_HEADS, latency_rows(data, rate))
-    lines += ["", "### Start-up and memory", "", *markdown(PROCESS_HEADS, process_rows(data))]
-    lines += ["", "### The load client by itself", "", *markdown(CEILING_HEADS, ceiling_rows(data))]
+    lines += ["", "## Start-up and memory", "", *markdown(PROCESS_HEADS, process_rows(data))]
+    lines += ["", "## The load client by itself", "", *markdown(CEILING_HEADS, ceiling_rows(data))]
     found = list(dict.fromkeys(problems(data)))
     if found:
-        lines += ["", "### What is missing or was not finished", "", *(f"- {problem}" for problem in found)]
+        lines += ["", "## What is missing or was not finished", "", *(f"- {problem}" for problem in found)]
     return lines, plots
 
 
@@ -172,6 +171,6 @@ def _growth(data: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
             lambda value: figure(value, 0 if value == int(value) else 1),
             _ALONG[name],
         )
-        lines += ["", f"### {name.capitalize()}", "", f"![Cost as {name} grow]({PLOTS}/{plot})", ""]
+        lines += ["", f"## {name.capitalize()}", "", f"![Cost as {name} grow]({PLOTS}/{plot})", ""]
         lines += markdown(growth.HEADS, [growth.row(growth.Point(**point)) for point in points])
     return lines, plots

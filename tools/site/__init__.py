@@ -1,0 +1,1 @@
+"""The site of the documentation: `zensical.toml` has its pages, `make docs` builds it."""
