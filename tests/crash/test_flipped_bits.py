@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from peeklock.store.base import ACTIVE, CLAIMED, DEFERRED, SCHEDULED
 from tools.chaos.flips import Contents, Specimen, Verdict, compare, new_folder
 from tools.chaos.reading import Wrong
 
@@ -35,9 +36,12 @@ def test_a_flipped_bit_changes_nothing_or_is_refused_or_reported(specimen: Speci
 def test_the_folder_holds_something_of_everything(specimen: Specimen) -> None:
     states = Counter(values["state"] for values in specimen.contents.messages.values())
     assert sum(states.values()) > 400
-    assert len(states) == 3
+    assert set(states) == {ACTIVE, DEFERRED, SCHEDULED, CLAIMED}
     assert {path for path, _ in specimen.contents.messages} >= {"plain/$DeadLetterQueue", "news/subscriptions/first"}
     assert any(values["session_id"] for values in specimen.contents.messages.values())
+    claims = [key for key in specimen.contents.found if isinstance(key, tuple) and key[1] == "claim"]
+    assert {entity for entity, *_ in claims} == {"claimed", "claimed-sessions"}
+    assert len(claims) > 10
     assert {file.name for file in specimen.data.iterdir()} >= {
         "peeklock.db",
         "peeklock.db-wal",

@@ -39,7 +39,7 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
         left: list[Seen] = []
         try:
             for entity in WITH_CLAIMS:
-                _release_claims(client, entity)
+                release_claims(client, entity)
             for entity in RECEIVED_FROM:
                 for place in (entity, dead_letters(entity)):
                     found = list(peek(client, place))
@@ -63,7 +63,7 @@ def drain(client: Client, seconds: float) -> list[Leftover]:
         time.sleep(0.2)
 
 
-def _release_claims(client: Client, entity: str) -> None:
+def release_claims(client: Client, entity: str) -> None:
     """Of clients that were stopped."""
     listed = claiming.list_claims(client, entity)
     for id, name in listed.names.items():

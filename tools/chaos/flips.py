@@ -22,12 +22,12 @@ from random import Random
 from typing import Any, Final
 
 from peeklock.store.base import StoreError
-from tools.chaos import bodies, damage, specimen
+from tools.chaos import bodies, claiming, damage, specimen
 from tools.chaos.broker import BrokerProcess
 from tools.chaos.client import Client
 from tools.chaos.damage import CHECKS, INDEX, RESERVE, WAL, Damage
-from tools.chaos.draining import SCHEDULED_STATE, empty, peek
-from tools.chaos.entities import RECEIVED_FROM, SESSIONS, address, dead_letters
+from tools.chaos.draining import SCHEDULED_STATE, empty, peek, release_claims
+from tools.chaos.entities import RECEIVED_FROM, SESSIONS, WITH_CLAIMS, address, dead_letters
 from tools.chaos.history import Delivery, History
 from tools.chaos.reading import Contents, Reading, Wrong
 from tools.chaos.specimen import ALL_SESSIONS
@@ -74,6 +74,10 @@ class Serving:
             held = client.accept(SESSIONS, session, _SESSION_SECONDS)
             contents.found[session] = client.call_session(held, "get").value
             held.receiver.close()
+        for path in WITH_CLAIMS:
+            listed = claiming.list_claims(client, path)
+            contents.found[path, "claims"] = listed.claims, listed.names
+            release_claims(client, path)
         for path in RECEIVED_FROM:
             for place in (path, dead_letters(path)):
                 seen = list(peek(client, place))

@@ -10,11 +10,15 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from peeklock.amqp.types import Int, Timestamp
+from tools.chaos import claiming
 from tools.chaos.broker import BrokerProcess
 from tools.chaos.client import Client, Taken
 from tools.chaos.entities import (
+    CLAIMED,
+    CLAIMED_SESSIONS,
     ORDERS,
     PLAIN,
     RECEIVED_FROM,
@@ -22,11 +26,12 @@ from tools.chaos.entities import (
     SESSIONS,
     TOPIC,
     UNIQUE,
+    WITH_CLAIMS,
     address,
     copies,
     dead_letters,
 )
-from tools.chaos.history import Delivery, Gesture, History, Outcome, Send, Settlement, now
+from tools.chaos.history import Claim, Delivery, Gesture, History, Outcome, Send, Settlement, now
 
 _TIMES: Final = 3
 """What is done is done before an orderly stop, before the index was asked something, and again before the kill."""
@@ -43,7 +48,8 @@ def make(folder: Path, seed: int) -> dict[str, Counter[str]]:
         broker.start()
         for turn in range(_TIMES):
             client = Client(f"client-{turn}", address(broker.port), history)
-            _fill(client, Random(f"{seed}:{turn}"))
+            chance = Random(f"{seed}:{turn}")
+            _fill(client, chance)
             if turn == 0:
                 _fill_index(client)
                 client.drop()
@@ -52,7 +58,7 @@ def make(folder: Path, seed: int) -> dict[str, Counter[str]]:
             elif turn == 1:
                 # Whoever asks for the sessions waits until the index knows all.
                 client.management(SESSIONS).request("get-message-sessions", ALL_SESSIONS)
-        _write_log(client)
+        _write_log(client, chance)
         broker.kill()
         client.drop()
     finally:
@@ -79,6 +85,25 @@ def _fill(client: Client, chance: Random) -> None:
         _settle(client, client.receive_of(held, 2, 5.0), Gesture.COMPLETE)
         client.call_session(held, "set", client.new_id() * chance.choice((1, 50)))
         held.receiver.close()
+    client.send(CLAIMED, 12)
+    for number in range(5):  # what a claim has of a session keeps other claims away from it
+        client.send(CLAIMED_SESSIONS, 2, session=f"{client.name}-{number}")
+    for entity in WITH_CLAIMS:
+        whole, shortened = (_claim(client, chance, entity) for _ in range(2))
+        assert claiming.read(client, entity, whole.id, whole.numbers)
+        first, second, *_ = claiming.read(client, entity, shortened.id, shortened.numbers)
+        for each, gesture in ((first, Gesture.COMPLETE), (second, Gesture.RELEASE)):
+            numbers = (each.number, each.number)
+            ended = claiming.end(client, entity, shortened.name, shortened.id, gesture, [each], numbers)
+            assert ended.outcome is Outcome.OK
+
+
+def _claim(client: Client, chance: Random, entity: str) -> Claim:
+    """Set aside some messages, or whole sessions, which nobody ends."""
+    owner, id = (UUID(int=chance.getrandbits(128)) for _ in range(2))
+    claim = claiming.claim(client, entity, f"{client.name}-{id}", owner, id, 4, 0)
+    assert claim.numbers
+    return claim
 
 
 def _fill_index(client: Client) -> None:
@@ -91,8 +116,9 @@ def _fill_index(client: Client) -> None:
         held.receiver.close()
 
 
-def _write_log(client: Client) -> None:
-    """Nothing here asks the index."""
+def _write_log(client: Client, chance: Random) -> None:
+    """After the claim, which may ask the index what waits, nothing here asks it."""
+    _claim(client, chance, CLAIMED)
     taken = client.receive(PLAIN, 6, 5.0)
     for _ in range(15):
         client.send(PLAIN, 2)
