@@ -97,7 +97,10 @@ def test_unfinished_websocket_messages_before_login_are_bounded_together(broker:
     eventually(lambda: held(broker) == 0)
 
 
-def test_unfinished_frames_before_login_are_bounded_together(broker: BrokerThread) -> None:
+@pytest.mark.parametrize("require_tls", [False, True])
+def test_unfinished_frames_before_login_are_bounded_together(start_broker: StartBroker, require_tls: bool) -> None:
+    limits = Limits(unauthenticated_bytes=LIMIT)
+    broker = start_broker(data=None, limits=limits, require_tls=require_tls)  # clients without TLS are told to use it
     port = broker.broker.port
     streams = [begin_frame(port, 200_000) for _ in range(8)]
     eventually(lambda: broker.call(lambda: len(broker.broker.shells)) == 4)

@@ -104,6 +104,7 @@ class Shell:
         try:
             if self._refusal is not None:
                 self._refuse(data, self._refusal)
+                self.note_unfinished(0)
                 return
             self.peer.handle(self.connection.receive(data))
             self._flush()
