@@ -165,9 +165,6 @@ class MessageQueue(Entity):
         """The state of all messages between these numbers; None if it is not known."""
         return self.claims.state_of(span)
 
-    def is_leaving(self, number: int) -> bool:
-        return number in self.leaving
-
     # --- for claims ---
 
     def pause_for_claim(self) -> bool:

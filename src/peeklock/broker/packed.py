@@ -6,7 +6,7 @@ Large runs are read as ranges of the store, small ones together as numbers, unti
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -22,7 +22,7 @@ NUMBERS_AT_ONCE: Final = 2048
 _NO_LIMIT: Final = 1 << 40
 
 PackedRead = Callable[[list[StoredMessage] | BrokerError, int], None]
-"""Messages in order, and the number through which they are all that there is; the rest is to be asked for again."""
+"""Gets messages in order, and the number through which the answer is complete; the client asks again behind it."""
 
 
 class PackedHost(Protocol):
@@ -31,12 +31,13 @@ class PackedHost(Protocol):
     @property
     def id(self) -> int: ...
 
-    def state_of(self, span: Span) -> int | None:
-        """The state of all messages between these numbers; None if it is not known."""
+    @property
+    def leaving(self) -> Collection[int]:
+        """The messages that a commit on its way removes."""
         ...
 
-    def is_leaving(self, number: int) -> bool:
-        """Whether a commit is on its way that removes that message."""
+    def state_of(self, span: Span) -> int | None:
+        """Return the state of all messages between these numbers; None if it is not known."""
         ...
 
 
@@ -48,22 +49,45 @@ def read_packed(
     max_bytes: int,
     done: PackedRead,
 ) -> None:
-    """The messages with these numbers that are there, in any state; `spans` are ascending and not empty."""
-    messages: list[StoredMessage] = []
-    room = max_bytes
+    """Read the messages with these numbers that exist, in any state; `spans` are ascending and not empty."""
+    _Reading(host, store, call_soon, spans, max_bytes, done).read_from(0)
 
-    def read_from(at: int) -> None:
+
+class _Reading:
+    """One request. Closures that call each other would do as well, but they are a cycle, which keeps its messages in
+    memory until the garbage collector finds it."""
+
+    def __init__(
+        self,
+        host: PackedHost,
+        store: Store,
+        call_soon: Callable[[Callable[[], None]], object],
+        spans: Sequence[Span],
+        max_bytes: int,
+        done: PackedRead,
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._call_soon = call_soon
+        self._spans = spans
+        self._room = max_bytes
+        self._done = done
+        self._messages: list[StoredMessage] = []
+
+    def read_from(self, at: int) -> None:
+        """Ask the store for the span at this index, or for several short ones from there on."""
+        spans = self._spans
         first, last = spans[at]
         if last - first >= STRETCH - 1:
             wanted = Range(
-                entity=host.id,
+                entity=self._host.id,
                 after=first - 1,
                 through=last,
                 limit=_NO_LIMIT,
-                max_bytes=room,
-                state=host.state_of((first, last)),
+                max_bytes=self._room,
+                state=self._host.state_of((first, last)),
             )
-            store.read(wanted, partial(found, at + 1, last))
+            self._store.read(wanted, partial(self._on_read, at + 1, last))
             return
         numbers: list[int] = []
         while at < len(spans) and len(numbers) < NUMBERS_AT_ONCE:
@@ -72,31 +96,32 @@ def read_packed(
                 break
             numbers += range(first, last + 1)
             at += 1
-        store.read_numbers(host.id, numbers, room, partial(found, at, numbers[-1]))
+        self._store.read_numbers(self._host.id, numbers, self._room, partial(self._on_read, at, numbers[-1]))
 
-    def found(at: int, last: int, answer: list[StoredMessage] | StoreError) -> None:
-        nonlocal room
+    def _on_read(self, at: int, last: int, answer: list[StoredMessage] | StoreError) -> None:
         if isinstance(answer, StoreError):
-            done(unreadable(answer), 0)
+            self._done(unreadable(answer), 0)
             return
-        messages.extend(message for message in answer if not host.is_leaving(message.sequence_number))
-        room -= sum(message.read_size for message in answer)
-        if room <= 0:
-            done(messages, answer[-1].sequence_number)
-        elif at >= len(spans):
-            done(messages, last)
+        leaving = self._host.leaving
+        if leaving:
+            self._messages += [message for message in answer if message.sequence_number not in leaving]
+        else:
+            self._messages += answer
+        self._room -= sum([message.read_size for message in answer])
+        if self._room <= 0:
+            self._done(self._messages, answer[-1].sequence_number)
+        elif at >= len(self._spans):
+            self._done(self._messages, last)
         else:
             # Not at once: a store may answer in the same turn, and there may be many spans.
-            call_soon(partial(read_from, at))
-
-    read_from(0)
+            self._call_soon(partial(self.read_from, at))
 
 
 _pack_length: Final = struct.Struct(">I").pack
 
 
 def pack(messages: Sequence[StoredMessage], are_copies: bool) -> bytes:
-    """Each as it is peeked, after its length in four bytes."""
+    """Join the messages, each in the form in which it is peeked, behind its length in four bytes."""
     parts: list[bytes] = []
     for message in messages:
         front = head(message, None, None, True, are_copies)

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from peeklock.amqp.allocation import keep_freed_memory
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Agenda, Clock, system_clock
@@ -177,6 +178,7 @@ class Broker:
         sys.setswitchinterval(SWITCH_INTERVAL)
         gc.freeze()
         gc.set_threshold(*COLLECTION_THRESHOLDS)
+        keep_freed_memory()
         loop = asyncio.get_running_loop()
         sockets = self._bind()
         store: Store | None = None

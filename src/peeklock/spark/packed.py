@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from peeklock.amqp.allocation import keep_freed_memory
 from peeklock.amqp.types import Array, Int
 from peeklock.client import ClientError
 from peeklock.spark import ranges
@@ -47,6 +48,7 @@ class PackedReading:
     """Reads numbers in order, over one connection."""
 
     def __init__(self, reach: Reach, message_size: int | None = None) -> None:
+        keep_freed_memory()  # of this task's process: every page is a large block, and is copied into others
         self._reach = reach
         self._page = FIRST_PAGE if message_size is None else max(1, PAGE_BYTES // (message_size + _HEAD))
         """How many numbers to ask for at a time."""
