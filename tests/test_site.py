@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from pages import DOCS, ROOT
 from tools.site.check import problems
+from tools.site.diagrams import with_pictures
 from tools.site.repository import repository_url, with_repository_links
 
 URL = "https://example.org/peeklock"
@@ -47,6 +50,23 @@ def test_a_link_to_a_file_outside_docs_leads_to_the_repository(root: Path, page:
 def test_links_in_code_stay_as_they_are(root: Path) -> None:
     text = "`[a](../README.md)`\n\n```\n[a](../README.md)\n```\n"
     assert with_repository_links(text, "index.md", URL, root) == text
+
+
+def test_a_diagram_becomes_a_picture_beside_the_pages(root: Path) -> None:
+    text = "Before\n\n```mermaid\nflowchart LR\n  accTitle: One after the other\n  first --> second\n```\n\nAfter\n"
+    page = root / "docs" / "features" / "queues.md"
+    (picture,) = re.findall(
+        r"^!\[One after the other\]\((.+)\)$", with_pictures(text, page, root / "docs/d"), re.MULTILINE
+    )
+    svg = ElementTree.parse(page.parent / picture).getroot()
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    assert {"first", "second"} <= {text.strip() for text in svg.itertext()}
+
+
+@pytest.mark.parametrize("diagram", ["flowchart LR\n  a --> b\n", "no diagram\n  accTitle: A\n"])
+def test_a_diagram_without_a_title_or_with_a_mistake_is_refused(root: Path, diagram: str) -> None:
+    with pytest.raises((ValueError, RuntimeError)):
+        with_pictures(f"```mermaid\n{diagram}```\n", root / "docs" / "index.md", root / "docs" / "diagrams")
 
 
 def test_the_repository_has_an_address() -> None:

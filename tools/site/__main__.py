@@ -1,7 +1,8 @@
 """Build the site of the documentation, strictly: `python -m tools.site`, or `make docs`.
 
-The pages are copied with their links to the rest of the repository rewritten, the site is generated, and then checked:
-a link that leads nowhere fails, and so does whatever a browser would load from another host.
+The pages are copied, with their links to the rest of the repository rewritten and their diagrams drawn. The site is
+generated and then checked: a link that leads nowhere fails, and so does anything that a browser would load from another
+host.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 from tools.site.check import problems
+from tools.site.diagrams import with_pictures
 from tools.site.repository import ROOT, repository_url, with_repository_links
 
 PAGES = ROOT / "build" / "pages"
@@ -38,7 +40,8 @@ def _copy_pages(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
     url = repository_url()
     for page in target.rglob("*.md"):
-        page.write_text(with_repository_links(page.read_text(), page.relative_to(target).as_posix(), url))
+        text = with_pictures(page.read_text(), page, target / "diagrams")
+        page.write_text(with_repository_links(text, page.relative_to(target).as_posix(), url))
 
 
 if __name__ == "__main__":
