@@ -21,10 +21,11 @@ from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.message import Message
 from peeklock.amqp.outcomes import Accepted, Rejected
 from peeklock.amqp.performatives import Attach, Error, Source, Target
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import ConnectionClosed, LinkAttached, LinkDetached, OutgoingDisposed
 from peeklock.engine.links import Receiver, Sender
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslRole, plain
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 

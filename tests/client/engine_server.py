@@ -18,10 +18,11 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
 from peeklock.amqp.performatives import Source
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import CreditChanged, LinkAttached, OutgoingDisposed
 from peeklock.engine.links import Link, Receiver, Sender
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslServer
 
 ACCEPTED, RELEASED = Accepted().encode(), Released().encode()

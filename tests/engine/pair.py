@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, HEARTBEAT, encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Flow, Open, Source, Target
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.events import LinkAttached, SessionBegun
 from peeklock.engine.links import Link, Receiver, Sender
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslRole
 from peeklock.engine.session import Session
 

@@ -22,9 +22,10 @@ from peeklock.amqp.performatives import (
     Source,
     Transfer,
 )
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.errors import CloseConnection
 from peeklock.engine.events import ConnectionClosed, ConnectionOpened, ConnectionRefused, SessionBegun, SessionEnded
+from peeklock.engine.opening import Settings
 from peeklock.engine.states import ConnectionState
 
 

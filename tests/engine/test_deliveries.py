@@ -22,10 +22,10 @@ from peeklock.amqp.performatives import (
     Transfer,
 )
 from peeklock.engine import links
-from peeklock.engine.connection import Settings
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import ConnectionClosed, IncomingDisposed, LinkDetached, OutgoingDisposed, SessionEnded
 from peeklock.engine.links import Receiver, Sender
+from peeklock.engine.opening import Settings
 from peeklock.engine.session import MAX_INCOMING_UNSETTLED
 
 ACCEPTED = Accepted().encode()

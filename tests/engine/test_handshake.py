@@ -18,8 +18,9 @@ from peeklock.amqp.performatives import (
     SaslOutcome,
     SaslResponse,
 )
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.events import ConnectionClosed, ConnectionOpened, LinkAttached, SessionBegun
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslClient, SaslServer, plain
 
 

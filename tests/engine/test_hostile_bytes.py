@@ -28,10 +28,11 @@ from peeklock.amqp.performatives import (
     Target,
     Transfer,
 )
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.events import LinkAttached, OutgoingDisposed
 from peeklock.engine.links import Receiver, Sender
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslClient, SaslServer
 
 small = st.integers(0, 3)

@@ -8,8 +8,9 @@ from engine.pair import Pair, Peer, only
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.frames import AMQP_HEADER, HEARTBEAT
 from peeklock.amqp.performatives import Close, Open
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
 from peeklock.engine.events import ConnectionClosed
+from peeklock.engine.opening import Settings
 
 
 def idle(milliseconds: int | None) -> Settings:

@@ -10,11 +10,12 @@ from engine.pair import Pair, Peer, attach, only
 from peeklock.amqp.errors import Condition
 from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, End, Error, Flow, Transfer
-from peeklock.engine.connection import Settings
 from peeklock.engine.errors import EndSession
 from peeklock.engine.events import LinkAttached, SessionBegun, SessionEnded, WindowOpened
+from peeklock.engine.handles import HANDLE_MAX
 from peeklock.engine.links import Receiver, Sender
-from peeklock.engine.session import HANDLE_MAX, INCOMING_WINDOW
+from peeklock.engine.opening import Settings
+from peeklock.engine.session import INCOMING_WINDOW
 from peeklock.engine.states import LinkState, SessionState
 
 

@@ -14,7 +14,8 @@ from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER, encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Close, Disposition, Flow, Open, Source, Target, Transfer
 from peeklock.broker.access import Claim
 from peeklock.broker.audit import NO_AUDIT, Audit
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
+from peeklock.engine.opening import Settings
 from peeklock.entities.authorization import Right
 from peeklock.nodes.peer import Peer
 

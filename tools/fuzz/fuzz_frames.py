@@ -30,10 +30,11 @@ with atheris.instrument_imports(include=["peeklock.engine", "peeklock.amqp"]):
         Target,
         Transfer,
     )
-    from peeklock.engine.connection import Connection, Settings
+    from peeklock.engine.connection import Connection
     from peeklock.engine.deliveries import IncomingDelivery
     from peeklock.engine.events import LinkAttached, OutgoingDisposed
     from peeklock.engine.links import Receiver, Sender
+    from peeklock.engine.opening import Settings
     from peeklock.engine.sasl import SaslClient, SaslServer
 
 CLOSE_START = b"\x00\x53\x18"

@@ -36,6 +36,7 @@ from peeklock.engine.events import (
     OutgoingDisposed,
     SessionEnded,
 )
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslClient, plain
 from peeklock.engine.session import Session
 from peeklock.engine.states import SessionState
@@ -67,7 +68,7 @@ def connect(
     what the open names, if not the host. `timeout` (seconds) is for this call and the default for all others.
     """
     endpoint = parse_endpoint(address)
-    settings = engine.Settings(
+    settings = Settings(
         container_id=container_id or f"peeklock-{uuid4()}",
         hostname=hostname or endpoint.host,
         max_frame_size=max_frame_size,

@@ -1,4 +1,4 @@
-"""What a protocol failure leads to: its scope. The engine catches these at its own edge and acts on them."""
+"""What a protocol failure ends: a connection, a session or a link. The engine catches these and acts on them."""
 
 from __future__ import annotations
 
@@ -15,3 +15,7 @@ class EndSession(AmqpError):
 
 class DetachLink(AmqpError):
     """The link cannot go on; its session can."""
+
+
+class StateError(Exception):
+    """This program called for something that the state does not allow. The peer did nothing wrong."""

@@ -1,7 +1,7 @@
 """Links: attaching, credit, whole messages out of and into transfers (2.6).
 
-A `Sender` is a link we send on, a `Receiver` one we receive on, whichever side attached first. What the messages
-are for is the owner's business: it hangs on `link.node`.
+A `Sender` is a link we send on, a `Receiver` one we receive on, whichever side attached first. The owner of the
+connection keeps in `link.node` what it does with the messages.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.errors import Condition, EncodeError
-from peeklock.amqp.fast import FlowFields, TransferEncoder, TransferForm
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.fast_decoders import FlowFields, TransferForm
+from peeklock.amqp.fast_encoders import TransferEncoder
 from peeklock.amqp.performatives import Attach, Detach, Error, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.errors import DetachLink
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 _ATTACHED: Final = LinkState.ATTACHED
 
 MAX_UNSETTLED: Final = 65536
-"""Deliveries one link may have in the air; beyond them nothing is sent, whatever the credit says."""
+"""Unsettled deliveries on one link; at this limit nothing is sent, whatever the credit."""
 MAX_PARTIAL_BYTES = 128 * 1024 * 1024
-"""Of messages that are not whole yet, on all links of a connection: whoever begins more of them loses the link."""
+"""Memory for incomplete messages on all links of a connection. The link whose frame exceeds it is detached."""
 PART_BYTES = 64
-"""What a frame of such a message costs beside its payload, about."""
+"""Memory that a frame of such a message takes beside its payload, approximately."""
 
 
 class Link:
-    """What both directions share: the life from attach to detach."""
+    """A link in either direction, from attach to detach."""
 
     __slots__ = ("answers_detach_later", "handle", "local", "name", "node", "remote", "session", "state")
     is_sender: bool
@@ -46,16 +47,16 @@ class Link:
         self.remote: Attach | None = None
         self.node: Any = None
         self.answers_detach_later = False
-        """The owner answers the peer's detach itself, by `detach`; else that is done at once."""
+        """The owner answers the peer's detach itself, by `detach`; otherwise it is answered at once."""
 
     @property
     def attached(self) -> bool:
         return self.state is LinkState.ATTACHED
 
     def attach(self, attach: Attach) -> None:
-        """Attach first, as a client does. The handle of `attach` must be this link's."""
-        self.session.await_attach(self)
+        """Attach before the peer does, as a client. The handle of `attach` must be this link's."""
         self._send_attach(attach)
+        self.session.handles.await_attach(self)
 
     def accept(
         self,
@@ -65,9 +66,9 @@ class Link:
         source: Any = ...,
         target: Any = ...,
     ) -> None:
-        """Answer the peer's attach: termini and settle modes as they came unless given.
+        """Answer the peer's attach, with its own settle modes and, unless given, its own termini.
 
-        Without effect when there is nothing to answer any more. EncodeError when they cannot be said as they came.
+        Without effect if no attach is unanswered. EncodeError if the peer's values cannot be encoded again.
         """
         remote = self.remote
         if remote is None or self.state not in (LinkState.ATTACH_RECEIVED, LinkState.DETACH_RECEIVED):
@@ -88,44 +89,48 @@ class Link:
         )
 
     def refuse(self, error: Error) -> None:
-        """Answer the peer's attach with null termini and detach at once: the link was never there (2.6.3)."""
+        """Answer the peer's attach with null termini and detach at once: the link was never made (2.6.3)."""
         if self.state is LinkState.ATTACH_RECEIVED:
             self.accept(source=None, target=None)
         self.detach(error)
 
     def detach(self, error: Error | None = None) -> None:
-        """Close the link, or answer the peer's closing of it. Without effect on a link that is gone."""
+        """Close the link, or answer the peer's detach. Without effect on a link that is detached."""
         if self.state is LinkState.ATTACH_RECEIVED:
             self.refuse(error or Error(condition=Condition.INTERNAL_ERROR, description="the link was not accepted"))
         elif (self.state, LinkInput.SEND_DETACH) in LINK:
-            self.state = step(LINK, self.state, LinkInput.SEND_DETACH)
+            self._step(LinkInput.SEND_DETACH)
             self.session.forget_deliveries(self)
-            # Always closed: a link that is only suspended could be resumed, which we do not do.
+            # Always closed: a suspended link could be resumed, which is not supported.
             self.session.send(Detach(handle=self.handle, closed=True, error=error))
             if self.state is LinkState.DETACHED:
-                self.session.unmap(self)
+                self.session.handles.unmap(self)
 
     def on_attach(self, attach: Attach) -> None:
-        self.state = step(LINK, self.state, LinkInput.RECEIVE_ATTACH)
+        self._step(LinkInput.RECEIVE_ATTACH)
         self.remote = attach
 
     def on_detach(self, detach: Detach) -> None:
-        self.state = step(LINK, self.state, LinkInput.RECEIVE_DETACH)
+        self._step(LinkInput.RECEIVE_DETACH)
         self.session.forget_deliveries(self)
         if self.state is LinkState.DETACHED:
-            self.session.unmap(self)
+            self.session.handles.unmap(self)
 
     def on_flow(self, flow: FlowFields) -> None:
         raise NotImplementedError  # each direction has its own
 
+    def forget(self) -> None:
+        """The session is over, and so is the link; nothing is sent to the peer."""
+        self._step(LinkInput.LOSE_SESSION)
+
+    def _step(self, cause: LinkInput) -> None:
+        self.state = step(LINK, self.state, cause)
+
     def _send_attach(self, attach: Attach) -> None:
-        before = self.state
-        self.state = step(LINK, before, LinkInput.SEND_ATTACH)
-        try:
-            self.session.send(attach)
-        except EncodeError:
-            self.state = before  # what the peer said cannot be said back: the owner may still refuse the link
-            raise
+        # First: after an EncodeError, at values of the peer's, the owner can still refuse the link.
+        body = attach.encode()
+        self._step(LinkInput.SEND_ATTACH)
+        self.session.send(attach, body)
         self.local = attach
 
 
@@ -145,11 +150,11 @@ class Sender(Link):
 
     @property
     def max_message_size(self) -> int:
-        """What the receiver takes; 0 for no limit."""
+        """The largest message that the receiver accepts; 0 for no limit."""
         return (self.remote.max_message_size if self.remote else None) or 0
 
     def ready(self) -> bool:
-        """Whether a message may go out now and will not wait in our own buffers."""
+        """Whether a message may be sent now and will not wait in our own buffers."""
         return (
             self.credit > 0 and self.state is _ATTACHED and self.unsettled < MAX_UNSETTLED and self.session.can_send()
         )
@@ -164,7 +169,7 @@ class Sender(Link):
         message_format: int = 0,
         state: Any = None,
     ) -> OutgoingDelivery | None:
-        """Send the message that is the parts joined; returns the delivery unless it went out settled."""
+        """Send the message that is the parts joined; returns the delivery unless it is sent settled."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & SERIAL_MASK
@@ -195,7 +200,7 @@ class Sender(Link):
         return delivery
 
     def drained(self) -> None:
-        """Nothing more to send for now: use up the credit and say so (2.6.7)."""
+        """Nothing more to send for now: use up the credit and tell the receiver (2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
         self.credit = 0
         self.session.send_flow(self)
@@ -204,7 +209,7 @@ class Sender(Link):
         if flow.link_credit is not None:
             # Credit counts from what the receiver had seen; sends since then are spent (2.6.7).
             seen = flow.delivery_count if flow.delivery_count is not None else 0
-            # A receiver that counts frames is ahead of us; that gives it no more credit than it says.
+            # A receiver that counts frames is ahead of us; its link-credit is still the maximum.
             spent = max(0, serial_sub(self.delivery_count, seen))
             self.credit = max(0, flow.link_credit - spent)
         self.drain = flow.drain
@@ -232,7 +237,7 @@ class Sender(Link):
         first.more = True
         at = room - len(head)
         session.send_transfer(self, first.encode() + payload[:at])
-        # Only the first frame has the id and the tag: some receivers take a second id for a new delivery.
+        # Only the first frame has the id and the tag: some receivers treat a second id as a new delivery.
         following = Transfer(handle=self.handle, settled=settled, more=True).encode()
         last = Transfer(handle=self.handle, settled=settled, more=False).encode()
         step_size = room - len(following)
@@ -255,14 +260,14 @@ class Receiver(Link):
         self.drain = False
         self.max_message_size = 0
         self.partial: tuple[int, bytes, TransferForm] | None = None
-        """Id, tag and what followed them in the first frame of a delivery that is not whole yet."""
+        """Id, tag and the other fields in the first frame of an incomplete delivery."""
         self._parts: list[bytes] = []
         self._size = 0
         self._held = 0
-        """What the parts cost."""
+        """Memory that the parts take."""
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Let the sender send `credit` more messages from now on. Without effect on a link that is gone."""
+        """Let the sender send `credit` more messages from now on. Without effect on a link that is detached."""
         if self.state is not LinkState.ATTACHED and self.state is not LinkState.ATTACH_SENT:
             return
         self.credit = credit
@@ -276,7 +281,7 @@ class Receiver(Link):
             self.session.start_receiving(self)
 
     def on_flow(self, flow: FlowFields) -> None:
-        # The count of a sender matters only when it jumps: that is how it says that it has drained.
+        # A sender's count matters only when it jumps ahead: that is how it reports that it has drained.
         if self.drain and flow.delivery_count is not None:
             passed = serial_sub(flow.delivery_count, self.delivery_count)
             if passed > 0:
@@ -288,7 +293,7 @@ class Receiver(Link):
     def on_transfer(
         self, delivery_id: int | None, tag: bytes | None, form: TransferForm, part: bytes
     ) -> IncomingDelivery | None:
-        """Take one frame of a delivery in several; returns the delivery when it is whole."""
+        """Handle one frame of a delivery in several; returns the delivery when it is complete."""
         first = self.partial
         if first is None:
             if delivery_id is None or tag is None:
@@ -300,7 +305,7 @@ class Receiver(Link):
             first = self.partial = (delivery_id, tag, form)
         elif delivery_id is not None and delivery_id != first[0]:
             raise DetachLink(
-                Condition.INVALID_FIELD, f"delivery {delivery_id} started before delivery {first[0]} was whole"
+                Condition.INVALID_FIELD, f"delivery {delivery_id} started before delivery {first[0]} was complete"
             )
         if form.aborted:
             self.forget_partial()
@@ -308,7 +313,7 @@ class Receiver(Link):
         self._size += len(part)
         oversize = 0 < self.max_message_size < self._size
         if oversize:
-            self._let_go()  # too large already: count on, keep nothing
+            self._drop_parts()  # too large already: only the size is counted on
         elif part:
             self._keep(part)
         if form.more:
@@ -330,10 +335,14 @@ class Receiver(Link):
         )
 
     def forget_partial(self) -> None:
-        """The delivery that is not whole yet will not be, or just became so."""
+        """The incomplete delivery was aborted, or is complete now: drop its parts."""
         self.partial = None
         self._size = 0
-        self._let_go()
+        self._drop_parts()
+
+    def forget(self) -> None:
+        super().forget()
+        self.forget_partial()
 
     def _send_attach(self, attach: Attach) -> None:
         super()._send_attach(attach)
@@ -346,13 +355,13 @@ class Receiver(Link):
         if connection.partial_bytes + cost > MAX_PARTIAL_BYTES:
             raise DetachLink(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"the messages that are not whole yet have more than {MAX_PARTIAL_BYTES} bytes",
+                f"the incomplete messages of the connection have more than {MAX_PARTIAL_BYTES} bytes",
             )
         self._parts.append(part)
         self._held += cost
         connection.partial_bytes += cost
 
-    def _let_go(self) -> None:
+    def _drop_parts(self) -> None:
         self._parts = []
         self.session.connection.partial_bytes -= self._held
         self._held = 0

@@ -1,14 +1,13 @@
-"""Sessions: channels, transfer windows, and handles (2.5)."""
+"""Sessions: transfer windows, and performatives to their links (2.5)."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.errors import Condition
-from peeklock.amqp.fast import (
+from peeklock.amqp.fast_decoders import (
     TransferForm,
     declared_disposition,
     declared_flow,
@@ -16,8 +15,8 @@ from peeklock.amqp.fast import (
     decode_disposition,
     decode_flow,
     decode_transfer,
-    encode_disposition,
 )
+from peeklock.amqp.fast_encoders import encode_disposition
 from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, Disposition, End, Error, Flow, Transfer
 from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery, between, by_link
@@ -32,6 +31,7 @@ from peeklock.engine.events import (
     SessionEnded,
     WindowOpened,
 )
+from peeklock.engine.handles import HANDLE_MAX, Handles
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.engine.serial import SERIAL_MASK, serial_sub
 from peeklock.engine.states import SESSION, LinkState, SessionInput, SessionState, step
@@ -40,11 +40,10 @@ if TYPE_CHECKING:
     from peeklock.engine.connection import Connection
 
 INCOMING_WINDOW: Final = 8192
-"""Frames the peer may send before it hears from us; renewed when half are used."""
+"""Transfer frames that the peer may send before the next flow; renewed when half of them are used."""
 MAX_INCOMING_UNSETTLED: Final = 65536
-"""Deliveries we hold for the owner to settle; a peer that sends more loses the session."""
+"""Deliveries that the owner has yet to settle. The session of a peer that sends more is ended."""
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
-HANDLE_MAX: Final = 4095
 
 _RENEW_AFTER: Final = INCOMING_WINDOW // 2
 _WIDEST_RANGE: Final = 0x80000000
@@ -68,33 +67,26 @@ class Session:
         self.outgoing_unsettled: dict[int, OutgoingDelivery] = {}
         self.incoming_unsettled: dict[int, IncomingDelivery] = {}
         self._renew_at = _RENEW_AFTER
-        """The next-incoming-id at which the peer is told our window anew."""
-        self._remote_handle_max = HANDLE_MAX
-        self._by_handle: dict[int, Link] = {}
-        """By our handle."""
-        self._awaited: dict[tuple[str, bool], Link] = {}
-        """Links that we attached first and the peer has not answered, by name and whether we send."""
-        self._by_remote_handle: dict[int, Link] = {}
+        """The next-incoming-id at which a flow renews our window."""
+        self.handles = Handles()
         self._receiving: dict[int, Receiver] = {}
-        """Those that a transfer may come on now, by the peer's handle."""
-        self._next_handle = 0
-        self._free_handles: list[int] = []
+        """Attached links that a transfer may arrive on, by the peer's handle."""
         self._held_frames: deque[tuple[Sender, bytes]] = deque()
-        """Transfers that wait for the peer's window; they keep their order."""
+        """Transfers that await the peer's window, in order."""
         self._dispositions = (Dispositions(), Dispositions())
-        """To be said, as sender and as receiver."""
+        """To be sent, as sender and as receiver."""
 
     # --- our side ---
 
     @property
     def links(self) -> Iterable[Link]:
-        """Those that are there, or were when the session ended."""
-        return self._by_handle.values()
+        """All links; of a session that is over, those that it had when it ended."""
+        return self.handles.links.values()
 
     def begin(self) -> None:
         """Begin the session, or answer the peer's begin."""
         answer = self.state is SessionState.BEGIN_RECEIVED
-        self.state = step(SESSION, self.state, SessionInput.SEND_BEGIN)
+        self._step(SessionInput.SEND_BEGIN)
         self.send(
             Begin(
                 remote_channel=self.remote_channel if answer else None,
@@ -107,30 +99,26 @@ class Session:
         )
 
     def end(self, error: Error | None = None) -> None:
-        """End the session, or answer the peer's end. Without effect on one that is over."""
+        """End the session, or answer the peer's end. Without effect on a session that is over."""
         if (self.state, SessionInput.SEND_END) not in SESSION:
             return
         self.send(End(error=error))
-        self.state = step(SESSION, self.state, SessionInput.SEND_END)
+        self._step(SessionInput.SEND_END)
         self._forget_links()
         if self.state is SessionState.UNMAPPED:
             self.connection.unmap(self)
 
     def sender(self, name: str) -> Sender:
-        """A new link to send on, not attached yet. EndSession when the peer allows no more links."""
-        link = Sender(self, name, self._take_handle())
-        self._by_handle[link.handle] = link
+        """Make a link to send on, not attached yet. EndSession when the peer allows no more links."""
+        link = Sender(self, name, self.handles.take())
+        self.handles.add(link)
         return link
 
     def receiver(self, name: str) -> Receiver:
-        """A new link to receive on, not attached yet. EndSession when the peer allows no more links."""
-        link = Receiver(self, name, self._take_handle())
-        self._by_handle[link.handle] = link
+        """Make a link to receive on, not attached yet. EndSession when the peer allows no more links."""
+        link = Receiver(self, name, self.handles.take())
+        self.handles.add(link)
         return link
-
-    def await_attach(self, link: Link) -> None:
-        """We attached first: the peer's attach of that name is the answer."""
-        self._awaited[link.name, link.is_sender] = link
 
     def start_receiving(self, link: Receiver) -> None:
         if link.remote is not None:
@@ -140,12 +128,12 @@ class Session:
         """Whether a transfer would leave at once."""
         return self.remote_incoming_window > 0 and not self._held_frames and not self.connection.congested
 
-    def send(self, performative: Any) -> None:
-        """Write a performative. Without effect on a session that is over."""
+    def send(self, performative: Any, body: bytes | None = None) -> None:
+        """Write a performative, encoded in `body` if it is given. Without effect on a session that is over."""
         if self.state is SessionState.UNMAPPED or self.state is SessionState.END_SENT:
             return
         self.flush_dispositions()
-        self.connection.send(self.channel, performative)
+        self.connection.send(self.channel, performative, body)
 
     def send_transfer(self, link: Sender, body: bytes) -> None:
         frame = encode_frame(self.channel, body)
@@ -155,7 +143,7 @@ class Session:
             self._write_transfer(frame)
 
     def send_flow(self, link: Link | None = None, *, echo: bool = False) -> None:
-        """Tell the peer our windows and, with a link, that link's credit."""
+        """Send a flow with our windows and, with a link, that link's credit."""
         self._renew_at = (self.next_incoming_id + _RENEW_AFTER) & SERIAL_MASK
         flow = Flow(
             # There is no such id before the peer's begin (2.7.4).
@@ -174,28 +162,20 @@ class Session:
         self.send(flow)
 
     def dispose(self, role: bool, delivery_id: int, settled: bool, state: bytes) -> None:
-        """Say a delivery's state, some time in this turn."""
+        """Send the state of a delivery to the peer, at the latest at the end of this turn."""
         if self.state is _MAPPED:
-            self._dispositions[role].say(delivery_id, settled, state)
+            self._dispositions[role].add(delivery_id, settled, state)
             self.connection.touched.add(self)
 
     def flush_dispositions(self) -> None:
         for role in (False, True):
             if self._dispositions[role]:
-                for said in self._dispositions[role].take():
-                    body = encode_disposition(role, said.first, said.last, said.settled, said.state)
+                for run in self._dispositions[role].take():
+                    body = encode_disposition(role, run.first, run.last, run.settled, run.state)
                     self.out.append(encode_frame(self.channel, body))
 
-    def unmap(self, link: Link) -> None:
-        """The link is gone on both sides: its handles are free again."""
-        if self._by_handle.pop(link.handle, None) is not None:
-            heappush(self._free_handles, link.handle)
-        self._awaited.pop((link.name, link.is_sender), None)
-        if link.remote is not None and self._by_remote_handle.get(link.remote.handle) is link:
-            del self._by_remote_handle[link.remote.handle]
-
     def forget_deliveries(self, link: Link) -> None:
-        """The link is closing: nothing more is taken on it, and nothing is left to settle."""
+        """The link is closing: accept no more transfers on it and forget its unsettled deliveries."""
         if isinstance(link, Receiver):
             link.forget_partial()
             if link.remote is not None:
@@ -205,19 +185,19 @@ class Session:
             del unsettled[delivery_id]
 
     def forget(self) -> None:
-        """The connection is over, and so is the session; nothing is said to the peer."""
-        self.state = SessionState.UNMAPPED
+        """The connection is over, and so is the session; nothing is sent to the peer."""
+        self._step(SessionInput.LOSE_CONNECTION)
         self._forget_links()
 
     # --- the peer's side ---
 
     def on_performative(self, performative: Any, body: bytes) -> None:
-        """Take any performative but begin; `body` is the frame's, for those that are read from it."""
+        """Handle any performative but begin. `body` is that of the frame, which some are read from again."""
         kind = type(performative)
         if kind is End:
             self.on_end(performative)
         elif self.state is not _MAPPED:
-            return  # we have ended the session; this was on its way
+            return  # sent before the peer saw that the session has ended
         elif kind is Transfer:
             self.on_transfer(body, 0, len(body))
         elif kind is Disposition:
@@ -230,19 +210,19 @@ class Session:
             self.on_detach(performative)
 
     def on_begin(self, begin: Begin) -> None:
-        self.state = step(SESSION, self.state, SessionInput.RECEIVE_BEGIN)
+        self._step(SessionInput.RECEIVE_BEGIN)
         self.next_incoming_id = begin.next_outgoing_id
         self._renew_at = (begin.next_outgoing_id + _RENEW_AFTER) & SERIAL_MASK
         self.remote_incoming_window = begin.incoming_window
         self.max_frame_size = self.connection.remote_max_frame_size
-        self._remote_handle_max = begin.handle_max
+        self.handles.remote_max = begin.handle_max
         if self.state is SessionState.BEGIN_RECEIVED:
             self.begin()
         if self.state is _MAPPED:
             self.connection.emit(SessionBegun(self))
 
     def on_end(self, end: End) -> None:
-        self.state = step(SESSION, self.state, SessionInput.RECEIVE_END)
+        self._step(SessionInput.RECEIVE_END)
         if self.state is SessionState.END_RECEIVED:
             self.connection.emit(SessionEnded(self, end.error))
             self.end()
@@ -250,36 +230,31 @@ class Session:
             self.connection.unmap(self)
 
     def on_attach(self, attach: Attach) -> None:
-        if attach.handle > HANDLE_MAX:
-            raise EndSession(
-                Condition.RESOURCE_LIMIT_EXCEEDED, f"handle {attach.handle} is above handle-max {HANDLE_MAX}"
-            )
-        if attach.handle in self._by_remote_handle:
-            raise EndSession(Condition.HANDLE_IN_USE, f"handle {attach.handle} is attached already")
+        self.handles.check_attach(attach.handle)
         we_send = attach.role  # the peer's role is receiver
-        link = self._awaited.pop((attach.name, we_send), None)
+        link = self.handles.take_awaited(attach.name, we_send)
         if link is None:
             link = self.sender(attach.name) if we_send else self.receiver(attach.name)
         link.on_attach(attach)
-        self._by_remote_handle[attach.handle] = link
+        self.handles.map(link, attach.handle)
         if link.state is LinkState.ATTACH_RECEIVED and (attach.unsettled or attach.incomplete_unsettled):
             link.refuse(
                 Error(
                     condition=Condition.NOT_IMPLEMENTED,
-                    description="links cannot be resumed here: attach without unsettled deliveries",
+                    description="links cannot be resumed: attach without unsettled deliveries",
                 )
             )
         elif link.state is not LinkState.DETACH_SENT:
             self.connection.emit(LinkAttached(link))
 
     def on_detach(self, detach: Detach) -> None:
-        link = self._linked(detach.handle)
+        link = self.handles.find(detach.handle)
         was_open = link.state is not LinkState.DETACH_SENT
         link.on_detach(detach)
         if was_open:
             self.connection.emit(LinkDetached(link, detach.error, bool(detach.closed)))
             if link.local is None:
-                link.accept(source=None, target=None)  # a detach is not answered before the attach is
+                link.accept(source=None, target=None)  # the attach must be answered before the detach
             if not link.answers_detach_later:
                 link.detach()
 
@@ -289,9 +264,9 @@ class Session:
         flow = decode_flow(data, at, end) or declared_flow(data, at, end)
         seen = flow.next_incoming_id if flow.next_incoming_id is not None else 0
         was_shut = self.remote_incoming_window <= 0
-        # What is on the way already counts against the window (2.5.6).
+        # Frames that the peer had not received count against the window (2.5.6).
         self.remote_incoming_window = flow.incoming_window - max(0, serial_sub(self.next_outgoing_id, seen))
-        # The peer's own count is right even where it differs from ours: some count deliveries, not frames.
+        # The peer's own count applies even if it differs from ours: some peers count deliveries, not frames.
         drift = serial_sub(flow.next_outgoing_id, self.next_incoming_id)
         self.next_incoming_id = flow.next_outgoing_id
         self._renew_at = (self._renew_at + drift) & SERIAL_MASK
@@ -303,14 +278,14 @@ class Session:
             self.connection.emit(WindowOpened(self))
         link = None
         if flow.handle is not None:
-            link = self._linked(flow.handle)
+            link = self.handles.find(flow.handle)
             if link.state is not LinkState.DETACH_SENT:
                 link.on_flow(flow)
         if flow.echo:
             self.send_flow(link if link is not None and link.attached else None)
 
     def on_transfer(self, data: bytes, at: int, end: int) -> None:
-        """Take the transfer at `at` in a frame that ends at `end`."""
+        """Handle the transfer at `at` in a frame that ends at `end`."""
         handle, delivery_id, tag, form, payload_at = decode_transfer(data, at, end)
         if form is None:
             handle, delivery_id, tag, form, payload_at = declared_transfer(data, at, end)
@@ -351,7 +326,7 @@ class Session:
         if last is None:
             last = first
         elif (last - first) & SERIAL_MASK >= _WIDEST_RANGE:
-            # Taken as serial numbers this would be almost all deliveries; it is a mistake (RFC 1982).
+            # As serial numbers (RFC 1982) this would be almost all deliveries: surely a mistake.
             raise EndSession(Condition.INVALID_FIELD, f"a disposition from {first} to {last} goes backwards")
         if role:
             for sender, outgoing in by_link(between(self.outgoing_unsettled, first, last, settled)):
@@ -367,6 +342,9 @@ class Session:
 
     # --- inside ---
 
+    def _step(self, cause: SessionInput) -> None:
+        self.state = step(SESSION, self.state, cause)
+
     def _write_transfer(self, frame: bytes) -> None:
         self.next_outgoing_id = (self.next_outgoing_id + 1) & SERIAL_MASK
         self.remote_incoming_window -= 1
@@ -375,9 +353,7 @@ class Session:
     def _hold(self, delivery: IncomingDelivery) -> None:
         unsettled = self.incoming_unsettled
         if len(unsettled) >= MAX_INCOMING_UNSETTLED:
-            raise EndSession(
-                Condition.RESOURCE_LIMIT_EXCEEDED, f"{MAX_INCOMING_UNSETTLED} deliveries wait to be settled"
-            )
+            raise EndSession(Condition.RESOURCE_LIMIT_EXCEEDED, f"{MAX_INCOMING_UNSETTLED} deliveries are unsettled")
         unsettled[delivery.delivery_id] = delivery
 
     def _on_partial_transfer(
@@ -396,11 +372,11 @@ class Session:
     def _on_errant_transfer(self, handle: int) -> None:
         if self.state is not _MAPPED:
             return  # sent before the peer saw that the session has ended
-        link = self._linked(handle)
+        link = self.handles.find(handle)
         if link.state is LinkState.DETACH_SENT:
             return  # sent before the peer saw that the link is closed
         if link.is_sender:
-            raise EndSession(Condition.NOT_ALLOWED, f"a transfer with handle {handle}, on which we send")
+            raise EndSession(Condition.NOT_ALLOWED, f"a transfer with handle {handle}, on which the peer receives")
         self._detach(link, DetachLink(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before the link was accepted"))
 
     def _detach(self, link: Link, failure: DetachLink) -> None:
@@ -409,28 +385,11 @@ class Session:
         link.detach(error)
 
     def _forget_links(self) -> None:
-        for link in self._by_handle.values():
-            link.state = LinkState.DETACHED
-            if isinstance(link, Receiver):
-                link.forget_partial()
-        self._awaited.clear()
-        self._by_remote_handle.clear()
+        for link in self.handles.links.values():
+            link.forget()
+        self.handles.clear()
         self._receiving.clear()
         self.outgoing_unsettled.clear()
         self.incoming_unsettled.clear()
         self._held_frames.clear()
         self._dispositions = (Dispositions(), Dispositions())
-
-    def _linked(self, remote_handle: int) -> Link:
-        link = self._by_remote_handle.get(remote_handle)
-        if link is None:
-            raise EndSession(Condition.UNATTACHED_HANDLE, f"no link is attached with handle {remote_handle}")
-        return link
-
-    def _take_handle(self) -> int:
-        if self._free_handles:
-            return heappop(self._free_handles)
-        if self._next_handle > self._remote_handle_max:
-            raise EndSession(Condition.RESOURCE_LIMIT_EXCEEDED, f"all {self._remote_handle_max + 1} handles are taken")
-        self._next_handle += 1
-        return self._next_handle - 1

@@ -1,12 +1,16 @@
-"""The state tables of connections, sessions and links. A pair that is absent is an error of whoever caused it."""
+"""The state tables of connections, sessions and links. `step` is the only way to another state.
+
+A pair that is absent from its table is an error: of the peer if it is about something received, and of this program
+otherwise.
+"""
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from peeklock.amqp.errors import Condition
-from peeklock.engine.errors import CloseConnection
+from peeklock.amqp.errors import AmqpError, Condition
+from peeklock.engine.errors import CloseConnection, EndSession, StateError
 
 
 class ConnectionState(Enum):
@@ -32,6 +36,8 @@ class ConnectionInput(Enum):
     RECEIVE_OPEN = auto()
     SEND_CLOSE = auto()
     RECEIVE_CLOSE = auto()
+    DROP_TRANSPORT = auto()
+    """The transport is lost, or this side reads no more from it."""
 
 
 class SessionState(Enum):
@@ -50,6 +56,7 @@ class SessionInput(Enum):
     RECEIVE_BEGIN = auto()
     SEND_END = auto()
     RECEIVE_END = auto()
+    LOSE_CONNECTION = auto()
 
 
 class LinkState(Enum):
@@ -68,6 +75,7 @@ class LinkInput(Enum):
     RECEIVE_ATTACH = auto()
     SEND_DETACH = auto()
     RECEIVE_DETACH = auto()
+    LOSE_SESSION = auto()
 
 
 _C, _CI = ConnectionState, ConnectionInput
@@ -82,7 +90,6 @@ CONNECTION: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
     (_C.HEADER_RECEIVED, _CI.SEND_HEADER): _C.HEADERS_EXCHANGED,
     (_C.HEADERS_EXCHANGED, _CI.SEND_OPEN): _C.OPEN_SENT,
     (_C.HEADERS_EXCHANGED, _CI.RECEIVE_OPEN): _C.OPEN_RECEIVED,
-    (_C.HEADERS_EXCHANGED, _CI.SEND_CLOSE): _C.ENDED,
     (_C.OPEN_PIPED, _CI.RECEIVE_HEADER): _C.OPEN_SENT,
     (_C.OPEN_PIPED, _CI.SEND_CLOSE): _C.CLOSE_SENT,
     (_C.OPEN_SENT, _CI.RECEIVE_OPEN): _C.OPENED,
@@ -97,6 +104,7 @@ CONNECTION: dict[tuple[ConnectionState, ConnectionInput], ConnectionState] = {
     (_C.CLOSE_SENT, _CI.RECEIVE_HEADER): _C.CLOSE_SENT,
     (_C.CLOSE_SENT, _CI.RECEIVE_OPEN): _C.CLOSE_SENT,
     (_C.CLOSE_SENT, _CI.RECEIVE_CLOSE): _C.ENDED,
+    **{(state, _CI.DROP_TRANSPORT): _C.ENDED for state in _C},
 }
 
 SESSION: dict[tuple[SessionState, SessionInput], SessionState] = {
@@ -110,6 +118,7 @@ SESSION: dict[tuple[SessionState, SessionInput], SessionState] = {
     (_S.END_SENT, _SI.RECEIVE_BEGIN): _S.END_SENT,
     (_S.END_SENT, _SI.RECEIVE_END): _S.UNMAPPED,
     (_S.END_RECEIVED, _SI.SEND_END): _S.UNMAPPED,
+    **{(state, _SI.LOSE_CONNECTION): _S.UNMAPPED for state in _S},
 }
 
 LINK: dict[tuple[LinkState, LinkInput], LinkState] = {
@@ -125,22 +134,35 @@ LINK: dict[tuple[LinkState, LinkInput], LinkState] = {
     (_L.DETACH_RECEIVED, _LI.SEND_DETACH): _L.DETACHED,
     (_L.DETACH_SENT, _LI.RECEIVE_ATTACH): _L.DETACH_SENT,
     (_L.DETACH_SENT, _LI.RECEIVE_DETACH): _L.DETACHED,
+    **{(state, _LI.LOSE_SESSION): _L.DETACHED for state in _L},
 }
 
+
+_SCOPES: Final[dict[type[Enum], type[AmqpError]]] = {
+    ConnectionInput: CloseConnection,
+    SessionInput: CloseConnection,
+    LinkInput: EndSession,
+}
+"""What ends when the peer sends something that the state does not allow: the endpoint that has this one."""
 
 State = TypeVar("State", bound=Enum)
 Input = TypeVar("Input", bound=Enum)
 
 
 def step(table: dict[tuple[State, Input], State], state: State, cause: Input) -> State:
+    """Return the next state, or raise the error that an absent pair is."""
     try:
         return table[state, cause]
     except KeyError:
-        raise CloseConnection(
-            Condition.ILLEGAL_STATE,
-            f"{_words(cause)} does not fit a {type(state).__name__.removesuffix('State').lower()}"
-            f" that is {_words(state)}",
-        ) from None
+        raise _error_of(state, cause) from None
+
+
+def _error_of(state: Enum, cause: Enum) -> Exception:
+    endpoint = type(state).__name__.removesuffix("State").lower()
+    text = f"{_words(cause)} does not fit a {endpoint} that is {_words(state)}"
+    if cause.name.startswith("RECEIVE_"):
+        return _SCOPES[type(cause)](Condition.ILLEGAL_STATE, text)
+    return StateError(text)
 
 
 def _words(name: Enum) -> str:

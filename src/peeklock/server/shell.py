@@ -13,7 +13,8 @@ from peeklock.broker.access import Claim
 from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import TooManyFailedLogins
 from peeklock.broker.namespace import Namespace
-from peeklock.engine.connection import Connection, Settings
+from peeklock.engine.connection import Connection
+from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslServer
 from peeklock.nodes.containers import CAPABILITIES
 from peeklock.nodes.peer import Peer

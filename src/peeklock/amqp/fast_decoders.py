@@ -1,8 +1,8 @@
-"""The hand-written path for `transfer`, `disposition` and `flow`, beside the declared one in `performatives`.
+"""Hand-written decoders of `transfer`, `disposition` and `flow`, beside the declared ones in `performatives`.
 
-Both paths give the same bytes and read the same values; a test holds them to it. What is unusual here is left to
-the declared path: a decoder returns None for it. Delivery states that are read here are shared: never change one.
-Figures are in docs/benchmarks.md.
+Both read the same values, and a test compares them. A decoder here returns None for unusual encodings, which are left
+to the declared path. Delivery states that are read here are shared between deliveries: never change one.
+docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLOW_START: Final = 0x005313C0
 
 
 class TransferForm:
-    """The fields of a transfer from message-format on. Those of many transfers share one: never change it."""
+    """The fields of a transfer from message-format on. Many transfers share one instance: never change it."""
 
     __slots__ = ("aborted", "fields", "message_format", "more", "settled", "state")
 
@@ -38,7 +38,7 @@ class TransferForm:
         self.state = state
         self.aborted = aborted
         self.fields = fields
-        """How many of the list these were."""
+        """How many of the fields were in the list."""
 
 
 class DispositionFields(NamedTuple):
@@ -50,7 +50,7 @@ class DispositionFields(NamedTuple):
 
 
 class FlowFields:
-    """The fields of a flow that mean something to us."""
+    """The fields of a flow that the engine uses."""
 
     __slots__ = (
         "delivery_count",
@@ -96,8 +96,8 @@ _FLOW_FIELDS: Final = 11
 _ALL_FIELDS: Final = 8
 """Of a transfer, from message-format on."""
 
-# What stands behind the numbers takes a handful of forms; each is decoded once. The bounds keep a peer from filling
-# these tables: a form that is longer (a transaction's) or comes too late is decoded every time.
+# The fields behind the numbers have a handful of encodings; each is decoded once. The bounds keep a peer from filling
+# these tables: an encoding that is longer (a transaction's), or new when the table is full, is decoded every time.
 _MEMO_LENGTH: Final = 32
 _MEMO_ENTRIES: Final = 512
 _transfer_forms: Final[dict[bytes, TransferForm]] = {}
@@ -114,7 +114,7 @@ def decode_transfer(
 ) -> tuple[int, int | None, bytes | None, TransferForm | None, int]:
     """Read the transfer that starts at `offset` in a frame that ends at `end`.
 
-    Handle, delivery-id, delivery-tag, what follows them (None: it is left to the declared path), and where the payload
+    Returns handle, delivery-id, delivery-tag, the other fields (None: left to the declared path), and where the payload
     starts. Octets are read one by one: compiled, that takes a fraction of the time of unpacking them.
     """
     handle: int | None
@@ -122,7 +122,7 @@ def decode_transfer(
     tag: bytes | None
     try:
         if data[offset + 1] != 0x53 or data[offset + 3] != 0xC0:
-            return _LEFT  # another form of the descriptor or of the list
+            return _LEFT  # another encoding of the descriptor or of the list
         payload_at = offset + 5 + data[offset + 4]
         at = offset + 6
         if data[at] == 0x43:
@@ -176,7 +176,7 @@ def _uint(data: bytes, at: int) -> tuple[int | None, int]:
 
 
 def _values(octets: bytes, most: int) -> list[Any] | None:
-    """The values that stand one behind the other in `octets`, None when there are more than `most`."""
+    """The values in `octets`, one after the other; None when there are more than `most`."""
     found: list[Any] = []
     at = 0
     while at < len(octets):
@@ -219,7 +219,7 @@ def _are_flags(*values: Any) -> bool:
 
 
 def decode_disposition(data: bytes, offset: int, end: int) -> DispositionFields | None:
-    """Read the disposition that is in data from `offset` to `end`."""
+    """Read the disposition in `data` from `offset` to `end`."""
     first: int | None
     last: int | None
     try:
@@ -258,7 +258,7 @@ def _disposition_form(octets: bytes) -> _AfterLast | None:
 
 
 def decode_flow(data: bytes, offset: int, end: int) -> FlowFields | None:
-    """Read the flow that is in data from `offset` to `end`."""
+    """Read the flow in `data` from `offset` to `end`."""
     handle: int | None = None
     delivery_count: int | None = None
     link_credit: int | None = None
@@ -309,7 +309,7 @@ def _flag(code: int) -> bool:
 
 
 def declared_transfer(data: bytes, offset: int, end: int) -> tuple[int, int | None, bytes | None, TransferForm, int]:
-    """As `decode_transfer`, for whatever is a transfer."""
+    """Like `decode_transfer`, for any encoding of a transfer."""
     transfer, payload_at = decode_composite(data[:end], offset)
     assert isinstance(transfer, Transfer)
     form = TransferForm(
@@ -319,7 +319,7 @@ def declared_transfer(data: bytes, offset: int, end: int) -> tuple[int, int | No
 
 
 def declared_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
-    """As `decode_disposition`, for whatever is a disposition."""
+    """Like `decode_disposition`, for any encoding of a disposition."""
     disposition, _ = decode_composite(data[:end], offset)
     assert isinstance(disposition, Disposition)
     return DispositionFields(
@@ -328,7 +328,7 @@ def declared_disposition(data: bytes, offset: int, end: int) -> DispositionField
 
 
 def declared_flow(data: bytes, offset: int, end: int) -> FlowFields:
-    """As `decode_flow`, for whatever is a flow."""
+    """Like `decode_flow`, for any encoding of a flow."""
     flow, _ = decode_composite(data[:end], offset)
     assert isinstance(flow, Flow)
     return FlowFields(
@@ -344,7 +344,7 @@ def declared_flow(data: bytes, offset: int, end: int) -> FlowFields:
 
 
 def _know_common_forms() -> None:
-    """Fill the tables with what clients send, before a peer can fill them with anything else."""
+    """Fill the tables with the encodings that clients send, before a peer can fill them with others."""
     flags = b"\x41\x42"
     for settled in flags:
         for message_format in (b"\x43", b"\x70\x80\x01\x37\x00"):
@@ -360,61 +360,3 @@ def _know_common_forms() -> None:
 
 
 _know_common_forms()
-
-
-def encode_uint(value: int) -> bytes:
-    if value > 255:
-        return b"\x70" + _UINT.pack(value)
-    return bytes((0x52, value)) if value else b"\x43"
-
-
-# message-format 0, settled, more false, then rcv-settle-mode and state null, resume, aborted, batchable false
-_AFTER_TAG: Final = (b"\x43\x42\x42\x40\x40\x42\x42\x42", b"\x43\x41\x42\x40\x40\x42\x42\x42")
-
-
-class TransferEncoder:
-    """Writes the single-frame transfers of one link: what never changes is encoded once."""
-
-    __slots__ = ("_pack", "_prefix", "overhead")
-
-    def __init__(self, channel: int, handle: int) -> None:
-        encoded_handle = encode_uint(handle)
-        size = 1 + len(encoded_handle) + 5 + 18 + 8
-        self._prefix = b"".join(
-            (
-                b"\x02\x00",
-                channel.to_bytes(2, "big"),
-                _UINT.pack(TRANSFER_START),
-                bytes((size, 11)),
-                encoded_handle,
-                b"\x70",
-            )
-        )
-        layout = struct.Struct(f">I{len(self._prefix)}sI2s16s8s")
-        self._pack = layout.pack
-        self.overhead = layout.size
-        """How much larger a frame is than its payload."""
-
-    def encode(self, delivery_id: int, tag: bytes, settled: bool, payload_size: int) -> bytes:
-        """The frame up to its payload, for a tag of 16 bytes. A delivery-id has four octets here, however low it is."""
-        return self._pack(
-            self.overhead + payload_size, self._prefix, delivery_id, b"\xa0\x10", tag, _AFTER_TAG[settled]
-        )
-
-
-def encode_disposition(role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
-    """As `Disposition.encode()`; the state is already encoded (`40` for none)."""
-    body = b"".join(
-        (
-            b"\x41" if role else b"\x42",
-            encode_uint(first),
-            encode_uint(last),
-            b"\x41" if settled else b"\x42",
-            state,
-            b"\x42",
-        )
-    )
-    size = len(body)
-    if size < 255:
-        return _UINT.pack(DISPOSITION_START) + bytes((size + 1, 6)) + body
-    return b"\x00\x53\x15\xd0" + _UINT.pack(size + 4) + _UINT.pack(6) + body

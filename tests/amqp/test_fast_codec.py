@@ -8,21 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.amqp import fast
+from peeklock.amqp import fast_decoders, fast_encoders
 from peeklock.amqp.composites import decode_composite
 from peeklock.amqp.errors import DecodeError
-from peeklock.amqp.fast import (
+from peeklock.amqp.fast_decoders import (
     DispositionFields,
-    TransferEncoder,
     declared_disposition,
     declared_flow,
     declared_transfer,
     decode_disposition,
     decode_flow,
     decode_transfer,
-    encode_disposition,
-    encode_uint,
 )
+from peeklock.amqp.fast_encoders import TransferEncoder, encode_disposition, encode_uint
 from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import (
     Accepted,
@@ -120,7 +118,7 @@ def encode_trimmed(value: Composite, keep: int) -> bytes:
 
 
 def _any_value(data: bytes, at: int) -> tuple[Any, int]:
-    return fast.decode_composite(data, at) if data[at] == 0 else fast.decode_value(data, at)
+    return fast_decoders.decode_composite(data, at) if data[at] == 0 else fast_decoders.decode_value(data, at)
 
 
 def outcome_of(read: Any, *arguments: Any) -> Any:
@@ -372,14 +370,14 @@ def test_the_tables_of_known_forms_stay_bounded() -> None:
         assert decode_disposition(data, 0, len(data)) == declared_disposition(data, 0, len(data))
         data = Transfer(handle=0, delivery_id=1000, delivery_tag=bytes(16), state=state).encode()
         assert quickly(data, 0, len(data)) == declared(data, 0, len(data))
-    assert len(fast._disposition_forms) <= fast._MEMO_ENTRIES
-    assert len(fast._transfer_forms) <= fast._MEMO_ENTRIES
-    assert all(len(form) <= fast._MEMO_LENGTH for form in fast._transfer_forms)
+    assert len(fast_decoders._disposition_forms) <= fast_decoders._MEMO_ENTRIES
+    assert len(fast_decoders._transfer_forms) <= fast_decoders._MEMO_ENTRIES
+    assert all(len(form) <= fast_decoders._MEMO_LENGTH for form in fast_decoders._transfer_forms)
 
 
 def test_what_clients_send_is_known_before_anyone_sends_it() -> None:
     accepted = b"\x41" + Accepted().encode() + b"\x42"
-    assert fast._disposition_forms[accepted].state == Accepted()
-    assert fast._transfer_forms[fast._AFTER_TAG[False]].settled is False
-    assert fast._transfer_forms[fast._AFTER_TAG[True]].settled is True
+    assert fast_decoders._disposition_forms[accepted].state == Accepted()
+    assert fast_decoders._transfer_forms[fast_encoders._AFTER_TAG[False]].settled is False
+    assert fast_decoders._transfer_forms[fast_encoders._AFTER_TAG[True]].settled is True
     assert decode_composite(b"\x00" + accepted[2:])[0] == Accepted()

@@ -1,0 +1,69 @@
+"""The open performative from either side (2.7.1): what ours says, and what the peer's must not say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from peeklock.amqp.errors import Condition
+from peeklock.amqp.frames import MIN_MAX_FRAME_SIZE
+from peeklock.amqp.performatives import Open
+from peeklock.engine.errors import CloseConnection
+from peeklock.engine.idleness import MIN_IDLE_TIME_OUT_MS
+
+ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
+"""A property of an open: a close with the reason follows."""
+_USUAL_FRAME_SIZE: Final = 65536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one side offers in its open."""
+
+    container_id: str
+    hostname: str | None = None
+    max_frame_size: int = 262144
+    channel_max: int = 4999
+    idle_time_out_ms: int | None = 120_000
+    offered_capabilities: tuple[str, ...] = ()
+    properties: dict[Any, Any] | None = None
+
+
+def make_open(settings: Settings, capabilities: Sequence[str], remote: Open | None, *, refused: bool) -> Open:
+    """Our open. `remote` is the peer's, if that came first; `refused` announces that a close follows."""
+    properties = dict(settings.properties or {})
+    if refused:
+        properties[ESTABLISHMENT_FAILED] = True
+    return Open(
+        container_id=settings.container_id,
+        hostname=settings.hostname,
+        max_frame_size=_offered_frame_size(settings.max_frame_size, remote),
+        channel_max=settings.channel_max,
+        idle_time_out=settings.idle_time_out_ms,
+        offered_capabilities=list(capabilities) or None,
+        properties=properties,
+    )
+
+
+def _offered_frame_size(ours: int, remote: Open | None) -> int:
+    """Bytes of the largest frame that the peer may send.
+
+    uamqp, which older SDKs are made of, cannot send frames larger than those it accepts itself. So the answer to an
+    open offers at most what that open offers, or the usual size if that is more.
+    """
+    if remote is None:
+        return ours
+    return min(ours, max(remote.max_frame_size, _USUAL_FRAME_SIZE))
+
+
+def check_open(remote: Open) -> None:
+    """CloseConnection if the peer's open sets a limit that this engine cannot keep."""
+    if remote.max_frame_size < MIN_MAX_FRAME_SIZE:
+        raise CloseConnection(
+            Condition.INVALID_FIELD, f"max-frame-size {remote.max_frame_size} is below {MIN_MAX_FRAME_SIZE}"
+        )
+    if remote.idle_time_out and remote.idle_time_out < MIN_IDLE_TIME_OUT_MS:
+        raise CloseConnection(
+            Condition.NOT_ALLOWED, f"an idle-time-out of {remote.idle_time_out} ms is below {MIN_IDLE_TIME_OUT_MS}"
+        )
