@@ -13,7 +13,7 @@ from tools.hostile.brokers import BROKERS
 from tools.hostile.run import attack_each, started
 from tools.hostile.small_disk import DISK_MIB, LOW_MIB
 from tools.hostile.table import markdown
-from tools.hostile.victim import Victim
+from tools.hostile.victim import KEY, Victim
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +89,8 @@ def test_a_broker_that_does_not_hold_is_found_out(tmp_path: Path, monkeypatch: p
         assert "it did not come" in failure(made_up(expects_what_does_not_come))
         assert "no line of the log says" in failure(made_up(opens, says="what no line says"))
         assert "no line of the log says" in failure(made_up(lambda victim: None))
+        for secret in (KEY, "sr=sb%3a%2f%2fx&sig=abc%3d&se=1"):
+            assert "a key or a signature" in failure(logs(f"2026-01-01T00:00:00.000Z INFO  peeklock.server {secret}"))
         trace = 'ERROR peeklock.broker an appointment failed exc="Traceback (most recent call last): …"'
         assert "the log has a trace" in failure(logs(f"2026-01-01T00:00:00.000Z {trace}"))
         forged = "2026-01-01T00:00:00.000Z INFO  peeklock.server forged peer=127.0.0.2"

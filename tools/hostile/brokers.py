@@ -31,6 +31,8 @@ class Setup:
     """What Python runs."""
     arguments: tuple[str, ...]
     config: Mapping[str, Any]
+    is_strict: bool = False
+    """Requires TLS, and certificates of clients."""
 
 
 _GROWN: Final = " ".join(f"SET p{number} = given + given;" for number in range(4))
@@ -86,5 +88,6 @@ BROKERS: Final[Mapping[str, Setup]] = {
         arguments=("--profile", "emulator", "--disk-free-low", str(LOW_MIB)),
         config=_SMALL_CONFIG,
     ),
+    "strict": Setup(module="peeklock", arguments=(), config=CONFIG, is_strict=True),
 }
 """By the names that attacks have for them."""

@@ -5,7 +5,7 @@
 | a normal client connects, sends, receives and completes | in 20 seconds a round takes up to 20 times the usual time |
 | memory | back within 192 MiB of what the broker had before the first attack, and never more than 768 MiB above it |
 | messages | all that the normal client had before are there, in their order |
-| log | a line that names the attacker and says what happened, and no more than 200 lines for one attack |
+| log | a line that names the attacker and says what happened; for one attack no more than 200 lines; no key |
 | audit log | every line is whole, none has a key, and no more than 200 say that an attack was denied something |
 | process | the same one, from the first attack to the last |
 """
@@ -30,7 +30,8 @@ from typing import Final
 from tools.bench.processes import Child, resident_bytes
 from tools.hostile.attack import MAX_PEAK, MIB, USUAL, Attack, AttackFailed, require
 from tools.hostile.brokers import BROKERS
-from tools.hostile.victim import HOST, KEY, Victim, message, outcomes, transfer
+from tools.hostile.client_certificates import GOOD, ClientAuthority
+from tools.hostile.victim import HOST, KEY, Victim, message, outcomes, tls_context, transfer
 from tools.hostile.witness import Witness
 
 MAX_LEFT: Final = 192 * MIB
@@ -49,6 +50,7 @@ _GIVE_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "8192", "MALLOC_TRIM_THRESHOLD_":
 """Has the C library give back what is freed, messages of 10 KB too, so that what is measured is what the broker holds:
 in its heap, a hundred MiB of them stay when a few small objects lie behind them."""
 LOG: Final = "broker.log"
+_SIGNATURE: Final = re.compile(r"\bsig=[^*&\s]", re.IGNORECASE)
 _SOURCE: Final = Path(__file__).parents[2] / "src"
 
 
@@ -70,12 +72,19 @@ class Result:
 class Run:
     """The broker and those who look at it. Made by `started`."""
 
-    def __init__(self, child: Child, port: int, authority: Path, connection_string: str, audit: Path) -> None:
+    def __init__(
+        self, child: Child, connection_string: str, authority: Path, audit: Path, certificate: Path | None
+    ) -> None:
         self._audit = audit
         self._child = child
-        self._port = port
+        self._port = int(connection_string.split(";")[0].rsplit(":", 1)[1])
         self._authority = authority
-        self.witness = Witness(connection_string)
+        self._certificate = certificate
+        if certificate is None:
+            self.witness = Witness(connection_string)
+        else:
+            over_tls = connection_string.replace("UseDevelopmentEmulator=true;", "")
+            self.witness = Witness(over_tls, tls_context(authority, certificate))
         self._attackers = count(1)
         warm_up(self._victim())
         self._base = self._memory()
@@ -144,7 +153,8 @@ class Run:
         while True:
             with self._child.log.open("rb") as log:
                 log.seek(start)
-                lines = log.read().decode(errors="replace").splitlines()
+                text = log.read().decode(errors="replace")
+            lines = text.splitlines()
             caused = [line for line in lines if re.search(rf"{re.escape(victim.attacker)}\b", line)]
             found = [line for line in caused if says.search(line) and _names_one(line, names)]
             if found or time.monotonic() > deadline:
@@ -154,6 +164,7 @@ class Run:
         require(found, f"no line of the log says '{attack.says}'; the last one is: {last[:300]}")
         forged = [line for line in lines if re.match(r"\S+ \S+ +peeklock\.server forged", line)]
         require(not forged, "the log has a line that the attacker wrote")
+        require(KEY not in text and not _SIGNATURE.search(text), "the log has a key or a signature")
         # Not all that fails knows for whom it was done; what a slow attack finds may be of one made meanwhile.
         traces = [line for line in lines if "Traceback" in line]
         require(not traces, f"the log has a trace: {''.join(traces)[-600:]}")
@@ -169,7 +180,7 @@ class Run:
         require(denied <= MAX_LINES, f"the audit log has {denied} lines for one attack, more than {MAX_LINES}")
 
     def _victim(self) -> Victim:
-        return Victim(self._port, self._authority, ATTACKERS.format(next(self._attackers)))
+        return Victim(self._port, self._authority, ATTACKERS.format(next(self._attackers)), self._certificate)
 
 
 def _names_one(line: str, names: set[str]) -> bool:
@@ -228,12 +239,15 @@ def started(folder: Path, broker: str = USUAL) -> Iterator[Run]:
     config.write_text(json.dumps(setup.config))
     command = [sys.executable, "-m", setup.module, "serve", "--host", HOST, "--port", "0"]
     command += ["--config", str(config), "--data", str(data), "--audit", str(audit), *setup.arguments]
+    certificate = None
+    if setup.is_strict:
+        clients = ClientAuthority(folder / f"{broker}-clients")
+        command += ["--require-tls", "--mtls-ca", str(clients.file)]
+        certificate = clients.file.with_name(GOOD)
     path = os.pathsep.join(filter(None, (str(_SOURCE), str(_SOURCE.parent), os.environ.get("PYTHONPATH"))))
     environment = {"PYTHONPATH": path, **_GIVE_BACK}
     with Child(command, log=folder / LOG, environment=environment, announces=True) as child:
-        connection_string = child.first_line()
-        port = int(connection_string.split(";")[0].rsplit(":", 1)[1])
-        yield Run(child, port, data / "tls" / "authority.pem", connection_string, audit)
+        yield Run(child, child.first_line(), data / "tls" / "authority.pem", audit, certificate)
         require(child.running, f"the broker has ended: {child.tail()}")
 
 

@@ -97,6 +97,8 @@ class Victim:
     """Of its certificate."""
     attacker: str
     """The loopback address that the attack comes from."""
+    certificate: Path | None = None
+    """Of a client, with its key, where the broker asks for that and for TLS; all but `dial` then uses both."""
     names: list[str] = field(default_factory=list)
     """Of the attacker's connections, as the log would name them."""
 
@@ -105,13 +107,20 @@ class Victim:
     def dial(self, *, receive_buffer: int | None = None) -> Line:
         return Line(self._socket(receive_buffer))
 
-    def dial_tls(self) -> Line:
-        context = ssl.create_default_context(cafile=str(self.authority))
-        return Line(context.wrap_socket(self._socket(), server_hostname=HOST))
+    def dial_tls(self, certificate: Path | None = None, version: ssl.TLSVersion | None = None) -> Line:
+        context = tls_context(self.authority, certificate)
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        stream = self._socket()
+        try:
+            return Line(context.wrap_socket(stream, server_hostname=HOST))
+        except OSError:
+            stream.close()
+            raise
 
     def opened(self, *, receive_buffer: int | None = None, **fields: Any) -> Line:
         """A connection with all rights, open."""
-        line = self.dial(receive_buffer=receive_buffer)
+        line = self._enter(receive_buffer)
         response = f"\0{ROOT}\0{KEY}".encode()
         line.send(SASL_HEADER, frame(SaslInit(mechanism="PLAIN", initial_response=response), kind=SASL_FRAME))
         require(line.expect(SaslOutcome).code == 0, "the broker does not let its owner in")
@@ -121,7 +130,7 @@ class Victim:
 
     def stranger(self, **fields: Any) -> Line:
         """A connection without any right, open."""
-        line = self.dial()
+        line = self._enter()
         line.send(AMQP_HEADER, frame(Open(**{"container_id": "hostile", **fields})))
         line.expect(Open)
         return line
@@ -162,7 +171,7 @@ class Victim:
 
     def ask(self, *request: bytes) -> tuple[int, bytes]:
         """Status and body of what a connection that says this is answered."""
-        with self.dial() as line:
+        with self._enter() as line:
             line.send(*request)
             return line.response()
 
@@ -184,6 +193,9 @@ class Victim:
             line.answer()
         return count
 
+    def _enter(self, receive_buffer: int | None = None) -> Line:
+        return self.dial(receive_buffer=receive_buffer) if self.certificate is None else self.dial_tls(self.certificate)
+
     def _socket(self, receive_buffer: int | None = None) -> socket.socket:
         stream = socket.socket()
         stream.settimeout(PATIENCE)
@@ -195,6 +207,14 @@ class Victim:
         address, port = stream.getsockname()
         self.names.append(f"{address}:{port}")
         return stream
+
+
+def tls_context(authority: Path, certificate: Path | None) -> ssl.SSLContext:
+    """For a client that shows this certificate, or none."""
+    context = ssl.create_default_context(cafile=str(authority))
+    if certificate is not None:
+        context.load_cert_chain(certificate)
+    return context
 
 
 def _begun(line: Line) -> Line:

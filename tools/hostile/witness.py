@@ -5,8 +5,10 @@ It connects anew for every round, so that a broker that serves old connections o
 
 from __future__ import annotations
 
+import ssl
 import statistics
 import time
+from functools import partial
 from typing import Final
 
 from peeklock.client import ClientError, Message, connect
@@ -27,10 +29,10 @@ not."""
 class Witness:
     """Knows what it has, and how long things usually take."""
 
-    def __init__(self, connection_string: str) -> None:
-        self._address = connection_string
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
+        self._connect = partial(connect, address, tls=tls, timeout=PATIENCE)
         self._bodies = {number: f"kept {number}".encode() * 20 for number in range(MESSAGES)}
-        with connect(self._address, timeout=PATIENCE) as connection:
+        with self._connect() as connection:
             sender = connection.sender(KEPT)
             for body in self._bodies.values():
                 sender.send(Message(data=[body]))
@@ -55,7 +57,7 @@ class Witness:
         body = f"live {time.monotonic_ns()}".encode()
         before = time.monotonic()
         try:
-            with connect(self._address, timeout=PATIENCE) as connection:
+            with self._connect() as connection:
                 connection.sender(LIVE).send(Message(data=[body]))
                 receiver = connection.receiver(LIVE, credit=1)
                 (received,) = receiver.receive(1, timeout=PATIENCE)
@@ -69,7 +71,7 @@ class Witness:
         """Every message is there, as it was."""
         found: list[bytes] = []
         try:
-            with connect(self._address, timeout=PATIENCE) as connection, connection.management(KEPT) as management:
+            with self._connect() as connection, connection.management(KEPT) as management:
                 number = 1
                 while page := management.peek(number):
                     found += [b"".join(each.data) for each in page]

@@ -21,5 +21,6 @@ from tools.hostile.attacks import claims as claims
 from tools.hostile.attacks import rights as rights
 from tools.hostile.attacks import jms as jms
 from tools.hostile.attacks import fullness as fullness
+from tools.hostile.attacks import encryption as encryption
 
 from tools.hostile.attack import ATTACKS as ATTACKS
