@@ -675,13 +675,13 @@ def test_what_is_deleted_is_gone_with_all_that_belongs_to_it(store: Any) -> None
     world.send("later", at=world.clock() + MINUTE)
     world.send("later", to="t", at=world.clock() + MINUTE)
     world.send("z", to="s", session_id="x")
-    gone = [each.id for each in world.namespace.containers if not each.path.startswith("other")]
+    gone = [each.id for each in world.namespace.entities if not each.path.startswith("other")]
     for path in ("q", "t", "s"):
         delete(world, path)
     assert [world.stored_of(entity) for entity in gone] == [[]] * len(gone)
     for path in ("q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue", "t", "t/Subscriptions/a", "s"):
         with pytest.raises(EntityNotFound):
-            world.namespace.container(path)
+            world.namespace.entity(path)
     world.check()
     expected = ["", "other", "other/$DeadLetterQueue", "other/$Transfer/$DeadLetterQueue"]
     assert sorted(rows(world)) == expected
@@ -703,7 +703,7 @@ def test_a_deleted_subscription_leaves_the_others(store: Any) -> None:
 def test_whoever_stands_at_an_entity_hears_that_it_is_gone() -> None:
     world = start(queue(), topic("t", "a"))
     places = ("q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue", "t", "t/Subscriptions/a")
-    links = [Standing(world.namespace.container(path)) for path in places]
+    links = [Standing(world.namespace.entity(path)) for path in places]
     delete(world, "q")
     delete(world, "t")
     for path, link in zip(places, links, strict=True):
@@ -1173,4 +1173,4 @@ def test_what_is_received_from_is_no_topic_and_what_is_sent_to_no_subscription()
     with pytest.raises(OperationNotAllowed):
         world.namespace.queue("t")
     with pytest.raises(OperationNotAllowed):
-        world.namespace.container("t/Subscriptions/a").check_sending()
+        world.namespace.entity("t/Subscriptions/a").check_sending()

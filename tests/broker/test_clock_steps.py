@@ -110,7 +110,7 @@ def test_an_idle_entity_is_deleted_when_it_has_been_idle_and_not_before(step: in
     assert world.namespace.administration.queue("q")
     assert world.bodies("t/Subscriptions/s") == ["kept"]
     world.advance(1)
-    assert [container.path for container in world.namespace.containers] == ["t"]
+    assert [container.path for container in world.namespace.entities] == ["t"]
 
 
 def test_when_an_entity_was_used_is_told_by_the_clock_as_it_is_now() -> None:

@@ -28,7 +28,7 @@ def detecting(name: str = "q", **settings: Any) -> QueueDefinition:
 def remembered(world: World, path: str = "q") -> int:
     """How many ids the store has of a queue, however old."""
     found: list[Any] = []
-    world.store.read_seen(world.namespace.container(path).id, 0, found.append)
+    world.store.read_seen(world.namespace.entity(path).id, 0, found.append)
     world.run()
     return len(found[0])
 

@@ -57,7 +57,7 @@ def delete(world: World, name: str) -> None:
 
 
 def ids_of(world: World, path: str) -> list[int]:
-    container = world.namespace.container(path)
+    container = world.namespace.entity(path)
     parts = [container, container.dead_letters, container.transfer_dead_letters]
     return [part.id for part in parts if part is not None]
 
@@ -433,7 +433,7 @@ class Churn:
         path = self.random.choice([each for each in self.paths() if "$" not in each])
         if path == "kept":
             return
-        queues = [each for each in self.world.namespace.containers if each.path.startswith(path)]
+        queues = [each for each in self.world.namespace.entities if each.path.startswith(path)]
         administration = self.world.administration
         if path.startswith("t/"):
             assert self.world.administer(administration.delete_subscription, "t", path.rpartition("/")[2]) is None
@@ -489,7 +489,7 @@ class Churn:
         self.world.run()
 
     def peek(self) -> None:
-        for container in [*self.world.namespace.containers, *(container for container, _ in self.stale[-5:])]:
+        for container in [*self.world.namespace.entities, *(container for container, _ in self.stale[-5:])]:
             if not isinstance(container, Topic):
                 found: list[Any] = []
                 container.peek(1, 10, None, found.append)

@@ -674,9 +674,9 @@ def test_a_message_is_not_lost_as_the_repetition_of_one_that_was_never_stored() 
     world.advance(11 * MINUTE)
     # A client sends the same to the target; while that is on its way the forward comes.
     store.held = []
-    world.namespace.container("q").send([incoming("zero"), incoming("one"), incoming("two")], lambda error: None)
+    world.namespace.entity("q").send([incoming("zero"), incoming("one"), incoming("two")], lambda error: None)
     world.run()
-    world.namespace.container("to").send([incoming("one")], other.append)
+    world.namespace.entity("to").send([incoming("one")], other.append)
     world.run()
     assert len(store.held) == 2
     store.held.pop(0)()  # stored in the source

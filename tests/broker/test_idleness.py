@@ -31,7 +31,7 @@ def queue(name: str = "q", idle: int | None = IDLE, **settings: Any) -> QueueDef
 
 
 def is_there(world: World, path: str = "q") -> bool:
-    return any(container.path == path for container in world.namespace.containers)
+    return any(container.path == path for container in world.namespace.entities)
 
 
 def test_a_queue_that_nobody_uses_is_deleted() -> None:

@@ -35,7 +35,7 @@ from broker.world import (
 from peeklock.broker.backlog import Budget
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.names import DefinitionError
@@ -140,7 +140,7 @@ class LiveNamespace(RuleBasedStateMachine):
         to = chance.choice(("t", "t", "q"))
         made = [self._message(chance) for _ in range(chance.randrange(1, 4))]
         with suppress(BrokerError):
-            container = self.world.namespace.container(to)
+            container = self.world.namespace.entity(to)
             container.send([message for _, message in made], self._told(to, [text for text, _ in made]))
         self.world.run()
 
@@ -148,7 +148,7 @@ class LiveNamespace(RuleBasedStateMachine):
     def send_to_what_comes_and_goes(self, chance: Random) -> None:
         with suppress(BrokerError):
             messages = [incoming(f"other-{chance.randrange(1000)}{LONG}", session_id=chance.choice(SESSIONS))]
-            self.world.namespace.container(chance.choice(("x", "y", "u"))).send(messages, lambda error: None)
+            self.world.namespace.entity(chance.choice(("x", "y", "u"))).send(messages, lambda error: None)
         self.world.run()
 
     @happens

@@ -56,12 +56,12 @@ def test_what_is_not_there_is_not_found(path: str) -> None:
 
 def test_a_topic_is_told_from_what_is_not_there() -> None:
     world = World(topic("news", "all"))
-    assert world.namespace.container("NEWS") is world.topic("news")
+    assert world.namespace.entity("NEWS") is world.topic("news")
     with pytest.raises(OperationNotAllowed, match="'news' is a topic"):
         world.queue("news")
     for path in ("news/Subscriptions/none", "news/Subscriptions", "news/$DeadLetterQueue", "other"):
         with pytest.raises(EntityNotFound):
-            world.namespace.container(path)
+            world.namespace.entity(path)
     assert world.namespace.queues == []
 
 

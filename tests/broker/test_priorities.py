@@ -50,7 +50,7 @@ def send(world: World, *texts: str, to: str = "q", ttl: int | None = None, at: i
     for text in texts:
         message = incoming(text, header=Header(priority=int(text[0]), ttl=ttl), at=at)
         outcomes: list[Any] = []
-        world.namespace.container(to).send([message], outcomes.append)
+        world.namespace.entity(to).send([message], outcomes.append)
         world.run()
         assert outcomes == [None]
 

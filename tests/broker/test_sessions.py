@@ -17,7 +17,7 @@ from peeklock.broker.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from peeklock.broker.sessions import MAX_WAITING
+from peeklock.broker.session_queue import MAX_WAITING
 from peeklock.store.base import DEFERRED, StoreError
 from peeklock.store.memory import MemoryStore
 

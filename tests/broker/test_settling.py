@@ -13,7 +13,7 @@ from peeklock.broker.envelope import read_incoming
 from peeklock.broker.errors import BrokerError, InvalidProperty, SessionCannotBeLocked
 from peeklock.broker.locks import Lock
 from peeklock.broker.session import Session
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import StoredMessage
 

@@ -11,7 +11,7 @@ import pytest
 from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue, subscription, topic
 from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
 from peeklock.broker.locks import Lock
-from peeklock.broker.sessions import STATE_BYTES
+from peeklock.broker.session_queue import STATE_BYTES
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES

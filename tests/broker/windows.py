@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from broker.world import World
 from peeklock.broker.backlog import Backlog, memory_cost
 from peeklock.broker.queue import Queue
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.store.base import ACTIVE, StoredMessage
 
@@ -16,7 +16,7 @@ from peeklock.store.base import ACTIVE, StoredMessage
 def check_windows(world: World) -> None:
     """In the windows is what waits in the store and nothing else, and their memory is counted."""
     used = 0
-    for container in world.namespace.containers:
+    for container in world.namespace.entities:
         assert not container.leaving
         assert not container.watches.under_way
         if isinstance(container, Topic):

@@ -15,7 +15,7 @@ from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
-from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
+from peeklock.broker.catalogue import AnyEntity, subscription_path
 from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Entity
 from peeklock.broker.envelope import (
@@ -30,7 +30,7 @@ from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.session import Session, Waiter
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.broker.topic import Topic
 from peeklock.entities.definitions import (
@@ -113,7 +113,7 @@ class World:
         return queue
 
     def topic(self, path: str = "t") -> Topic:
-        topic = self.namespace.container(path)
+        topic = self.namespace.entity(path)
         assert isinstance(topic, Topic)
         return topic
 
@@ -140,7 +140,7 @@ class World:
         return outcomes[0]
 
     def runtime(self, path: str = "q") -> Runtime:
-        return self.administration.runtime(self.namespace.container(path))
+        return self.administration.runtime(self.namespace.entity(path))
 
     def restarted(self) -> World:
         """The same store and time after a restart; the old world must not be used any more.
@@ -178,14 +178,14 @@ class World:
         """Send each body as a message of its own; returns the outcomes."""
         outcomes: list[BrokerError | None] = []
         for body in bodies:
-            self.namespace.container(to).send([incoming(body, **fields)], outcomes.append)
+            self.namespace.entity(to).send([incoming(body, **fields)], outcomes.append)
         self.run()
         return outcomes
 
     def send_together(self, *messages: Incoming, to: str = "q") -> list[BrokerError | None]:
         """Send them as a batch; what is wrong with it at once is raised."""
         outcomes: list[BrokerError | None] = []
-        self.namespace.container(to).send(messages, outcomes.append)
+        self.namespace.entity(to).send(messages, outcomes.append)
         self.run()
         return outcomes
 
@@ -200,7 +200,7 @@ class World:
 
     def stored(self, path: str = "q") -> list[StoredMessage]:
         """Its messages in any state, by number."""
-        return self.stored_of(self.namespace.container(path).id)
+        return self.stored_of(self.namespace.entity(path).id)
 
     def stored_of(self, entity: int) -> list[StoredMessage]:
         if isinstance(self.store, MemoryStore):  # whose answers may be held, or fail
@@ -221,7 +221,7 @@ class World:
         assert self.namespace.journal.idle
         counted = stored_counters(self.store)
         paths: list[str] = []
-        for container in self.namespace.containers:
+        for container in self.namespace.entities:
             paths += [container.path] * (container.id in counted)
             messages = self.stored_of(container.id)
             states = Counter(message.state for message in messages)
@@ -550,7 +550,7 @@ class SessionReceiver(Consumer):
 class Standing:
     """Somebody who stands at an entity, as a link does."""
 
-    def __init__(self, entity: AnyContainer) -> None:
+    def __init__(self, entity: AnyEntity) -> None:
         self.changes = 0
         self.failures: list[BrokerError] = []
         self._entity = entity

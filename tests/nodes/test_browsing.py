@@ -76,7 +76,7 @@ def world() -> World:
 
 
 def counts(world: World, path: str = "q") -> tuple[int, int, list[int]]:
-    container = world.namespace.container(path)
+    container = world.namespace.entity(path)
     return (
         container.counters.active,
         len(container.locks.by_number),

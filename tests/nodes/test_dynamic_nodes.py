@@ -65,7 +65,7 @@ def close(wire: Wire, handle: int) -> None:
 
 
 def names(world: World) -> list[str]:
-    return sorted(each.path for each in world.namespace.containers)
+    return sorted(each.path for each in world.namespace.entities)
 
 
 def test_a_dynamic_target_is_a_queue_that_others_can_send_to(world: World, wire: Wire) -> None:

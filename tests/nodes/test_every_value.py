@@ -296,7 +296,7 @@ def use_all(world: World) -> None:
     """Look at everything that was stored, let time pass, receive it, and settle it in every way."""
     world.advance(HOUR)
     wire = Wire(world)
-    for container in world.namespace.containers:
+    for container in world.namespace.entities:
         if container.path == "t":
             continue
         assert container.path not in ("from", "to") or not container.counters.active, "all was forwarded"

@@ -37,7 +37,7 @@ def rest(broker: BrokerThread) -> RestClient:
 
 def waiting(broker: BrokerThread, path: str = "queue") -> int:
     """How many stand at the queue."""
-    return broker.call(lambda: len(broker.broker.namespace.container(path).watchers))
+    return broker.call(lambda: len(broker.broker.namespace.entity(path).watchers))
 
 
 def locked(broker: BrokerThread) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from serving import BrokerThread
 
 

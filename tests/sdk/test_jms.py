@@ -65,11 +65,11 @@ def answers(broker: BrokerThread) -> dict[str, Answer]:
     def counters(asked: dict[str, Any]) -> dict[str, int]:
         while not broker.call(lambda: broker.broker.namespace.journal.idle):
             pass
-        found = broker.call(lambda: broker.broker.namespace.container(asked["queue"]).counters)
+        found = broker.call(lambda: broker.broker.namespace.entity(asked["queue"]).counters)
         return {"active": found.active, "scheduled": found.scheduled}
 
     def entities(_: dict[str, Any]) -> list[str]:
-        found = broker.call(lambda: broker.broker.namespace.containers)
+        found = broker.call(lambda: broker.broker.namespace.entities)
         return sorted(each.path for each in found if not each.is_dead_letter_queue)
 
     def rules(asked: dict[str, Any]) -> list[str]:

@@ -35,7 +35,7 @@ from peeklock.admin.documents import Entry, Place
 from peeklock.admin.markup import SERVICE_BUS, MarkupError, child
 from peeklock.admin.rule_descriptions import read_rule, write_rule
 from peeklock.broker.administration import Administration, explain_refused_rule
-from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, EntityChanging
 from peeklock.broker.namespace import Namespace
@@ -146,7 +146,7 @@ class Resources:
         parts = write_namespace(name, self.namespace.profile, created_at)
         return Entry("$namespaceinfo", name, "NamespaceInfo", parts, _etag(parts), created_at, created_at)
 
-    def container_entry(self, container: AnyContainer) -> Entry:
+    def container_entry(self, container: AnyEntity) -> Entry:
         """A queue, a topic or a subscription."""
         definition, runtime = container.definition, self.administration.runtime(container)
         shown = Shown(definition, runtime, self.namespace.profile, self.place.origin, self.place.api_version)

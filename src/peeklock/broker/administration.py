@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from peeklock.broker.catalogue import AnyContainer, AnyQueue, Catalogue, subscription_path, topic_of
+from peeklock.broker.catalogue import AnyEntity, Catalogue, subscription_path, topic_of
 from peeklock.broker.changes import check_change, check_filters, check_forwarding, check_keys, fitted
 from peeklock.broker.entity import Done, Entity
 from peeklock.broker.errors import (
@@ -22,9 +22,9 @@ from peeklock.broker.errors import (
     QuotaExceeded,
 )
 from peeklock.broker.journal import Journal, Lane
-from peeklock.broker.queue import Queue
 from peeklock.broker.rules.matching import check_rule
-from peeklock.broker.topic import Topic
+from peeklock.broker.session_queue import AnyQueue
+from peeklock.broker.topic import Topic, is_topic
 from peeklock.entities.definitions import (
     AnyDefinition,
     EntityKind,
@@ -97,7 +97,7 @@ class Administration:
     def topics(self) -> list[Topic]:
         return _lasting(sorted(self._catalogue.topics, key=lambda topic: fold(topic.path)))
 
-    def entity(self, name: str) -> AnyContainer:
+    def entity(self, name: str) -> AnyEntity:
         """A queue or a topic."""
         found = self._catalogue.find(name)
         if found.is_dead_letter_queue or found.kind is EntityKind.SUBSCRIPTION or found.definition.temporary:
@@ -105,23 +105,13 @@ class Administration:
         return found
 
     def queue(self, name: str) -> AnyQueue:
-        found = self.entity(name)
-        if isinstance(found, Topic):
+        if self.entity(name).kind is not EntityKind.QUEUE:
             raise EntityNotFound(name)
-        return found
+        return self._catalogue.queue(name)
 
     def topic(self, name: str) -> Topic:
-        found = self.entity(name)
-        if not isinstance(found, Topic):
-            raise EntityNotFound(name)
-        return found
-
-    def _any_topic(self, name: str) -> Topic:
-        """Also one that is not shown."""
-        found = self._catalogue.find(name)
-        if not isinstance(found, Topic):
-            raise EntityNotFound(name)
-        return found
+        self.entity(name)
+        return self._catalogue.topic(name)
 
     def subscriptions(self, topic: str) -> list[AnyQueue]:
         return _lasting([each for _, each in sorted(self.topic(topic).subscriptions.items())])
@@ -144,8 +134,8 @@ class Administration:
     def runtime(self, entity: Entity) -> Runtime:
         counters = entity.counters
         letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
-        forwards = isinstance(entity, Queue) and entity.forwards
-        subscriptions = _lasting([*entity.subscriptions.values()]) if isinstance(entity, Topic) else []
+        forwards = entity.forwards
+        subscriptions = _lasting([*entity.subscriptions.values()]) if is_topic(entity) else []
         kinds = Counter(rule.filter_kind is FilterKind.CORRELATION for each in subscriptions for rule in rules_of(each))
         return Runtime(
             active=0 if forwards else counters.active,
@@ -190,7 +180,7 @@ class Administration:
     # --- subscriptions and rules ---
 
     def create_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
-        parent = self.topic(topic) if not definition.temporary else self._any_topic(topic)
+        parent = self.topic(topic) if not definition.temporary else self._catalogue.topic(topic)
         subscriptions = len(parent.subscriptions) + self._coming(fold(parent.path))
         if subscriptions >= self._profile.max_subscriptions:
             raise QuotaExceeded(f"The topic '{parent.path}' has {subscriptions} subscriptions; no more are allowed.")
@@ -203,8 +193,7 @@ class Administration:
     def update_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
         """The rules stay as they are."""
         subscription = self.subscription(topic, definition.name)
-        before = subscription.definition
-        assert isinstance(before, SubscriptionDefinition)
+        before = subscription.subscription_definition
         self._update(subscription, replace(definition, rules=before.rules, shared=before.shared), done)
 
     def delete_subscription(self, topic: str, name: str, done: Done) -> None:
@@ -236,9 +225,7 @@ class Administration:
         if changed is not None:
             check_rule(changed)
             check_filters(self.topic(topic), subscription, rules, self._profile)
-        definition = subscription.definition
-        assert isinstance(definition, SubscriptionDefinition)
-        self._change(subscription, replace(definition, rules=rules), done)
+        self._change(subscription, replace(subscription.subscription_definition, rules=rules), done)
 
     def _dated(self, rule: RuleDefinition) -> RuleDefinition:
         return rule if rule.created_at is not None else replace(rule, created_at=self._catalogue.now())
@@ -278,13 +265,13 @@ class Administration:
         # In one piece: others that are created in this turn write the namespace's row too.
         self._journal.all_or_nothing(stage)
 
-    def _update(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
+    def _update(self, container: AnyEntity, definition: AnyDefinition, done: Done) -> None:
         definition = self._checked(definition)
         check_change(container.definition, definition)
         check_forwarding(container.path, definition, self._catalogue)
         self._change(container, replace(definition, name=container.definition.name), done)
 
-    def _change(self, container: AnyContainer, definition: AnyDefinition, done: Done) -> None:
+    def _change(self, container: AnyEntity, definition: AnyDefinition, done: Done) -> None:
         self._begin(container.path, container)
         lane = self._journal.moves
         row = self._catalogue.changed_row(container, definition)
@@ -297,16 +284,14 @@ class Administration:
 
         self._commit(lane, container.path, changed)
 
-    def _delete(self, container: AnyContainer, done: Done) -> None:
+    def _delete(self, container: AnyEntity, done: Done) -> None:
         below = fold(subscription_path(container.path, ""))
         if any(path.startswith(below) for path in self._changing):
             raise EntityChanging(f"Something of the entity '{container.path}' is being changed; try again.")
         self._begin(container.path, container)
-        doomed: list[AnyContainer] = [container]
-        if isinstance(container, Topic):
-            doomed += container.subscriptions.values()
+        doomed: list[Entity] = [container, *container.dependents]
         lane = self._journal.rest
-        lane.changes.dropped_entities += self._catalogue.rows_of(container)
+        lane.changes.dropped_entities += self._catalogue.ids_of(container)
         for each in doomed:
             each.doom(True)
 
@@ -320,7 +305,7 @@ class Administration:
 
         self._commit(lane, container.path, deleted)
 
-    def delete(self, container: AnyContainer, done: Done) -> None:
+    def delete(self, container: AnyEntity, done: Done) -> None:
         """Delete this one, which need not be one that is shown."""
         self._delete(container, done)
 
@@ -364,11 +349,10 @@ def _lasting(containers: list[C]) -> list[C]:
 
 
 def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
-    assert isinstance(subscription.definition, SubscriptionDefinition)
-    return subscription.definition.rules
+    return subscription.subscription_definition.rules
 
 
-def explain_refused_rule(subscription: AnyContainer, reason: str) -> str:
+def explain_refused_rule(subscription: AnyEntity, reason: str) -> str:
     """Why a rule was refused and, where the subscription has no rule, that it receives nothing. Warns in the log too.
 
     Clients replace the rule that a subscription begins with in two steps, of which the second may fail: they delete it,

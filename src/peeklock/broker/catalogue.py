@@ -7,10 +7,9 @@ counts, is for `administration` to say.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from peeklock.broker.access import Keys
 from peeklock.broker.entity import Entity, Machinery
@@ -19,7 +18,7 @@ from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.priorities import PriorityQueue
 from peeklock.broker.queue import Queue
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.entities.definitions import (
     AnyDefinition,
@@ -30,8 +29,6 @@ from peeklock.entities.definitions import (
 )
 from peeklock.entities.names import fold
 from peeklock.store.base import MAX_ENTITY, StoredEntity
-
-log = logging.getLogger(__name__)
 
 NAMESPACE: Final = "namespace"
 """The kind of the one entity that stands for the namespace: it knows which id was given out last."""
@@ -45,9 +42,7 @@ KINDS: Final[dict[str, type[AnyDefinition]]] = {
     each.kind: each for each in (QueueDefinition, TopicDefinition, SubscriptionDefinition)
 }
 
-AnyQueue = Queue | SessionQueue
-AnyContainer = Queue | SessionQueue | Topic
-D = TypeVar("D", bound=AnyDefinition)
+AnyEntity = Queue | SessionQueue | Topic
 
 
 def subscription_path(topic: str, name: str) -> str:
@@ -103,59 +98,80 @@ class Catalogue:
         self._machinery = machinery
         self._keys = keys
         self._idleness = idleness
-        self._containers: dict[str, AnyContainer] = {}
+        self._queues: dict[str, AnyQueue] = {}
+        """Queues, subscriptions and sub-queues, by folded path."""
+        self._topics: dict[str, Topic] = {}
+        """By folded path."""
         self._count = 0
         self._stored: dict[int, StoredEntity] = {}
-        """By number: as last written."""
+        """By id: as last written."""
         self._ids = EntityIds(highest_entity_id, machinery.journal, machinery.store)
         self._namespace_row: StoredEntity | None = None
 
     def now(self) -> int:
         return self._machinery.agenda.now()
 
-    # --- looking ---
+    # --- lookups ---
 
     @property
     def queues(self) -> list[AnyQueue]:
-        return [each for each in self.whole if not isinstance(each, Topic) and each.kind is EntityKind.QUEUE]
+        """Without subscriptions and sub-queues."""
+        queues = self._queues.values()
+        return [each for each in queues if each.kind is EntityKind.QUEUE and not each.is_dead_letter_queue]
 
     @property
     def topics(self) -> list[Topic]:
-        return [each for each in self.whole if isinstance(each, Topic)]
+        return [*self._topics.values()]
 
     @property
-    def containers(self) -> list[AnyContainer]:
-        """All, sub-queues too."""
-        return list(self._containers.values())
+    def entities(self) -> list[AnyEntity]:
+        """All, sub-queues too; topics before their subscriptions."""
+        return [*self._topics.values(), *self._queues.values()]
 
     @property
-    def whole(self) -> list[AnyContainer]:
+    def main_entities(self) -> list[AnyEntity]:
         """All but the sub-queues."""
-        return [each for each in self._containers.values() if not each.is_dead_letter_queue]
+        return [each for each in self.entities if not each.is_dead_letter_queue]
+
+    @property
+    def all_queues(self) -> list[AnyQueue]:
+        """Subscriptions and sub-queues too."""
+        return [*self._queues.values()]
 
     @property
     def count(self) -> int:
-        """How many queues and topics there are, but for temporary ones."""
+        """How many queues and topics there are, without temporary ones."""
         return self._count
 
     def has(self, path: str) -> bool:
-        return fold(path) in self._containers
+        folded = fold(path)
+        return folded in self._queues or folded in self._topics
 
-    def find(self, path: str) -> AnyContainer:
-        found = self._containers.get(fold(path))
+    def find(self, path: str) -> AnyEntity:
+        folded = fold(path)
+        found = self._queues.get(folded) or self._topics.get(folded)
         if found is None:
             raise EntityNotFound(path)
         return found
 
     def queue(self, path: str) -> AnyQueue:
         """The queue, subscription or sub-queue at that path."""
-        found = self.find(path)
-        if isinstance(found, Topic):
-            raise OperationNotAllowed(f"'{path}' is a topic: its messages are in its subscriptions.")
+        folded = fold(path)
+        found = self._queues.get(folded)
+        if found is None:
+            if folded in self._topics:
+                raise OperationNotAllowed(f"'{path}' is a topic: its messages are in its subscriptions.")
+            raise EntityNotFound(path)
+        return found
+
+    def topic(self, path: str) -> Topic:
+        found = self._topics.get(fold(path))
+        if found is None:
+            raise EntityNotFound(path)
         return found
 
     def destination(self, path: str) -> Entity:
-        """Where messages for that name go: a queue or a topic."""
+        """The queue or topic that messages for that name go to."""
         found = self.find(path)
         if found.is_dead_letter_queue or found.kind is EntityKind.SUBSCRIPTION:
             raise EntityNotFound(path)
@@ -218,112 +234,103 @@ class Catalogue:
         """An entity could not be created."""
         self._ids.release(row.id for row in rows.all())
 
-    def changed_row(self, container: AnyContainer, definition: AnyDefinition) -> StoredEntity:
+    def changed_row(self, entity: AnyEntity, definition: AnyDefinition) -> StoredEntity:
         """The row of an entity under another definition."""
         now = self._machinery.agenda.now()
-        return replace(self._stored[container.id], definition=_to_json(definition, container.created_at, now))
+        return replace(self._stored[entity.id], definition=_to_json(definition, entity.created_at, now))
 
-    # --- coming and going ---
+    # --- adding, changing, removing ---
 
-    def add(self, rows: Rows, definition: AnyDefinition) -> AnyContainer:
-        """An entity is in the store: from now on it is there. It does nothing by itself before `begin`."""
+    def add(self, rows: Rows, definition: AnyDefinition) -> AnyEntity:
+        """An entity is in the store: from now on lookups find it. It does nothing by itself before `begin`."""
         for row in rows.all():
             self._stored[row.id] = row
         main = rows.main
         if isinstance(definition, TopicDefinition):
-            made: AnyContainer = Topic(main.id, main.path, definition, self._machinery, main.counters)
+            topic = Topic(main.id, main.path, definition, self._machinery, main.counters)
+            self._topics[fold(main.path)] = topic
+            made: AnyEntity = topic
         else:
-            letters, unforwardable = (
-                Queue(row.id, row.path, definition, self._machinery, row.counters, None)
-                for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
-            )
-            made = self._kind_of(main.path, definition)(
-                main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable
-            )
-            for part in (letters, unforwardable):
-                self._containers[fold(part.path)] = part
+            made = self._add_queue(rows, definition)
         made.created_at = main.definition.get("created_at", made.created_at)
         made.updated_at = main.definition.get("updated_at", made.updated_at)
-        self._containers[fold(main.path)] = made
-        if isinstance(definition, SubscriptionDefinition):
-            topic = self._containers[topic_of(main.path)]
-            assert isinstance(topic, Topic)
-            assert not isinstance(made, Topic)
-            topic.add(made)
-        else:
+        if definition.kind is not EntityKind.SUBSCRIPTION:
             self._count += not definition.temporary
         return made
 
-    def _kind_of(self, path: str, definition: QueueDefinition | SubscriptionDefinition) -> type[AnyQueue]:
+    def _add_queue(self, rows: Rows, definition: QueueDefinition | SubscriptionDefinition) -> AnyQueue:
+        main = rows.main
+        letters, unforwardable = (
+            Queue(row.id, row.path, definition, self._machinery, row.counters, None)
+            for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
+        )
+        queue = self._class_of(main.path, definition)(
+            main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable
+        )
+        for part in (letters, unforwardable, queue):
+            self._queues[fold(part.path)] = part
+        if queue.kind is EntityKind.SUBSCRIPTION:
+            self._topics[topic_of(main.path)].add(queue)
+        return queue
+
+    def _class_of(self, path: str, definition: QueueDefinition | SubscriptionDefinition) -> type[AnyQueue]:
         if definition.requires_session:
             return SessionQueue
-        owner = definition if isinstance(definition, QueueDefinition) else self._containers[topic_of(path)].definition
-        assert isinstance(owner, QueueDefinition | TopicDefinition)
-        return PriorityQueue if owner.order_by_priority else Queue
+        if isinstance(definition, SubscriptionDefinition):
+            by_priority = self._topics[topic_of(path)].orders_by_priority
+        else:
+            by_priority = definition.order_by_priority
+        return PriorityQueue if by_priority else Queue
 
-    def begin(self, container: AnyContainer) -> None:
-        """All that the entity may meet is there: let it live."""
-        container.begin()
-        self._apply(container)
+    def begin(self, entity: AnyEntity) -> None:
+        """Everything that the entity may refer to exists: its timers and forwarding may start."""
+        entity.begin()
+        self._apply(entity)
 
-    def change(self, container: AnyContainer, row: StoredEntity, definition: AnyDefinition) -> None:
+    def change(self, entity: AnyEntity, row: StoredEntity, definition: AnyDefinition) -> None:
         """The new definition of an entity is in the store."""
         self._stored[row.id] = row
-        container.updated_at = row.definition["updated_at"]
-        container.touch()
-        container.reconfigure(definition)
-        if isinstance(definition, SubscriptionDefinition):
-            topic = self._containers[topic_of(container.path)]
-            assert isinstance(topic, Topic)
-            assert not isinstance(container, Topic)
-            topic.rules_changed(container)
-        self._apply(container)
-        container.tell_of_change()
+        entity.updated_at = row.definition["updated_at"]
+        entity.touch()
+        entity.reconfigure(definition)
+        if entity.kind is EntityKind.SUBSCRIPTION:
+            self._topics[topic_of(entity.path)].rules_changed(self.queue(entity.path))
+        self._apply(entity)
+        entity.tell_of_change()
 
-    def rows_of(self, container: AnyContainer) -> list[int]:
-        """The ids of an entity and of what belongs to it."""
-        numbers = [part.id for part in container.parts]
-        if isinstance(container, Topic):
-            for subscription in container.subscriptions.values():
-                numbers += self.rows_of(subscription)
-        return numbers
+    def ids_of(self, entity: Entity) -> list[int]:
+        """The ids of an entity, its sub-queues and its subscriptions."""
+        ids = [part.id for part in entity.parts]
+        for subscription in entity.dependents:
+            ids += self.ids_of(subscription)
+        return ids
 
-    def remove(self, container: AnyContainer) -> None:
+    def remove(self, entity: Entity) -> None:
         """An entity is no longer in the store."""
-        if isinstance(container, Topic):
-            for subscription in list(container.subscriptions.values()):
-                self.remove(subscription)
-        elif container.kind is EntityKind.SUBSCRIPTION:
-            topic = self._containers.get(topic_of(container.path))
-            if isinstance(topic, Topic):
-                topic.remove(container)
-        definition = container.definition
-        self._count -= not (definition.kind is EntityKind.SUBSCRIPTION or definition.temporary)
-        ids = [part.id for part in container.parts]
-        for part in container.parts:
-            del self._containers[fold(part.path)]
+        for subscription in entity.dependents:
+            self.remove(subscription)
+        definition = entity.definition
+        if definition.kind is EntityKind.SUBSCRIPTION:
+            self._topics[topic_of(entity.path)].remove(entity)
+        else:
+            self._count -= not definition.temporary
+        ids = [part.id for part in entity.parts]
+        for part in entity.parts:
+            self._queues.pop(fold(part.path), None)
             del self._stored[part.id]
-        self._idleness.forget(container)
-        container.vanish()
-        self._keys.set(container.path, ())  # after its links have been told that it is gone
+        self._topics.pop(fold(entity.path), None)
+        self._idleness.forget(entity)
+        entity.vanish()
+        self._keys.set(entity.path, ())  # after its links have been told that it is gone
         self._ids.retire(ids)
 
-    def _apply(self, container: AnyContainer) -> None:
-        """What follows from a definition beyond the entity itself."""
-        definition = container.definition
+    def _apply(self, entity: AnyEntity) -> None:
+        """Apply what a definition says beyond the entity itself."""
+        definition = entity.definition
         if definition.kind is not EntityKind.SUBSCRIPTION:
-            self._keys.set(container.path, definition.authorization_rules)
-        self._idleness.watch(container)
-        if isinstance(container, Topic) or isinstance(definition, TopicDefinition):
-            return
-        unforwardable = container.transfer_dead_letters
-        assert isinstance(unforwardable, Queue)
-        assert isinstance(container.dead_letters, Queue)
-        if isinstance(container, Queue):
-            container.forward(definition.forward_to, unforwardable)
-        elif definition.forward_to is not None:
-            log.warning("'%s' has sessions: its ForwardTo has no effect", container.path)
-        container.dead_letters.forward(definition.forward_dead_lettered_messages_to, unforwardable)
+            self._keys.set(entity.path, definition.authorization_rules)
+        self._idleness.watch(entity)
+        entity.apply_forwarding()
 
 
 def _to_json(definition: AnyDefinition, created_at: int, updated_at: int) -> dict[str, Any]:

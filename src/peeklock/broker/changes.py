@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from peeklock.broker.catalogue import AnyQueue, Catalogue
+from peeklock.broker.catalogue import Catalogue
 from peeklock.broker.errors import BrokerError, QuotaExceeded
+from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.topic import Topic
 from peeklock.entities.authorization import DEFAULT_KEY
 from peeklock.entities.definitions import AnyDefinition, destinations
@@ -74,8 +75,8 @@ def check_filters(
 ) -> None:
     """How many filters a topic may have, with these as the rules of that subscription."""
     counts: dict[bool, int] = {True: 0, False: 0}
-    others: list[Any] = [each for each in topic.subscriptions.values() if each is not subscription]
-    for rule in (*rules, *(rule for each in others for rule in each.definition.rules)):
+    others = [each for each in topic.subscriptions.values() if each is not subscription]
+    for rule in (*rules, *(rule for each in others for rule in each.subscription_definition.rules)):
         counts[rule.filter_kind is FilterKind.CORRELATION] += rule.filter_kind is not FilterKind.TRUE
     for is_correlation, limit, what in (
         (True, profile.max_correlation_filters, "correlation"),

@@ -160,6 +160,11 @@ class Entity:
         return [self, *self.sub_queues]
 
     @property
+    def dependents(self) -> Sequence[Entity]:
+        """The subscriptions of a topic, which are deleted with it."""
+        return ()
+
+    @property
     def is_dead_letter_queue(self) -> bool:
         return self.dead_letters is None
 
@@ -286,6 +291,21 @@ class Entity:
             self.history.window_ms = definition.duplicate_detection_window_ms
         for part in self.sub_queues:
             part.reconfigure(definition)
+
+    def apply_forwarding(self) -> None:
+        """Forward messages, and dead letters, as the definition says."""
+        self.forward(self.definition.forward_to, self.transfer_dead_letters)
+        if self.dead_letters is not None:
+            self.dead_letters.forward(self.definition.forward_dead_lettered_messages_to, self.transfer_dead_letters)
+
+    def forward(self, destination: str | None, unforwardable: Entity | None) -> None:
+        """Forward messages to that entity, or to none; those that cannot be forwarded go to that sub-queue."""
+        if destination is not None:
+            log.warning("'%s' has sessions: its ForwardTo has no effect", self.path)
+
+    @property
+    def forwards(self) -> bool:
+        return False
 
     def tell_of_change(self) -> None:
         """The new definition is in force: those who stand here may have to go."""

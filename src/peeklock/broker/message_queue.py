@@ -19,7 +19,7 @@ from peeklock.broker.locks import Lock, LockTable
 from peeklock.broker.packed import PackedRead, read_packed
 from peeklock.broker.reading import unreadable
 from peeklock.broker.settlements import Settlements
-from peeklock.entities.definitions import AnyDefinition
+from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.store.base import Counters, Damage, Range, Run, StoredMessage, StoreError
 
 MAX_PEEKED_BYTES: Final = 4 * 1024 * 1024
@@ -86,6 +86,13 @@ class MessageQueue(Entity):
     def lend(self, messages: list[StoredMessage]) -> list[Lock]:
         """Lock deferred messages, of one session where there are sessions. Raises when they cannot be lent."""
         raise NotImplementedError  # abstract
+
+    @property
+    def subscription_definition(self) -> SubscriptionDefinition:
+        """Its definition, where it is a subscription."""
+        definition = self.definition
+        assert isinstance(definition, SubscriptionDefinition)
+        return definition
 
     # --- its life ---
 

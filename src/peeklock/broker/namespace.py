@@ -15,8 +15,7 @@ from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.catalogue import (
     KINDS,
-    AnyContainer,
-    AnyQueue,
+    AnyEntity,
     Catalogue,
     Rows,
     left_over,
@@ -31,7 +30,7 @@ from peeklock.broker.journal import Journal
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.pace import Pace
 from peeklock.broker.rules.matching import check_rule
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import AnyQueue, is_with_sessions
 from peeklock.broker.temporary import TemporaryEntities
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import transaction_accounts
@@ -118,13 +117,17 @@ class Namespace:
         return self._catalogue.topics
 
     @property
-    def containers(self) -> list[AnyContainer]:
+    def entities(self) -> list[AnyEntity]:
         """All queues, topics, subscriptions and sub-queues."""
-        return self._catalogue.containers
+        return self._catalogue.entities
 
-    def container(self, path: str) -> AnyContainer:
-        """What is at that path: a queue, a topic, a subscription or a sub-queue."""
+    def entity(self, path: str) -> AnyEntity:
+        """The queue, topic, subscription or sub-queue at that path; EntityNotFound."""
         return self._catalogue.find(path)
+
+    def topic(self, path: str) -> Topic:
+        """The topic at that path; EntityNotFound for everything else."""
+        return self._catalogue.topic(path)
 
     def check_audience(self, path: str) -> None:
         """EntityNotFound when a token is for a path in the namespace at which, and above which, no entity is.
@@ -135,7 +138,10 @@ class Namespace:
             raise EntityNotFound(path)
 
     def queue(self, path: str, connection: object = None) -> AnyQueue:
-        """As `container`, for what can be received from on that connection: temporary entities belong to one."""
+        """The queue, subscription or sub-queue at that path, for receiving on that connection.
+
+        OperationNotAllowed when it is a temporary entity of another connection.
+        """
         queue = self._catalogue.queue(path)
         self.temporary.check_receiving(path, connection)
         return queue
@@ -143,7 +149,7 @@ class Namespace:
     @property
     def damaged(self) -> dict[str, int]:
         """How many messages of each entity that has any the disk no longer has as they were written, by path."""
-        return {each.path: each.counters.damaged for each in self.containers if each.counters.damaged}
+        return {each.path: each.counters.damaged for each in self.entities if each.counters.damaged}
 
     # --- the start ---
 
@@ -190,15 +196,15 @@ class Namespace:
             begin(None)
 
     def _on_damage(self, damage: Damage) -> None:
-        for container in self.containers:
-            if container.id == damage.entity:
+        for entity in self.entities:
+            if entity.id == damage.entity:
                 log.error(
                     "message %d of %s is damaged on disk and is not delivered: %s",
                     damage.sequence_number,
-                    container.path,
+                    entity.path,
                     damage.where,
                 )
-                container.on_message_damaged(damage)
+                entity.on_message_damaged(damage)
 
     def _wanted(self, stored: list[StoredEntity]) -> dict[str, AnyDefinition]:
         """Every entity there is to be, by path: topics before their subscriptions."""
@@ -245,13 +251,13 @@ class Namespace:
 
     def _load(self, ready: Ready) -> None:
         """What must be known of the messages before anybody is served, and before anything happens by itself."""
-        containers = self._catalogue.containers
         steps: list[Callable[[Ready], None]] = []
-        for container in containers:
-            if isinstance(container, SessionQueue):
-                steps.append(container.load)
-            if container.history is not None:
-                steps.append(container.load_history)
+        for queue in self._catalogue.all_queues:
+            if is_with_sessions(queue):
+                steps.append(queue.load)
+        for entity in self._catalogue.entities:
+            if entity.history is not None:
+                steps.append(entity.load_history)
 
         left = len(steps) + 1
         failure: StoreError | None = None
@@ -264,8 +270,8 @@ class Namespace:
                 return
             if failure is None:
                 self._load_claims()
-                for container in self._catalogue.whole:
-                    self._catalogue.begin(container)
+                for entity in self._catalogue.main_entities:
+                    self._catalogue.begin(entity)
             ready(failure)
 
         for step in steps:
@@ -273,13 +279,13 @@ class Namespace:
         loaded(None)
 
     def _load_claims(self) -> None:
-        by_id = {container.id: container for container in self._catalogue.containers}
+        by_id = {queue.id: queue for queue in self._catalogue.all_queues}
         for entity, id, content in self._store.claims():
-            container = by_id.get(entity)
-            if container is not None and not isinstance(container, Topic):
-                claim = container.claims.load(id, content)
-                if isinstance(container, SessionQueue) and container.has_sessions:
-                    container.keep_claimed(claim)
+            queue = by_id.get(entity)
+            if queue is not None:
+                claim = queue.claims.load(id, content)
+                if is_with_sessions(queue):
+                    queue.keep_claimed(claim)
 
     def _expect_recovery(self) -> None:
         """The store failed: try it again in a while, because senders may wait to hear that it works."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.entity import Machinery
+from peeklock.broker.entity import Entity, Machinery
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
 from peeklock.broker.lock_expiry import LockExpiry
@@ -101,8 +101,7 @@ class Queue(MessageQueue):
 
     # --- forwarding ---
 
-    def forward(self, destination: str | None, unforwardable: MessageQueue | None) -> None:
-        """From now on forward what is here, and what comes, or no longer; what cannot be goes to that sub-queue."""
+    def forward(self, destination: str | None, unforwardable: Entity | None) -> None:
         if self._forwarder is not None:
             self._forwarder.stop()
             self._forwarder = None

@@ -14,7 +14,7 @@ from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Machinery
-    from peeklock.broker.sessions import SessionQueue
+    from peeklock.broker.session_queue import SessionQueue
     from peeklock.broker.watches import Watches
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda
-from peeklock.broker.catalogue import AnyContainer, Catalogue, owner_of, subscription_path
+from peeklock.broker.catalogue import AnyEntity, Catalogue, owner_of, subscription_path
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, EntityChanging, EntityNotFound, OperationNotAllowed, QuotaExceeded
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
@@ -32,7 +32,7 @@ MAX_OF_ALL: Final = 2000
 RETRY_MS: Final = 1000
 """How long until an entity that could not be deleted is deleted again."""
 
-Made = Callable[[AnyContainer | BrokerError], None]
+Made = Callable[[AnyEntity | BrokerError], None]
 
 
 @dataclass(frozen=True, slots=True)

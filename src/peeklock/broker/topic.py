@@ -6,7 +6,8 @@ stored once. Which subscriptions want a message is for `rules` to say.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeGuard
 
 from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.broker import envelope
@@ -14,12 +15,11 @@ from peeklock.broker.entity import Done, Entity, Machinery
 from peeklock.broker.envelope import END_OF_TIME, Annex
 from peeklock.broker.errors import BrokerError, InvalidProperty, QuotaExceeded
 from peeklock.broker.journal import Lane
-from peeklock.broker.queue import Queue
 from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.matching import Copy, Matcher
 from peeklock.broker.rules.view import View
-from peeklock.broker.sessions import SessionQueue
-from peeklock.entities.definitions import SubscriptionDefinition, TopicDefinition
+from peeklock.broker.session_queue import AnyQueue
+from peeklock.entities.definitions import EntityKind, TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
@@ -38,12 +38,18 @@ class Topic(Entity):
         self, id: int, path: str, definition: TopicDefinition, machinery: Machinery, counters: Counters
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, None)
-        self.subscriptions: dict[str, Queue | SessionQueue] = {}
+        self.subscriptions: dict[str, AnyQueue] = {}
         """By their folded names."""
+        self.orders_by_priority = definition.order_by_priority
+        """Whether its subscriptions deliver messages of a higher priority first."""
         self._matcher = Matcher()
         self._reads_session_ids = False
         self._allowance = 0
         """Bytes that may be sent before the subscriptions are asked again how much they hold."""
+
+    @property
+    def dependents(self) -> Sequence[Entity]:
+        return [*self.subscriptions.values()]
 
     @property
     def is_dead_letter_queue(self) -> bool:
@@ -76,25 +82,21 @@ class Topic(Entity):
 
     # --- subscriptions ---
 
-    def add(self, subscription: Queue | SessionQueue) -> None:
+    def add(self, subscription: AnyQueue) -> None:
         """Copy to it from now on."""
-        definition = subscription.definition
-        assert isinstance(definition, SubscriptionDefinition)
-        self._matcher.set(subscription, definition.rules)
+        self.rules_changed(subscription)
         subscription.counts_in = self
-        self.subscriptions[fold(definition.name)] = subscription
+        self.subscriptions[fold(subscription.definition.name)] = subscription
         self._subscriptions_changed()
 
-    def remove(self, subscription: Queue | SessionQueue) -> None:
+    def remove(self, subscription: Entity) -> None:
         self._matcher.remove(subscription)
         self.subscriptions.pop(fold(subscription.definition.name), None)
         self._subscriptions_changed()
 
-    def rules_changed(self, subscription: Queue | SessionQueue) -> None:
+    def rules_changed(self, subscription: AnyQueue) -> None:
         """The next message is judged by the rules of its definition as they are now."""
-        definition = subscription.definition
-        assert isinstance(definition, SubscriptionDefinition)
-        self._matcher.set(subscription, definition.rules)
+        self._matcher.set(subscription, subscription.subscription_definition.rules)
 
     def _subscriptions_changed(self) -> None:
         self._reads_session_ids = any(each.has_sessions for each in self.subscriptions.values())
@@ -196,10 +198,7 @@ class Topic(Entity):
 
         Nor to a subscription whose deletion is on its way to the store, which would refuse the copy, and all others.
         """
-        subscription = copy.subscription
-        assert isinstance(subscription, Queue | SessionQueue)
-        definition = subscription.definition
-        assert isinstance(definition, SubscriptionDefinition)
+        subscription: AnyQueue = copy.subscription
         if subscription.doomed:
             return None
         annex, session_id = message.annex, None
@@ -218,7 +217,7 @@ class Topic(Entity):
             if known.enqueued_number is None:
                 annex = known._replace(enqueued_number=message.sequence_number).encode()
         if copy.error is not None:
-            if not definition.dead_lettering_on_filter_evaluation_exceptions:
+            if not subscription.subscription_definition.dead_lettering_on_filter_evaluation_exceptions:
                 return None
             reason, description = FILTER_FAILED, f"The rule '{copy.rule}' failed: {copy.error}"
         elif subscription.has_sessions and session_id is None:
@@ -238,6 +237,10 @@ class Topic(Entity):
         payload, annex = envelope.dead_letter(payload, annex, properties, subscription.path)
         letter = StoredMessage(number, payload, message.enqueued_at, None, 0, ACTIVE, session_id, None, annex)
         return letters, letter
+
+
+def is_topic(entity: Entity) -> TypeGuard[Topic]:
+    return entity.kind is EntityKind.TOPIC
 
 
 def _session_id_of(front: bytes) -> str | None:

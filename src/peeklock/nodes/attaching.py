@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.entities.authorization import Right
@@ -103,7 +103,7 @@ def _address(link: Link, terminus: object) -> Address:
 def _management_node(peer: Peer, address: Address, link: Link) -> Node:
     check_any_right(peer.claims, address, peer.namespace.now())
     peer.namespace.temporary.check_receiving(address.container, peer)
-    container = peer.namespace.container(address.container)
+    container = peer.namespace.entity(address.container)
     if isinstance(link, Sender):
         node: Node = ReplyNode(peer, address, link)
     else:
@@ -115,7 +115,7 @@ def _management_node(peer: Peer, address: Address, link: Link) -> Node:
 def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     assert link.remote is not None
     destination = (link.remote.properties or {}).get(TRANSFER_DESTINATION)
-    container = peer.namespace.container(address.container)
+    container = peer.namespace.entity(address.container)
     if destination is None:
         return SendingNode(peer, address, link, container)
     if not isinstance(destination, str):
@@ -123,13 +123,13 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     # Send through one entity to another: both must allow it, and a transaction sees only the first.
     final = parse_address(destination)
     peer.claims.check(final.container, final.entity, Right.SEND, peer.namespace.now())
-    target = peer.namespace.container(final.container)
+    target = peer.namespace.entity(final.container)
     return SendingNode(peer, address, link, target, through=container, destination=final)
 
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, source: object) -> Node:
     assert isinstance(source, Source)
-    container = peer.namespace.container(address.container)
+    container = peer.namespace.entity(address.container)
     if isinstance(container, Topic) and is_consumer(source):
         peer.namespace.temporary.check_receiving(address.container, peer)
         return consumer_node(peer, link, container, source)

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.outcomes import Modified, Received, Rejected, Released
 from peeklock.amqp.termini import Source
 from peeklock.broker.backlog import OBJECT_BYTES, memory_cost
-from peeklock.broker.catalogue import AnyQueue
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.heads import head
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.audit import DENIED
-from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.temporary import Owner
 from peeklock.engine.links import Link, Sender
@@ -63,7 +63,7 @@ class DynamicNode(WaitingNode):
         make_entity = temporary.make_topic if TEMPORARY_TOPIC in (terminus.capabilities or ()) else temporary.make_queue
         make_entity(Owner(peer, claim.rule), self._made)
 
-    def _made(self, outcome: AnyContainer | BrokerError) -> None:
+    def _made(self, outcome: AnyEntity | BrokerError) -> None:
         if isinstance(outcome, BrokerError):
             if not self._is_gone:
                 self._refuse(outcome)

@@ -16,7 +16,7 @@ from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.audit import DENIED, FAILED, OK
-from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
@@ -51,7 +51,7 @@ class ManagementNode(RequestNode):
 
     max_request_bytes = 16 * 1024 * 1024  # many messages are scheduled, many locks settled in one request
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyContainer) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyEntity) -> None:
         super().__init__(peer, address, link)
         self._container = container
 

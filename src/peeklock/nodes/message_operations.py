@@ -24,7 +24,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.entities.authorization import Right
 from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
 from peeklock.nodes.session_operations import (

@@ -9,8 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array, Described, ULong
-from peeklock.broker.catalogue import AnyContainer, AnyQueue
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed, QuotaExceeded
+from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import Scope, Transaction
 from peeklock.entities.authorization import Right
@@ -136,7 +137,7 @@ def check_page(arguments: dict[str, Any], most: int) -> tuple[int, int]:
 class Call:
     """A checked request on its way through an operation, which answers or fails it, now or later."""
 
-    entity: AnyContainer
+    entity: AnyEntity
     """What is asked about."""
     arguments: dict[str, Any]
     transaction: Transaction | None
@@ -187,7 +188,7 @@ class Operation:
     """Less than others may have, for requests that are kept while they wait."""
     audited: bool = False
     """Whether the audit log hears of it: it administers, or changes many messages at once."""
-    explain: Callable[[AnyContainer, str], str] | None = None
+    explain: Callable[[AnyEntity, str], str] | None = None
     """Adds to the reason of a refusal what it means for the entity."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:

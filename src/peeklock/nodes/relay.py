@@ -85,7 +85,7 @@ class RelayNode(Sending):
             raise
         if address.is_management:
             raise EntityNotFound(address.path)
-        container = self.peer.namespace.container(address.container)
+        container = self.peer.namespace.entity(address.container)
         container.check_sending()
         self._go_to(container)
         return address

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.administration import Administration, explain_refused_rule, rules_of
-from peeklock.broker.catalogue import SUBSCRIPTIONS, AnyQueue
+from peeklock.broker.catalogue import SUBSCRIPTIONS
 from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllowed
+from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.topic import Topic
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import SubscriptionDefinition

@@ -10,7 +10,7 @@ from peeklock.amqp.outcomes import Accepted
 from peeklock.amqp.sections import data_sections
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
-from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.envelope import Incoming, read_incoming
 from peeklock.broker.errors import (
     BrokerError,
@@ -48,7 +48,7 @@ Long before, the server stops reading from those who send."""
 class Sending(Node):
     """Takes what a client sends, for the entity in `_container`, and answers for each delivery."""
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyContainer | None) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyEntity | None) -> None:
         super().__init__(peer, address)
         self._link = link
         self._in_flight = 0
@@ -58,7 +58,7 @@ class Sending(Node):
         if container is not None:
             self._go_to(container)
 
-    def _go_to(self, container: AnyContainer) -> None:
+    def _go_to(self, container: AnyEntity) -> None:
         """What is sent from now on is for that entity."""
         self._container = container
         self._limit = container.max_message_bytes
@@ -177,9 +177,9 @@ class SendingNode(Sending):
         peer: Peer,
         address: Address,
         link: Receiver,
-        container: AnyContainer,
+        container: AnyEntity,
         *,
-        through: AnyContainer | None = None,
+        through: AnyEntity | None = None,
         destination: Address | None = None,
     ) -> None:
         super().__init__(peer, address, link, container)

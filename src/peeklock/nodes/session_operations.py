@@ -12,7 +12,7 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.session import Session
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.entities.authorization import Right
 from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
 from peeklock.nodes.session_receiving import SessionReceivingNode

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described, Symbol
-from peeklock.broker.catalogue import AnyQueue
 from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.session import Session, Waiter
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.engine.links import Sender
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import SESSION_FILTER, Filters, in_force, session_id_of

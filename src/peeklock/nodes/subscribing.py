@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.termini import Source
 from peeklock.broker.access import Claim
 from peeklock.broker.audit import FAILED, OK
-from peeklock.broker.catalogue import AnyContainer, AnyQueue, subscription_path
+from peeklock.broker.catalogue import AnyEntity, subscription_path
 from peeklock.broker.errors import (
     BrokerError,
     EntityChanging,
@@ -33,6 +33,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.selectors import Selector, rule_of
+from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.temporary import Owner
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Sender
@@ -154,7 +155,7 @@ class ConsumerNode(WaitingNode):
     def _find(self) -> Queue | None:
         """The subscription, if it is as the link wants it. If not, what makes it so is on its way."""
         wanted = self._wanted
-        topic = self.peer.namespace.container(wanted.topic)
+        topic = self.peer.namespace.entity(wanted.topic)
         if not isinstance(topic, Topic):
             raise EntityNotFound(wanted.topic)
         found = topic.subscriptions.get(fold(wanted.name))
@@ -232,7 +233,7 @@ class ConsumerNode(WaitingNode):
         elif not self._is_gone:
             self._refuse(error)
 
-    def _made(self, outcome: AnyContainer | BrokerError) -> None:
+    def _made(self, outcome: AnyEntity | BrokerError) -> None:
         if not isinstance(outcome, BrokerError):
             if self._is_gone and not _is_active(outcome):
                 self.peer.namespace.temporary.delete(outcome.path)
@@ -339,6 +340,6 @@ def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:
         yield topic, subscription
 
 
-def _is_active(subscription: AnyContainer) -> bool:
+def _is_active(subscription: AnyEntity) -> bool:
     """Whether somebody receives from it."""
     return any(isinstance(watcher, Receiving) for watcher in subscription.watchers)

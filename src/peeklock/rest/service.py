@@ -83,7 +83,7 @@ class RestService:
 
     def _has(self, path: str) -> bool:
         try:
-            self._namespace.container(path)
+            self._namespace.entity(path)
         except BrokerError:
             return False
         return True
@@ -126,7 +126,7 @@ class RestService:
     # --- sending ---
 
     async def _send(self, request: web.Request, asked: Asked, claim: Claim) -> web.Response:
-        container = self._namespace.container(asked.container)
+        container = self._namespace.entity(asked.container)
         container.check_sending()
         limit, wants_session = container.max_message_bytes, container.reads_session_ids
         with self._holders.body(claim.rule) as body:

@@ -366,7 +366,7 @@ class Broker:
         if error is not None:
             raise StartError(str(error)) from error
         self.namespace.administration.allows_default_key = self._allows_default_key
-        for container in self.namespace.containers:
+        for container in self.namespace.entities:
             self._check_default_key(container.definition.authorization_rules)
 
     def _open_audit(self, metrics: Metrics) -> None:

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from peeklock import __version__
 from peeklock.broker.administration import Runtime
-from peeklock.broker.catalogue import AnyContainer
+from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.errors import BrokerError, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.watermark import Watermark
@@ -187,7 +187,7 @@ async def _entities(namespace: Namespace) -> list[str]:
     administration = namespace.administration
     topics = administration.topics
     subscriptions = [each for topic in topics for each in administration.subscriptions(topic.path)]
-    entities: list[AnyContainer] = [*administration.queues, *topics, *subscriptions]
+    entities: list[AnyEntity] = [*administration.queues, *topics, *subscriptions]
     for number, entity in enumerate(entities):
         if number % ENTITIES_AT_ONCE == ENTITIES_AT_ONCE - 1:
             await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from conformance.clients import Administrator, Bus
 from conformance.program import Program
 from peeklock.broker.agenda import system_clock
 from peeklock.broker.queue import Queue
-from peeklock.broker.sessions import SessionQueue
+from peeklock.broker.session_queue import SessionQueue
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule
 from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition

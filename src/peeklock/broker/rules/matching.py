@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from peeklock.broker.rules.correlation import CorrelationIndex
 from peeklock.broker.rules.errors import SqlError, sentence_of
@@ -34,7 +34,7 @@ RULE_NAME: Final = "RuleName"
 class Copy:
     """One copy that a subscription takes."""
 
-    subscription: Hashable
+    subscription: Any
     """The key under which its rules were set."""
     rule: str | None = None
     """The rule whose action was applied, or that failed. None for the plain copy."""

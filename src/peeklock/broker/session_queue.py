@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.claim_records import Claim
@@ -27,7 +27,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.queue import READ_AGAIN_MS
+from peeklock.broker.queue import READ_AGAIN_MS, Queue
 from peeklock.broker.reading import unreadable
 from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.session_selecting import SelectingSession
@@ -554,6 +554,18 @@ class SessionQueue(MessageQueue):
 
 def _readable(done: Callable[[Any], None]) -> Callable[[Any], None]:
     return lambda answer: done(unreadable(answer) if isinstance(answer, StoreError) else answer)
+
+
+AnyQueue = Queue | SessionQueue
+"""A queue, a subscription, or a sub-queue of one."""
+
+
+def is_with_sessions(queue: AnyQueue) -> TypeGuard[SessionQueue]:
+    return queue.has_sessions
+
+
+def is_without_sessions(queue: AnyQueue) -> TypeGuard[Queue]:
+    return not queue.has_sessions
 
 
 def void(_: object) -> None: ...
