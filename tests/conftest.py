@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 from toolchains import SHORT_LIVED_JAVA
 

@@ -7,7 +7,8 @@ import pytest
 from admin.atom import AtomClient, queue, rule, subscription, topic
 from peeklock.client import ClientError, connect
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right, default_authorization_rule
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.http import HTTP_GRACE_MS
 from serving import StartBroker
 

@@ -12,7 +12,8 @@ import pytest
 from admin.atom import A, Answer, AtomClient, queue, rule, subscription, topic
 from broker.world import FlakyStore
 from peeklock.admin.resources import Resources
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import PROFILES
 from peeklock.store.base import StoreError, StoreFull
 from raw_client import dial, eventually

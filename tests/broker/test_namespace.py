@@ -22,8 +22,9 @@ from broker.world import (
 from peeklock.broker.errors import BrokerError, EntityNotFound, OperationNotAllowed, StorageFull
 from peeklock.broker.namespace import PROBE_INTERVAL_MS, Namespace
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.names import DefinitionError
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.store.base import Changes, StoredEntity, StoredMessage, StoreError, StoreFull
 from peeklock.store.memory import MemoryStore
 

@@ -33,12 +33,8 @@ from peeklock.broker.session import Session, Waiter
 from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.broker.topic import Topic
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.store.base import (

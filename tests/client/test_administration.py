@@ -22,10 +22,6 @@ from peeklock.amqp.types import Int
 from peeklock.client import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout, connect
 from peeklock.client.administration import PAGE, AdministrationClient
 from peeklock.client.descriptions import (
-    CORRELATION_FIELDS,
-    SETTINGS,
-    STATUSES,
-    UNCHANGEABLE,
     AuthorizationRule,
     Duration,
     Entity,
@@ -33,9 +29,6 @@ from peeklock.client.descriptions import (
     Kind,
     Rule,
 )
-from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
-from peeklock.entities.rules import CORRELATION_FIELDS as BROKER_CORRELATION_FIELDS
-from peeklock.entities.settings import Status, settings_of
 from serving import SOURCE, ServedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -105,24 +98,6 @@ def client() -> Iterator[Client]:
 
 
 # --- the table ---
-
-
-@pytest.mark.parametrize(
-    ("kind", "definition"),
-    [
-        (Kind.QUEUE, QueueDefinition),
-        (Kind.TOPIC, TopicDefinition),
-        (Kind.SUBSCRIPTION, SubscriptionDefinition),
-    ],
-)
-def test_the_client_knows_the_settings_that_the_broker_has(kind: Kind, definition: type) -> None:
-    known = settings_of(definition).values()
-    assert set(SETTINGS[kind]) == {setting.name for setting in known}
-    assert {name for name in SETTINGS[kind] if name in UNCHANGEABLE} == {
-        setting.name for setting in known if not setting.changeable
-    }
-    assert tuple(Status) == STATUSES
-    assert tuple(BROKER_CORRELATION_FIELDS) == CORRELATION_FIELDS
 
 
 # --- reading ---

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.entities.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
+from peeklock.entities.base import EntityDefinition
 from peeklock.entities.definitions import (
-    EntityDefinition,
-    NamespaceDefinition,
+    LOCK_DURATION,
+    REQUIRES_SESSION,
     QueueDefinition,
     SubscriptionDefinition,
     TopicDefinition,
@@ -37,14 +38,9 @@ from peeklock.entities.names import (
     client_scoped_name,
     fold,
 )
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
-from peeklock.entities.settings import (
-    LOCK_DURATION,
-    PROFILES,
-    REQUIRES_SESSION,
-    Status,
-    settings_of,
-)
+from peeklock.entities.settings import PROFILES, Form, Status, settings_of
 
 STANDARD, PREMIUM, EMULATOR, UNLIMITED = (PROFILES[name] for name in ("standard", "premium", "emulator", "unlimited"))
 SEND = frozenset({Right.SEND})
@@ -290,12 +286,15 @@ def test_the_emulator_has_defaults_of_its_own() -> None:
     assert STANDARD.defaults_for(QueueDefinition) == PREMIUM.defaults_for(QueueDefinition) == {}
 
 
-@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_every_profile_has_a_range_for_every_number_that_lies_within_the_unlimited_one(profile: Any) -> None:
-    assert set(profile.ranges) == set(UNLIMITED.ranges)
-    for name, (low, high) in profile.ranges.items():
-        laxest_low, laxest_high = UNLIMITED.ranges[name]
-        assert laxest_low <= low <= high <= laxest_high, name
+@pytest.mark.parametrize("kind", [QueueDefinition, TopicDefinition, SubscriptionDefinition])
+def test_every_number_has_a_range_in_every_profile_that_lies_within_the_unlimited_one(kind: type) -> None:
+    for setting in settings_of(kind).values():
+        assert bool(setting.ranges) == (setting.form in (Form.COUNT, Form.DURATION)), setting.name
+        if setting.ranges:
+            assert set(setting.ranges) == set(PROFILES)
+            laxest_low, laxest_high = setting.ranges[UNLIMITED.name]
+            assert all(laxest_low <= low <= high <= laxest_high for low, high in setting.ranges.values()), setting.name
+            assert set(setting.profile_defaults) <= set(PROFILES)
 
 
 @pytest.mark.parametrize(

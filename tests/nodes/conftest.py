@@ -8,12 +8,8 @@ import pytest
 
 from nodes.asking import SUBSCRIPTION, Management
 from peeklock.client import Connection, connect
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, StartBroker
 
 LOCK_MS = 60_000

@@ -38,12 +38,8 @@ from peeklock.amqp.types import Array, Symbol, UByte
 from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, Sender, SendRejected, connect
 from peeklock.client.link import ClientLink
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import PROFILES, Status
 from peeklock.nodes.operations import OPERATIONS
 from raw_client import eventually

@@ -16,7 +16,7 @@ from peeklock.entities.authorization import (
     Right,
     default_authorization_rule,
 )
-from peeklock.entities.definitions import NamespaceDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.nodes.containers import CAPABILITIES, SOLE_CONNECTION
 from raw_client import eventually
 from sdk.raw_peer import RawPeer

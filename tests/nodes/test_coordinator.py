@@ -16,7 +16,8 @@ from peeklock.amqp.types import Array, Described, Symbol, Timestamp, ULong
 from peeklock.broker.transactions import MAX_MESSAGES, MAX_OPEN
 from peeklock.client import LinkClosed, ReceivedMessage, Receiver, Sender, SendRejected, SettlementFailed, connect
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.store.base import StoreFull
 from sdk.raw_peer import RawPeer
 from server.held_store import HeldStore

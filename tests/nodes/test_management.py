@@ -43,7 +43,8 @@ from peeklock.broker.agenda import system_clock
 from peeklock.broker.errors import StorageFailed
 from peeklock.client import Connection, LinkClosed, ReceivedMessage, ReceiveMode, Requester, SendRejected, connect
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.nodes.operations import OPERATIONS
 from peeklock.nodes.requests import ReplyNode
 from peeklock.store.base import StoreError

@@ -16,12 +16,8 @@ from peeklock.amqp.types import Symbol
 from peeklock.broker.errors import BrokerError
 from peeklock.engine.links import Link
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.nodes.peer import Peer
 from raw_client import eventually
 from sdk.raw_peer import RawPeer, sas_token

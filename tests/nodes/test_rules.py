@@ -41,7 +41,8 @@ from peeklock.amqp.types import (
 from peeklock.broker.rules.conversion import DATETIME_OFFSET, TIMESPAN, URI
 from peeklock.client import Connection, LinkClosed, connect
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.definitions import SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE
 from peeklock.store.base import StoreError
 from server.held_store import HeldStore

@@ -34,7 +34,8 @@ from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.transactions import Coordinator, Declare, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Described, Int, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.client import Connection, connect
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, StartBroker
 
 TIME_OUT = {"com.microsoft:server-timeout": UInt(30_000)}

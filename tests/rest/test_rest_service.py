@@ -14,12 +14,8 @@ from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol, Timestamp, ULong
 from peeklock.client import connect
 from peeklock.entities.authorization import AuthorizationRule, Right, default_authorization_rule
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.entities.settings import PROFILES, Status
 from peeklock.rest.values import format_http_date

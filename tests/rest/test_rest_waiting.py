@@ -12,7 +12,8 @@ import pytest
 
 from peeklock.client import Message, connect
 from peeklock.entities.authorization import AuthorizationRule, Right, default_authorization_rule
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import PROFILES
 from peeklock.rest import holders
 from peeklock.store.base import Changes, StoreError

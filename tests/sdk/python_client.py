@@ -15,7 +15,8 @@ from azure.servicebus import (
     ServiceBusSender,
 )
 
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from serving import BrokerThread
 

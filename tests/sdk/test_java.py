@@ -14,12 +14,8 @@ import pytest
 from conformance.sdks import SDKS
 from scenario_runner import Runner, answers_of
 
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import Status
 from peeklock.server.certificates import ensure_certificates

@@ -14,7 +14,8 @@ import pytest
 from conformance.sdks import PASSWORD, Command, trust_store
 from scenario_runner import Answer, Runner
 
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.certificates import ensure_certificates
 from serving import BrokerThread, StartBroker
 from toolchains import SHORT_LIVED_JAVA, java_classpath, toolchain

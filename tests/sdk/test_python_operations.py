@@ -23,7 +23,8 @@ from azure.servicebus import (
 from azure.servicebus.exceptions import MessageLockLostError, MessageNotFoundError, MessageSizeExceededError
 from happenings import cut_connections
 
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 ACTIVE, DEFERRED, SCHEDULED = (

@@ -10,7 +10,8 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 
 from nodes.changing import update_queue
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, StartBroker
 
 HALF_AN_HOUR = 30 * 60 * 1000

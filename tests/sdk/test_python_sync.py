@@ -28,7 +28,8 @@ from azure.servicebus.exceptions import (
 )
 
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, ServedBroker, StartBroker
 
 

@@ -34,7 +34,8 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp, ULong
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from serving import BrokerThread, StartBroker
 
 BATCH_FORMAT = 0x80013700

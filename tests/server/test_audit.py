@@ -22,7 +22,8 @@ from peeklock.broker.audit import DENIED, OK
 from peeklock.client import connect
 from peeklock.client.errors import ClientError
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.audit import AuditLog
 from peeklock.server.broker import StartError
 from raw_client import HOST, RawClient, dial, get

@@ -14,7 +14,8 @@ import pytest
 
 from peeklock.amqp.errors import Condition
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.broker import Broker, Options, StartError
 from peeklock.server.limits import Limits
 from peeklock.store.base import OnDamage, StoredEntity, StoreError, ignore_damage

@@ -13,13 +13,9 @@ from typing import Any
 import pytest
 
 from peeklock.entities.authorization import ALL_RIGHTS, DEFAULT_KEY, DEFAULT_KEY_NAME, Right
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.durations import HOUR, MINUTE, SECOND
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import PROFILES, settings_of
 from peeklock.server.config import ConfigError, default_namespace, load_config, load_configuration

@@ -14,14 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CORRELATION_FIELDS, CorrelationFilter, FilterKind, RuleDefinition
-from peeklock.entities.settings import PROFILES, Kind, Setting, Status, settings_of
+from peeklock.entities.settings import PROFILES, Form, Setting, Status, settings_of
 from peeklock.server.config import load_config
 from peeklock.server.config_values import format_value
 from peeklock.server.config_writer import format_config
@@ -41,17 +37,17 @@ def read_back(text: str, profile: Any = UNLIMITED) -> NamespaceDefinition:
 
 
 def values_of(setting: Setting[Any]) -> st.SearchStrategy[Any]:
-    match setting.kind:
-        case Kind.FLAG:
+    match setting.form:
+        case Form.FLAG:
             return st.booleans()
-        case Kind.STATUS:
+        case Form.STATUS:
             return st.sampled_from(list(Status))
-        case Kind.TEXT:
+        case Form.TEXT:
             return st.none() | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
-        case Kind.ENTITY:
+        case Form.ENTITY:
             return st.none()
         case _:
-            low, high = UNLIMITED.ranges[setting.name]
+            low, high = setting.ranges[UNLIMITED.name]
             # The upper end of a duration means that there is no limit, which is None.
             numbers = st.integers(low, high - 1)
             return numbers | st.none() if setting.optional else numbers

@@ -10,7 +10,7 @@ import pytest
 from broker.world import FlakyStore
 from peeklock.amqp.errors import Condition
 from peeklock.broker.namespace import Namespace
-from peeklock.entities.definitions import NamespaceDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.health import Health
 from peeklock.store.base import Changes, StoredMessage, StoreError, StoreFull
 from raw_client import RawClient, get, health

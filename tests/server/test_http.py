@@ -13,7 +13,7 @@ from aiohttp import web
 from peeklock.amqp.errors import Condition
 from peeklock.engine.sasl import SaslClient
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.server.http import WRITE_PART
 from peeklock.server.limits import Limits

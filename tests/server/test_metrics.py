@@ -12,7 +12,8 @@ from admin.atom import AtomClient, rule, subscription, topic
 from broker.world import FlakyStore
 from peeklock import __version__
 from peeklock.entities.authorization import AuthorizationRule, Right, default_authorization_rule
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.loopback import is_loopback
 from peeklock.server.metrics import COMMIT_BUCKETS, Metrics, escape_label, resident_memory
 from peeklock.store.base import Body, Changes, StoredMessage, StoreError

@@ -11,13 +11,9 @@ from typing import Any
 
 import pytest
 
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.names import DefinitionError
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.server.reload import Live, live, plan, take
 from raw_client import eventually

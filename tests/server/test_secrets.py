@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition
+from peeklock.entities.definitions import QueueDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.secrets import has_keys, warn_of_readers
 
 

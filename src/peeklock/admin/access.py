@@ -9,9 +9,14 @@ from peeklock.broker.access import Claim
 from peeklock.broker.errors import Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.authorization import Right
-from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, destinations
+from peeklock.entities.definitions import (
+    FORWARD_DEAD_LETTERS,
+    FORWARD_TO,
+    QueueDefinition,
+    SubscriptionDefinition,
+    destinations,
+)
 from peeklock.entities.rules import RuleDefinition
-from peeklock.entities.settings import FORWARD_DEAD_LETTERS, FORWARD_TO
 from peeklock.server.admission import Ticket
 from peeklock.server.http import verified
 

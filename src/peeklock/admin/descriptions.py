@@ -17,6 +17,7 @@ from xml.etree.ElementTree import Element
 
 from peeklock.admin.markup import COUNTS, branch, child, children, leaf, text_of
 from peeklock.admin.moments import format_moment
+from peeklock.atom.elements import FIRST_RULE, response_elements
 from peeklock.broker.administration import Runtime
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.definitions import (
@@ -27,10 +28,8 @@ from peeklock.entities.definitions import (
 )
 from peeklock.entities.durations import format_duration
 from peeklock.entities.names import DefinitionError, fold
-from peeklock.entities.settings import MAX_MESSAGE_SIZE, ORDER_BY_PRIORITY, Kind, Profile, Setting, settings_of
+from peeklock.entities.settings import Form, Profile, Setting, settings_of
 
-MESSAGE_SIZE_SINCE: Final = "2021-05"
-"""The version of the interface that knows MaxMessageSizeInKilobytes."""
 ENTITY_DESCRIPTIONS: Final[dict[str, type[QueueDefinition] | type[TopicDefinition]]] = {
     "QueueDescription": QueueDefinition,
     "TopicDescription": TopicDefinition,
@@ -67,28 +66,26 @@ def write_description(shown: Shown) -> list[str]:
     kind = type(shown.definition)
     settings = {setting.name: (field, setting) for field, setting in settings_of(kind).items()}
     parts = []
-    for element in ELEMENTS[kind]:
+    for element in response_elements(kind):
         if element in settings:
             field, setting = settings[element]
             parts.append(_write_setting(setting, getattr(shown.definition, field), shown))
-        else:
+        elif element != FIRST_RULE:
             parts.append(COMPUTED[element](shown))
     return parts
 
 
 def _write_setting(setting: Setting[Any], value: Any, shown: Shown) -> str:
-    if setting is MAX_MESSAGE_SIZE:
-        if shown.api_version < MESSAGE_SIZE_SINCE:
-            return ""
-        value = shown.profile.max_message_bytes // 1024 if value is None else value
-    if setting is ORDER_BY_PRIORITY and not value:
-        return ""  # the service has no such element
-    match setting.kind:
-        case Kind.DURATION:
+    if shown.api_version < setting.since or (setting.own and value == setting.default):
+        return ""
+    if value is None and setting.form is Form.COUNT:
+        value = setting.ranges[shown.profile.name][1]
+    match setting.form:
+        case Form.DURATION:
             text = format_duration(value)
-        case Kind.FLAG:
+        case Form.FLAG:
             text = "true" if value else "false"
-        case Kind.ENTITY:
+        case Form.ENTITY:
             text = "" if value is None else f"{shown.origin}/{value}"
         case _:
             text = "" if value is None else str(value)
@@ -144,87 +141,6 @@ COMPUTED: Final[dict[str, Callable[[Shown], str]]] = {
     "EntityAvailabilityStatus": lambda shown: leaf("EntityAvailabilityStatus", "Available"),
 }
 
-ELEMENTS: Final[dict[type, tuple[str, ...]]] = {
-    QueueDefinition: (
-        "LockDuration",
-        "MaxSizeInMegabytes",
-        "RequiresDuplicateDetection",
-        "RequiresSession",
-        "DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration",
-        "DuplicateDetectionHistoryTimeWindow",
-        "MaxDeliveryCount",
-        "EnableBatchedOperations",
-        "SizeInBytes",
-        "MessageCount",
-        "IsAnonymousAccessible",
-        "AuthorizationRules",
-        "Status",
-        "CreatedAt",
-        "UpdatedAt",
-        "AccessedAt",
-        "SupportOrdering",
-        "CountDetails",
-        "AutoDeleteOnIdle",
-        "EnablePartitioning",
-        "EntityAvailabilityStatus",
-        "EnableExpress",
-        "ForwardTo",
-        "UserMetadata",
-        "ForwardDeadLetteredMessagesTo",
-        "MaxMessageSizeInKilobytes",
-        "OrderByPriority",
-    ),
-    TopicDefinition: (
-        "DefaultMessageTimeToLive",
-        "MaxSizeInMegabytes",
-        "RequiresDuplicateDetection",
-        "DuplicateDetectionHistoryTimeWindow",
-        "EnableBatchedOperations",
-        "SizeInBytes",
-        "FilteringMessagesBeforePublishing",
-        "IsAnonymousAccessible",
-        "AuthorizationRules",
-        "Status",
-        "CreatedAt",
-        "UpdatedAt",
-        "AccessedAt",
-        "SupportOrdering",
-        "CountDetails",
-        "SubscriptionCount",
-        "SqlFilterCount",
-        "CorrelationFilterCount",
-        "AutoDeleteOnIdle",
-        "EnablePartitioning",
-        "EntityAvailabilityStatus",
-        "EnableSubscriptionPartitioning",
-        "EnableExpress",
-        "UserMetadata",
-        "MaxMessageSizeInKilobytes",
-        "OrderByPriority",
-    ),
-    SubscriptionDefinition: (
-        "LockDuration",
-        "RequiresSession",
-        "DefaultMessageTimeToLive",
-        "DeadLetteringOnMessageExpiration",
-        "DeadLetteringOnFilterEvaluationExceptions",
-        "MessageCount",
-        "MaxDeliveryCount",
-        "EnableBatchedOperations",
-        "Status",
-        "ForwardTo",
-        "CreatedAt",
-        "UpdatedAt",
-        "AccessedAt",
-        "CountDetails",
-        "ForwardDeadLetteredMessagesTo",
-        "AutoDeleteOnIdle",
-        "EntityAvailabilityStatus",
-        "UserMetadata",
-    ),
-}
-
 
 def write_namespace(name: str, profile: Profile, created_at: int) -> list[str]:
     """What a namespace says of itself, as the tier whose limits it has."""
@@ -251,12 +167,12 @@ def read_settings(kind: type, description: Element, api_version: str, former: An
     found: dict[str, Any] = {}
     for field, setting in settings_of(kind).items():
         text = text_of(description, setting.name)
-        if setting is MAX_MESSAGE_SIZE and api_version < MESSAGE_SIZE_SINCE:
+        if api_version < setting.since:
             if text is not None and text.strip():
-                rule = f"requires the api-version {MESSAGE_SIZE_SINCE} or a newer one, not {api_version}"
+                rule = f"requires the api-version {setting.since} or a newer one, not {api_version}"
                 raise DefinitionError(setting.name, text.strip(), rule)
             continue
-        if setting.kind in (Kind.TEXT, Kind.ENTITY):
+        if setting.form in (Form.TEXT, Form.ENTITY):
             found[field] = _read_setting(setting, text) if text else None
         elif text is not None and text.strip():
             found[field] = _read_setting(setting, text)
@@ -268,14 +184,14 @@ def read_settings(kind: type, description: Element, api_version: str, former: An
 
 def _read_setting(setting: Setting[Any], text: str) -> Any:
     word = text.strip()
-    match setting.kind:
-        case Kind.TEXT:
+    match setting.form:
+        case Form.TEXT:
             return text
-        case Kind.ENTITY:
+        case Form.ENTITY:
             return unquote(_ORIGIN.sub("", word)).strip("/")
-        case Kind.FLAG if word.lower() in _FLAGS:
+        case Form.FLAG if word.lower() in _FLAGS:
             return _FLAGS[word.lower()]
-        case Kind.COUNT if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
+        case Form.COUNT if re.fullmatch(r"[+-]?[0-9]{1,18}", word):
             return int(word)
     return setting.parse(word)
 

@@ -25,13 +25,8 @@ from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.topic import Topic, is_topic
-from peeklock.entities.definitions import (
-    AnyDefinition,
-    EntityKind,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.base import EntityKind
+from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.entities.rules import FilterKind, RuleDefinition
 from peeklock.entities.settings import Profile

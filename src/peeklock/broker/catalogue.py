@@ -20,13 +20,8 @@ from peeklock.broker.priorities import PriorityQueue
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.topic import Topic
-from peeklock.entities.definitions import (
-    AnyDefinition,
-    EntityKind,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
+from peeklock.entities.base import EntityKind
+from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.store.base import MAX_ENTITY, StoredEntity
 

@@ -10,11 +10,11 @@ from peeklock.broker.errors import BrokerError, QuotaExceeded
 from peeklock.broker.session_queue import AnyQueue
 from peeklock.broker.topic import Topic
 from peeklock.entities.authorization import DEFAULT_KEY
-from peeklock.entities.definitions import AnyDefinition, destinations
+from peeklock.entities.definitions import DEFAULT_TTL, AnyDefinition, destinations
 from peeklock.entities.durations import MAX_DURATION_MS
 from peeklock.entities.names import DefinitionError, fold
 from peeklock.entities.rules import FilterKind, RuleDefinition
-from peeklock.entities.settings import DEFAULT_TTL, Profile, settings_of
+from peeklock.entities.settings import Profile, settings_of
 
 D = TypeVar("D", bound=AnyDefinition)
 
@@ -47,7 +47,7 @@ def merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinitio
 
 def fitted(definition: D, profile: Profile) -> D:
     """The definition under that profile: no limit means its longest. Some clients always ask for no limit."""
-    longest = profile.ranges[DEFAULT_TTL.name][1]
+    longest = DEFAULT_TTL.ranges[profile.name][1]
     if definition.default_message_ttl_ms is None and longest < MAX_DURATION_MS:
         return replace(definition, default_message_ttl_ms=longest)
     return definition

@@ -34,7 +34,8 @@ from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.pace import Pace
 from peeklock.broker.scheduled import Scheduled
 from peeklock.broker.watches import Watches
-from peeklock.entities.definitions import AnyDefinition, EntityKind
+from peeklock.entities.base import EntityKind
+from peeklock.entities.definitions import AnyDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Status
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 

@@ -34,8 +34,10 @@ from peeklock.broker.session_queue import AnyQueue, is_with_sessions
 from peeklock.broker.temporary import TemporaryEntities
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import transaction_accounts
-from peeklock.entities.definitions import AnyDefinition, EntityKind, NamespaceDefinition, SubscriptionDefinition
+from peeklock.entities.base import EntityKind
+from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError

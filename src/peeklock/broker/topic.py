@@ -19,7 +19,8 @@ from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.matching import Copy, Matcher
 from peeklock.broker.rules.view import View
 from peeklock.broker.session_queue import AnyQueue
-from peeklock.entities.definitions import EntityKind, TopicDefinition
+from peeklock.entities.base import EntityKind
+from peeklock.entities.definitions import TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 

@@ -14,14 +14,10 @@ from peeklock.cli.exporting import namespace_of
 from peeklock.cli.failing import Exit, fail
 from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_table, progress
 from peeklock.cli.profiles import ProfileName
-from peeklock.entities.definitions import (
-    EntityDefinition,
-    NamespaceDefinition,
-    QueueDefinition,
-    TopicDefinition,
-)
-from peeklock.entities.durations import format_duration
-from peeklock.entities.settings import DEFAULT_PROFILE, LAXEST, PROFILES, Kind, settings_of
+from peeklock.entities.base import EntityDefinition
+from peeklock.entities.definitions import QueueDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
+from peeklock.entities.settings import DEFAULT_PROFILE, LAXEST, PROFILES, settings_of
 from peeklock.server.config import ConfigError, load_config
 from peeklock.server.config_writer import format_config
 from peeklock.server.schema import format_schema
@@ -106,11 +102,7 @@ def _rows(namespace: NamespaceDefinition) -> Iterator[tuple[str, str, dict[str, 
 
 def _unusual(entity: EntityDefinition) -> dict[str, Any]:
     values = {setting: getattr(entity, field) for field, setting in settings_of(type(entity)).items()}
-    return {
-        setting.name: format_duration(value) if setting.kind is Kind.DURATION else value
-        for setting, value in values.items()
-        if value != setting.default
-    }
+    return {setting.name: setting.format(value) for setting, value in values.items() if value != setting.default}
 
 
 def _listed(settings: dict[str, Any]) -> str:

@@ -13,16 +13,11 @@ from urllib.parse import unquote, urlsplit
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Duration, Entity, Kind, Rule, RuleValue
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import (
-    EntityDefinition,
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-    destinations,
-)
+from peeklock.entities.base import EntityDefinition
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition, destinations
 from peeklock.entities.durations import parse_time
 from peeklock.entities.names import fold
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import (
     CORRELATION_FIELDS,
     CorrelationFilter,
@@ -30,8 +25,7 @@ from peeklock.entities.rules import (
     PropertyValue,
     RuleDefinition,
 )
-from peeklock.entities.settings import Kind as Form
-from peeklock.entities.settings import settings_of
+from peeklock.entities.settings import Form, settings_of
 
 D = TypeVar("D", bound=EntityDefinition)
 Forwarding = TypeVar("Forwarding", QueueDefinition, SubscriptionDefinition)
@@ -67,7 +61,7 @@ def _subscription(client: AdministrationClient, entity: Entity) -> SubscriptionD
 
 def _definition(kind: type[D], entity: Entity, parts: Mapping[str, Any]) -> D:
     arguments = {
-        field: setting.parse(_path(value) if setting.kind is Form.ENTITY else value)
+        field: setting.parse(_path(value) if setting.form is Form.ENTITY else value)
         for field, setting in settings_of(kind).items()
         if (value := entity.settings.get(setting.name)) is not None
     }

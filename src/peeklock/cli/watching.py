@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from peeklock.atom.elements import COUNT_DETAILS
 from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administering
 from peeklock.cli.output import AsJson, console, print_json, table
 from peeklock.client import RequestRefused
-from peeklock.client.descriptions import COUNT_DETAILS, Entity, Kind
+from peeklock.client.descriptions import Entity, Kind
 
 if TYPE_CHECKING:
     from peeklock.client.administration import AdministrationClient

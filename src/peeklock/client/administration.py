@@ -27,10 +27,11 @@ from peeklock.client.atom import (
     write_entity,
     write_rule,
 )
-from peeklock.client.descriptions import SETTINGS, Entity, Kind, Rule, Value
+from peeklock.client.descriptions import SETTINGS, Entity, Kind, Rule
 from peeklock.client.errors import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout
 from peeklock.client.strings import Endpoint, parse_endpoint
 from peeklock.client.tokens import LIFETIME_SECONDS, sas_token
+from peeklock.entities.settings import Plain
 
 API_VERSION: Final = "2021-05"
 PAGE: Final = 100
@@ -94,7 +95,7 @@ class AdministrationClient:
         self,
         kind: Kind,
         name: str,
-        settings: Mapping[str, Value] | None = None,
+        settings: Mapping[str, Plain] | None = None,
         *,
         topic: str | None = None,
         rule: Rule | None = None,
@@ -113,7 +114,7 @@ class AdministrationClient:
             raise _missing(f"'{entity.path}' is a {entity.kind.lower()}, not a {kind.lower()}.")
         return entity
 
-    def update(self, kind: Kind, name: str, settings: Mapping[str, Value], *, topic: str | None = None) -> Entity:
+    def update(self, kind: Kind, name: str, settings: Mapping[str, Plain], *, topic: str | None = None) -> Entity:
         """Change some settings and keep the others. Text that is empty takes a setting away."""
         changes = _checked(kind, settings)
         entity = self.get(kind, name, topic=topic)
@@ -287,7 +288,7 @@ def _path(name: str, topic: str | None, rule: str | None = None) -> str:
     return path if rule is None else f"{path}/Rules/{rule}"
 
 
-def _checked(kind: Kind, settings: Mapping[str, Value]) -> Mapping[str, Value]:
+def _checked(kind: Kind, settings: Mapping[str, Plain]) -> Mapping[str, Plain]:
     for name in settings:
         if name not in SETTINGS[kind]:
             raise ValueError(f"a {kind.lower()} has no setting '{name}'; it has {', '.join(SETTINGS[kind])}")

@@ -14,29 +14,26 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from peeklock.amqp.types import Int
+from peeklock.atom.elements import AUTHORIZATION_RULES, COUNT_DETAILS, FIRST_RULE, MOMENTS, NUMBERS, request_elements
 from peeklock.client.descriptions import (
-    CORRELATION_FIELDS,
-    COUNT_DETAILS,
-    MOMENTS,
-    NUMBERS,
+    DEFINITIONS,
     SETTINGS,
     AuthorizationRule,
     Duration,
     Entity,
     FilterKind,
-    Form,
     Kind,
     Rule,
     RuleValue,
-    Value,
 )
+from peeklock.entities.rules import CORRELATION_FIELDS
+from peeklock.entities.settings import Form, Plain
 
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
-_KEYS: Final = "AuthorizationRules"
 
 
 class NotAnAnswer(ValueError):
@@ -72,16 +69,16 @@ def description_of(entry: Element) -> tuple[str, str, Element]:
 
 
 def read_entity(entry: Element, topic: str | None = None) -> Entity:
-    name, kind_name, description = description_of(entry)
+    title, kind_name, description = description_of(entry)
     try:
         kind = Kind(kind_name)
     except ValueError:
         raise NotAnAnswer(f"it describes a {kind_name}") from None
     texts = {_local(child): child.text or "" for child in description}
     settings = {
-        setting: _read_setting(setting, form, texts[setting])
-        for setting, form in SETTINGS[kind].items()
-        if texts.get(setting)
+        name: _read_setting(name, setting.form, texts[name])
+        for name, setting in SETTINGS[kind].items()
+        if texts.get(name)
     }
     runtime: dict[str, int | str] = {}
     details = description.find(f"{{{SERVICE_BUS}}}CountDetails")
@@ -90,10 +87,10 @@ def read_entity(entry: Element, topic: str | None = None) -> Entity:
             runtime[_local(child)] = _number(_local(child), child.text or "")
     runtime |= {each: _number(each, texts[each]) for each in NUMBERS if texts.get(each)}
     runtime |= {each: texts[each] for each in MOMENTS if texts.get(each)}
-    rules = description.find(f"{{{SERVICE_BUS}}}{_KEYS}")
+    rules = description.find(f"{{{SERVICE_BUS}}}{AUTHORIZATION_RULES}")
     return Entity(
         kind=kind,
-        name=name,
+        name=title,
         topic=topic,
         settings=settings,
         authorization_rules=tuple(_read_key(each) for each in rules) if rules is not None else (),
@@ -140,7 +137,7 @@ def read_failure(data: bytes) -> str:
     return (next((each.text for each in root.iter() if _local(each) == "Detail"), None) or "").strip()
 
 
-def _read_setting(name: str, form: Form, text: str) -> Value:
+def _read_setting(name: str, form: Form, text: str) -> Plain:
     if form is Form.FLAG:
         return text.strip().lower() == "true"
     if form is Form.ENTITY:
@@ -215,13 +212,13 @@ def _local(element: Element) -> str:
 def write_entity(entity: Entity, host: str, first_rule: Rule | None = None) -> bytes:
     """The entry that creates or replaces it; of a new subscription with the rule that it begins with."""
     root = _description(f"{entity.kind}Description")
-    for name, form in SETTINGS[entity.kind].items():
-        if name == "Status" and entity.authorization_rules:
-            _write_keys(SubElement(root, _KEYS), entity.authorization_rules)
+    for name in request_elements(DEFINITIONS[entity.kind]):
         if name in entity.settings:
-            SubElement(root, name).text = _text(form, entity.settings[name], host)
-        if name == "DeadLetteringOnFilterEvaluationExceptions" and first_rule is not None:
-            _write_rule(SubElement(root, "DefaultRuleDescription"), first_rule)
+            SubElement(root, name).text = _text(SETTINGS[entity.kind][name].form, entity.settings[name], host)
+        elif name == AUTHORIZATION_RULES and entity.authorization_rules:
+            _write_keys(SubElement(root, name), entity.authorization_rules)
+        elif name == FIRST_RULE and first_rule is not None:
+            _write_rule(SubElement(root, name), first_rule)
     return _entry(root)
 
 
@@ -298,7 +295,7 @@ def _write_keys(element: Element, rules: Iterable[AuthorizationRule]) -> None:
             SubElement(each, "SecondaryKey").text = rule.secondary_key
 
 
-def _text(form: Form, value: Value, host: str) -> str:
+def _text(form: Form, value: Plain, host: str) -> str:
     if form is Form.FLAG:
         return "true" if value else "false"
     return f"sb://{host}/{value}" if form is Form.ENTITY and value else str(value)

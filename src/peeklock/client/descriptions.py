@@ -1,8 +1,7 @@
-"""What the administration API tells and takes: queues, topics, subscriptions, rules.
+"""Queues, topics, subscriptions and rules as the administration API describes them.
 
-Names and values are those of the API's elements: a duration stays ISO 8601 text. Which settings an entity has, in the
-order that the service wants, and how they are read is the table `SETTINGS`. Leaves the documents to `atom`, and what
-values are allowed to the service.
+Names and values are those of the API's elements: a duration stays ISO 8601 text. `entities.definitions` declares which
+settings an entity has. `atom` reads and writes the documents; the service checks the values.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum, StrEnum, auto
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 from uuid import UUID
 
-DEFAULT_RULE: Final = "$Default"
+from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.settings import Plain, Setting, settings_of
 
-Value = bool | int | str
-"""Of a setting."""
+DEFAULT_RULE: Final = "$Default"
 
 
 class Duration(str):
@@ -36,96 +35,16 @@ class Kind(StrEnum):
     SUBSCRIPTION = "Subscription"
 
 
-class Form(Enum):
-    """What a setting's text means."""
-
-    FLAG = auto()
-    COUNT = auto()
-    DURATION = auto()
-    STATUS = auto()
-    TEXT = auto()
-    ENTITY = auto()
-    """A queue or a topic by its name; documents have its whole address."""
-
-
-STATUSES: Final = ("Active", "Disabled", "SendDisabled", "ReceiveDisabled")
-SETTINGS: Final[Mapping[Kind, Mapping[str, Form]]] = {
-    Kind.QUEUE: {
-        "LockDuration": Form.DURATION,
-        "MaxSizeInMegabytes": Form.COUNT,
-        "RequiresDuplicateDetection": Form.FLAG,
-        "RequiresSession": Form.FLAG,
-        "DefaultMessageTimeToLive": Form.DURATION,
-        "DeadLetteringOnMessageExpiration": Form.FLAG,
-        "DuplicateDetectionHistoryTimeWindow": Form.DURATION,
-        "MaxDeliveryCount": Form.COUNT,
-        "EnableBatchedOperations": Form.FLAG,
-        "Status": Form.STATUS,
-        "ForwardTo": Form.ENTITY,
-        "UserMetadata": Form.TEXT,
-        "SupportOrdering": Form.FLAG,
-        "AutoDeleteOnIdle": Form.DURATION,
-        "EnablePartitioning": Form.FLAG,
-        "ForwardDeadLetteredMessagesTo": Form.ENTITY,
-        "EnableExpress": Form.FLAG,
-        "MaxMessageSizeInKilobytes": Form.COUNT,
-        "OrderByPriority": Form.FLAG,
-    },
-    Kind.TOPIC: {
-        "DefaultMessageTimeToLive": Form.DURATION,
-        "MaxSizeInMegabytes": Form.COUNT,
-        "RequiresDuplicateDetection": Form.FLAG,
-        "DuplicateDetectionHistoryTimeWindow": Form.DURATION,
-        "EnableBatchedOperations": Form.FLAG,
-        "FilteringMessagesBeforePublishing": Form.FLAG,
-        "Status": Form.STATUS,
-        "UserMetadata": Form.TEXT,
-        "SupportOrdering": Form.FLAG,
-        "AutoDeleteOnIdle": Form.DURATION,
-        "EnablePartitioning": Form.FLAG,
-        "EnableSubscriptionPartitioning": Form.FLAG,
-        "EnableExpress": Form.FLAG,
-        "MaxMessageSizeInKilobytes": Form.COUNT,
-        "OrderByPriority": Form.FLAG,
-    },
-    Kind.SUBSCRIPTION: {
-        "LockDuration": Form.DURATION,
-        "RequiresSession": Form.FLAG,
-        "DefaultMessageTimeToLive": Form.DURATION,
-        "DeadLetteringOnMessageExpiration": Form.FLAG,
-        "DeadLetteringOnFilterEvaluationExceptions": Form.FLAG,
-        "MaxDeliveryCount": Form.COUNT,
-        "EnableBatchedOperations": Form.FLAG,
-        "Status": Form.STATUS,
-        "ForwardTo": Form.ENTITY,
-        "ForwardDeadLetteredMessagesTo": Form.ENTITY,
-        "AutoDeleteOnIdle": Form.DURATION,
-        "UserMetadata": Form.TEXT,
-    },
+DEFINITIONS: Final[Mapping[Kind, type[AnyDefinition]]] = {
+    Kind.QUEUE: QueueDefinition,
+    Kind.TOPIC: TopicDefinition,
+    Kind.SUBSCRIPTION: SubscriptionDefinition,
 }
-UNCHANGEABLE: Final = frozenset(
-    {"RequiresDuplicateDetection", "RequiresSession", "EnablePartitioning", "OrderByPriority"}
-)
-"""Settings that hold from the creation on."""
-COUNT_DETAILS: Final = (
-    "ActiveMessageCount",
-    "DeadLetterMessageCount",
-    "ScheduledMessageCount",
-    "TransferMessageCount",
-    "TransferDeadLetterMessageCount",
-)
-NUMBERS: Final = ("MessageCount", "SizeInBytes", "SubscriptionCount")
-MOMENTS: Final = ("CreatedAt", "UpdatedAt", "AccessedAt")
-CORRELATION_FIELDS: Final = (
-    "CorrelationId",
-    "MessageId",
-    "To",
-    "ReplyTo",
-    "Label",
-    "SessionId",
-    "ReplyToSessionId",
-    "ContentType",
-)
+SETTINGS: Final[Mapping[Kind, Mapping[str, Setting[Any]]]] = {
+    kind: {setting.name: setting for setting in settings_of(definition).values()}
+    for kind, definition in DEFINITIONS.items()
+}
+"""The settings of each kind of entity by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +65,7 @@ class Entity:
     name: str
     topic: str | None = None
     """Of a subscription."""
-    settings: Mapping[str, Value] = field(default_factory=dict)
+    settings: Mapping[str, Plain] = field(default_factory=dict)
     """By their names in `SETTINGS`; one that has no value is not there."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     runtime: Mapping[str, int | str] = field(default_factory=dict)

@@ -1,1 +1,1 @@
-"""What an entity can be told: its settings, names, keys and rules. The broker, the client and the command line share it."""
+"""What an entity is told: its settings, names, keys and rules. The broker, the client and the command line share it."""

@@ -1,4 +1,4 @@
-"""Authorization rules: named keys, and what they allow."""
+"""Authorization rules: named keys, and the rights that they give."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from peeklock.entities.settings import known_fields
 DEFAULT_KEY_NAME = "RootManageSharedAccessKey"
 DEFAULT_KEY = "SAS_KEY_VALUE"
 """The emulator's well-known key: no secret, so the server refuses it off loopback."""
+MAX_AUTHORIZATION_RULES = 12
+"""Of an entity or of the namespace."""
 
 
 class Right(StrEnum):
@@ -27,7 +29,7 @@ ALL_RIGHTS = frozenset(Right)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationRule:
-    """A named pair of keys and what they allow. Manage implies the other rights, as the service demands."""
+    """A named pair of keys and the rights that they give. Manage implies the other rights, as at the service."""
 
     name: str
     primary_key: str = field(repr=False)

@@ -23,8 +23,8 @@ from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.watermark import Watermark
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
-from peeklock.entities.definitions import NamespaceDefinition
 from peeklock.entities.names import DefinitionError
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.server.admission import Admission, Ticket
 from peeklock.server.audit import AuditLog

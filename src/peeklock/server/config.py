@@ -13,16 +13,10 @@ from typing import Any, TypeVar
 
 from peeklock.broker.rules.matching import check_rule
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.definitions import (
-    DEFAULT_NAMESPACE,
-    EntityDefinition,
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-    destinations,
-)
+from peeklock.entities.base import EntityDefinition
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition, destinations
 from peeklock.entities.names import DefinitionError, duplicate, fold
+from peeklock.entities.namespaces import DEFAULT_NAMESPACE, NamespaceDefinition
 from peeklock.entities.rules import (
     CORRELATION_FIELDS,
     CorrelationFilter,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.entities.durations import MAX_DURATION_TEXT, format_duration
-from peeklock.entities.settings import MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
+from peeklock.entities.settings import MAX_TEXT, PROFILES, Form, Profile, Setting, Status, settings_of
 from peeklock.server.config_keys import KEYS, SETTINGS, Key, Thing
 
 _MARKED = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -75,10 +75,10 @@ _LIMITS: dict[str, Callable[[Profile], str]] = {
     "Messages deleted by one request": lambda profile: f"{profile.max_deleted_messages:,}",
 }
 _VALUES = {
-    Kind.FLAG: "true or false",
-    Kind.STATUS: ", ".join(f"`{status}`" for status in Status),
-    Kind.TEXT: f"up to {MAX_TEXT} characters",
-    Kind.ENTITY: 'a queue or topic of the file; `""` is none',
+    Form.FLAG: "true or false",
+    Form.STATUS: ", ".join(f"`{status}`" for status in Status),
+    Form.TEXT: f"up to {MAX_TEXT} characters",
+    Form.ENTITY: 'a queue or topic of the file; `""` is none',
 }
 
 
@@ -91,7 +91,7 @@ def _settings() -> dict[str, Setting[Any]]:
 
 
 def _is_range(setting: Setting[Any]) -> bool:
-    return setting.kind in (Kind.COUNT, Kind.DURATION)
+    return setting.form in (Form.COUNT, Form.DURATION)
 
 
 def _on(setting: Setting[Any]) -> str:
@@ -99,19 +99,15 @@ def _on(setting: Setting[Any]) -> str:
 
 
 def _default(setting: Setting[Any]) -> str:
-    others = [
-        f"{profile.name} {_shown(setting, profile.defaults[setting.name])}"
-        for profile in PROFILES.values()
-        if setting.name in profile.defaults
-    ]
+    others = [f"{profile} {_shown(setting, default)}" for profile, default in setting.profile_defaults.items()]
     return _shown(setting, setting.default) + (f" ({', '.join(others)})" if others else "")
 
 
 def _shown(setting: Setting[Any], value: object) -> str:
-    match setting.kind, value:
-        case Kind.DURATION, int() | None:
+    match setting.form, value:
+        case Form.DURATION, int() | None:
             return format_duration(value).replace(MAX_DURATION_TEXT, "max")
-        case Kind.COUNT, None:
+        case Form.COUNT, None:
             return "the profile's limit"
         case _, None:
             return "none"
@@ -121,12 +117,12 @@ def _shown(setting: Setting[Any], value: object) -> str:
 
 def _ranges(setting: Setting[Any]) -> Iterator[str]:
     for profile in PROFILES.values():
-        low, high = (_shown(setting, bound) for bound in profile.ranges[setting.name])
+        low, high = (_shown(setting, bound) for bound in setting.ranges[profile.name])
         yield low if low == high else f"{low} – {high}"
 
 
 def _value(setting: Setting[Any]) -> str:
-    return _VALUES[setting.kind] + ("" if setting.changeable else "; fixed once the entity exists")
+    return _VALUES[setting.form] + ("" if setting.changeable else "; fixed once the entity exists")
 
 
 def _bytes(number: int) -> str:

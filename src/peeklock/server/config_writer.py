@@ -11,16 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from peeklock.entities.authorization import AuthorizationRule
-from peeklock.entities.definitions import (
-    EntityDefinition,
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-)
-from peeklock.entities.durations import format_duration
+from peeklock.entities.base import EntityDefinition
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CORRELATION_FIELDS, FilterKind, PropertyValue, RuleDefinition
-from peeklock.entities.settings import PROFILES, Kind, settings_of
+from peeklock.entities.settings import settings_of
 from peeklock.server.config_values import format_values
 
 Json = dict[str, Any]
@@ -36,7 +31,6 @@ def format_config(namespace: NamespaceDefinition, *, with_keys: bool = False) ->
     return json.dumps({"UserConfig": {"Namespaces": [written]}}, indent=2, ensure_ascii=False) + "\n"
 
 
-_PROFILE_DEPENDENT = frozenset(name for profile in PROFILES.values() for name in profile.defaults)
 _NOTHING_PASSES = RuleDefinition(filter_kind=FilterKind.FALSE)
 
 
@@ -63,8 +57,8 @@ def _entity(entity: EntityDefinition) -> Json:
     properties: Json = {}
     for field, setting in settings_of(type(entity)).items():
         value = getattr(entity, field)
-        if value != setting.default or setting.name in _PROFILE_DEPENDENT:
-            properties[setting.name] = format_duration(value) if setting.kind is Kind.DURATION else value
+        if value != setting.default or setting.profile_defaults:
+            properties[setting.name] = setting.format(value)
     return {"Name": entity.name} | ({"Properties": properties} if properties else {})
 
 

@@ -20,14 +20,9 @@ from peeklock.broker.administration import Administration
 from peeklock.broker.audit import FAILED, NO_AUDIT, OK, Audit
 from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.errors import BrokerError
-from peeklock.entities.definitions import (
-    NamespaceDefinition,
-    QueueDefinition,
-    SubscriptionDefinition,
-    TopicDefinition,
-    destinations,
-)
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition, destinations
 from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import RuleDefinition
 from peeklock.server.broker import Broker, StartError
 from peeklock.server.config import ConfigError, load_config

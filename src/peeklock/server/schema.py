@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peeklock.entities.authorization import Right
-from peeklock.entities.definitions import MAX_AUTHORIZATION_RULES
+from peeklock.entities.authorization import MAX_AUTHORIZATION_RULES, Right
 from peeklock.entities.durations import format_duration
 from peeklock.entities.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
 from peeklock.entities.rules import FilterKind
-from peeklock.entities.settings import LAXEST, MAX_TEXT, PROFILES, Kind, Profile, Setting, Status, settings_of
+from peeklock.entities.settings import LAXEST, MAX_TEXT, PROFILES, Form, Profile, Setting, Status, settings_of
 from peeklock.server.config_keys import KEYS, LOG_TARGETS, MAX_COUNT, SETTINGS, Key, Thing, Value
 from peeklock.server.config_values import TYPES
 
@@ -138,28 +137,28 @@ def _numbers(thing: Thing, key: Key, profile: Profile) -> tuple[int, int | None]
 
 
 def _setting(setting: Setting[Any], profile: Profile) -> Schema:
-    default = profile.defaults.get(setting.name, setting.default)
+    default = setting.profile_defaults.get(profile.name, setting.default)
     made: Schema = {"description": setting.note}
-    match setting.kind:
-        case Kind.FLAG:
+    match setting.form:
+        case Form.FLAG:
             made["type"] = "boolean"
-        case Kind.COUNT:
+        case Form.COUNT:
             made["type"] = "integer"
-            made["minimum"], made["maximum"] = profile.ranges[setting.name]
-        case Kind.DURATION:
-            low, high = map(format_duration, profile.ranges[setting.name])
+            made["minimum"], made["maximum"] = setting.ranges[profile.name]
+        case Form.DURATION:
+            low, high = map(format_duration, setting.ranges[profile.name])
             made["description"] += f"; from {low} to {high}"
             made["type"] = "string"
             made["pattern"] = _DURATION_PATTERN
             default = format_duration(default)
-        case Kind.STATUS:
+        case Form.STATUS:
             made["enum"] = [status.value for status in Status]
-        case Kind.TEXT:
+        case Form.TEXT:
             made["type"] = "string"
             made["maxLength"] = MAX_TEXT
-        case Kind.ENTITY:
+        case Form.ENTITY:
             made["type"] = "string"
             made["maxLength"] = MAX_ENTITY_NAME
-    if setting.optional and setting.kind is not Kind.DURATION:
+    if setting.optional and setting.form is not Form.DURATION:
         made["type"] = [made["type"], "null"]
     return made | ({} if default is None else {"default": default})

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from peeklock.entities.authorization import DEFAULT_KEY
-from peeklock.entities.definitions import NamespaceDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.logs import event
 
 log = logging.getLogger(__name__)

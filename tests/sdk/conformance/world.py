@@ -19,7 +19,8 @@ from peeklock.broker.agenda import system_clock
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import SessionQueue
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right, default_authorization_rule
-from peeklock.entities.definitions import NamespaceDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
+from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import Status
 from peeklock.server.http import WebSocketTransport
