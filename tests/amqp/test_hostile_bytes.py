@@ -92,9 +92,9 @@ def test_an_unknown_constructor_is_named(code: int) -> None:
 @pytest.mark.parametrize(
     ("recorded", "reason"),
     [
-        ("56 02", "a boolean is 0 or 1, not 2"),
-        ("73 0000d800", "a char is a Unicode code point, not 0xd800"),
-        ("73 00110000", "a char is a Unicode code point, not 0x110000"),
+        ("56 02", "a boolean must be 0 or 1, not 2"),
+        ("73 0000d800", "a char must be a Unicode code point, not 0xd800"),
+        ("73 00110000", "a char must be a Unicode code point, not 0x110000"),
         ("a1 02 c328", "a string or symbol is not utf-8"),
         ("a1 03 eda080", "a string or symbol is not utf-8"),  # a surrogate
         ("a3 01 80", "a string or symbol is not ascii"),
@@ -105,9 +105,9 @@ def test_an_unknown_constructor_is_named(code: int) -> None:
         ("c0 00 00", "too short for its own count"),
         ("d0 00000003 00000000", "too short for its own count"),
         ("c0 02 02 40", "a list of 2 elements in 1 bytes"),
-        ("c0 03 01 40 40", "do not fill exactly the size"),
-        ("c0 03 02 40 53 01", "do not fill exactly the size"),
-        ("c1 03 02 40 53 01", "do not fill exactly the size"),
+        ("c0 03 01 40 40", "do not have exactly the size"),
+        ("c0 03 02 40 53 01", "do not have exactly the size"),
+        ("c1 03 02 40 53 01", "do not have exactly the size"),
         ("c1 04 03 41 40 42", "a key has no value"),
         ("c1 02 02 40", "a map of 2 elements in 1 bytes"),
         ("c1 03 02 45 40", "the key of a map must be a scalar"),
@@ -116,8 +116,8 @@ def test_an_unknown_constructor_is_named(code: int) -> None:
         ("c1 06 02 00 53 01 40 40", "the key of a map must be a scalar"),
         ("c1 05 04 41 40 41 42", "the same key twice"),
         ("e0 04 03 60 0001", "an array of 3 elements in 2 bytes"),
-        ("e0 04 01 50 0001", "do not fill exactly the size"),
-        ("e0 01 00 40", "do not fill exactly the size"),
+        ("e0 04 01 50 0001", "do not have exactly the size"),
+        ("e0 01 00 40", "do not have exactly the size"),
     ],
 )
 def test_malformed_bytes_are_refused_with_the_reason(recorded: str, reason: str) -> None:
@@ -127,8 +127,8 @@ def test_malformed_bytes_are_refused_with_the_reason(recorded: str, reason: str)
 def test_nesting_is_read_to_64_levels_and_no_further() -> None:
     value, _ = decode_value(nested(64))
     assert encode_value(value)
-    assert refusal(nested(65)) == "values nested more than 64 deep"
-    assert refusal(nested(5000)) == "values nested more than 64 deep"
+    assert refusal(nested(65)) == "values are nested more than 64 deep"
+    assert refusal(nested(5000)) == "values are nested more than 64 deep"
 
 
 def test_nesting_counts_on_from_the_depth_of_the_caller() -> None:
@@ -139,15 +139,15 @@ def test_nesting_counts_on_from_the_depth_of_the_caller() -> None:
 
 @EVERY_DECODER
 def test_descriptors_of_descriptors_do_not_exhaust_the_stack(decode: Decoder) -> None:
-    assert refusal(b"\x00" * 100_000, decode) == "values nested more than 64 deep"
+    assert refusal(b"\x00" * 100_000, decode) == "values are nested more than 64 deep"
 
 
 def test_described_values_in_described_values_do_not_exhaust_the_stack() -> None:
-    assert refusal(b"\x00\x53\x01" * 30_000) == "values nested more than 64 deep"
+    assert refusal(b"\x00\x53\x01" * 30_000) == "values are nested more than 64 deep"
 
 
 def test_described_elements_of_an_array_count_as_nesting() -> None:
-    assert refusal(array32(0, b"\x00\x53\x01" * 65 + b"\x40")) == "values nested more than 64 deep"
+    assert refusal(array32(0, b"\x00\x53\x01" * 65 + b"\x40")) == "values are nested more than 64 deep"
     assert decode_value(array32(1, b"\x00\x53\x01" * 63 + b"\x40"))
 
 
@@ -155,7 +155,7 @@ def test_transactional_states_within_each_other_do_not_exhaust_the_stack() -> No
     data = b"\x40"
     for _ in range(100):
         data = b"\x00\x53\x34" + list32(b"\xa0\x01\x01", data)
-    assert refusal(data, decode_composite) == "values nested more than 64 deep"
+    assert refusal(data, decode_composite) == "values are nested more than 64 deep"
 
 
 @pytest.mark.parametrize("constructor", [b"\x40", b"\x41", b"\x42", b"\x43", b"\x44", b"\x45"])
@@ -163,7 +163,7 @@ def test_elements_without_bytes_are_limited_like_any_others(constructor: bytes) 
     values, _ = decode_value(array32(65536, constructor))
     assert isinstance(values, Array)
     assert len(values) == 65536
-    assert "65537 elements, more than 65536" in refusal(array32(65537, constructor))
+    assert "65537 elements; at most 65536" in refusal(array32(65537, constructor))
     assert "4294967295 elements" in refusal(array32(0xFFFFFFFF, constructor))
 
 
@@ -185,7 +185,7 @@ def test_a_list_and_a_map_hold_65536_elements_and_no_more() -> None:
 def test_small_bytes_do_not_grow_into_large_values(bomb: bytes) -> None:
     tracemalloc.start()
     try:
-        assert "more than 262144 elements in all" in refusal(bomb)
+        assert "more than 262144 elements in total" in refusal(bomb)
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     finally:
         tracemalloc.stop()
@@ -194,7 +194,7 @@ def test_small_bytes_do_not_grow_into_large_values(bomb: bytes) -> None:
 def test_the_sections_of_a_message_count_together() -> None:
     section = b"\x00\x53\x76" + list32(array32(65536, b"\x40"))
     assert Message.decode(section * 3).sequences[2] == [[None] * 65536]
-    assert "more than 262144 elements in all" in refusal(section * 4, Message.decode)
+    assert "more than 262144 elements in total" in refusal(section * 4, Message.decode)
 
 
 def test_a_promise_of_many_elements_allocates_nothing() -> None:

@@ -157,7 +157,7 @@ def test_a_value_may_be_a_composite_and_reads_as_described() -> None:
         ("00a30178 40", "no message section has the descriptor Symbol('x')"),
         ("00a10178 40", "no message section has the descriptor 'x'"),
         ("0045 40", "no message section has the descriptor []"),
-        ("a10178", "a message section is a described value"),
+        ("a10178", "a message section must be a described value"),
         ("005370 a10178", "header must be a list"),
         ("005372 45", "the message-annotations section must be a map"),
         ("005374 40", "the application-properties section must be a map"),

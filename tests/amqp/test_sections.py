@@ -224,7 +224,7 @@ def test_whether_the_first_field_is_null_can_be_asked(fields: list[Any], is_null
 
 
 def test_a_list_that_says_it_has_more_elements_than_bytes_is_refused_before_it_is_read() -> None:
-    with pytest.raises(DecodeError, match="more elements than bytes"):
+    with pytest.raises(DecodeError, match="more elements than it has bytes"):
         raw_fields(b"\xd0\x00\x00\x00\x05\xff\xff\xff\xff\x40", slice(0, 10))
 
 

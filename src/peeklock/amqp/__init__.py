@@ -1,5 +1,5 @@
 """AMQP 1.0 as bytes and values: types, performatives, frames, message sections. No state, no I/O."""
 
-# Importing a composite makes it known to `decode_composite`, so all of them are known from the start.
+# Importing a composite registers it with `decode_composite`: here all of them are imported.
 from peeklock.amqp import message as message
 from peeklock.amqp import performatives as performatives

@@ -1,7 +1,7 @@
-"""Arrays, to bytes: all elements of an array share one constructor, which is written once (1.6.24).
+"""Encoders of arrays: all elements of an array share one constructor, which is written once (1.6.24).
 
-So each type has a packer here beside its writer in `encoders`. It returns the narrowest constructor that
-holds all items, and the items without it.
+So each type has a packer here beside its writer in `encoders`. A packer returns the narrowest constructor that
+fits all items, and the items without it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Packer = Callable[[list[Any], int], tuple[bytes, bytes]]
 
 
 def array_body(value: Any, depth: int) -> tuple[int, bytes]:
-    """The count of an array, and the constructor of its elements with the elements behind it."""
+    """Return the count of an array, and the constructor of its elements followed by the elements."""
     check(len(value), depth)
     constructor, elements = pack_elements(value.element, value, depth + 1)
     return len(value), constructor + elements
@@ -65,7 +65,7 @@ WRITERS[Array] = write_array
 
 
 def pack_elements(element: Any, items: list[Any], depth: int) -> tuple[bytes, bytes]:
-    """The one constructor for all items of an array, and the items without it."""
+    """Return the one constructor for all items of an array, and the items without it."""
     if isinstance(element, Described):
         if depth > MAX_DEPTH:
             raise too_deep()
@@ -77,13 +77,13 @@ def pack_elements(element: Any, items: list[Any], depth: int) -> tuple[bytes, by
         return b"\x00" + write_value(element.descriptor, depth) + constructor, elements
     packer = PACKERS.get(element)
     if packer is None:
-        raise EncodeError(f"no array has elements of {element!r}")
+        raise EncodeError(f"an array cannot have elements of {element!r}")
     return packer(items, depth)
 
 
 def pack_nulls(items: list[Any], depth: int) -> tuple[bytes, bytes]:
     if any(item is not None for item in items):
-        raise EncodeError("an array of null holds nothing but null")
+        raise EncodeError("every element of an array of null must be null")
     return NULL, b""
 
 
@@ -94,7 +94,7 @@ def pack_booleans(items: list[Any], depth: int) -> tuple[bytes, bytes]:
 def numbers(
     kind: str, code: int, layout: str, small: int | None = None, convert: Callable[[Any], Any] | None = None
 ) -> Packer:
-    """Elements of one width; `small` is the constructor that takes one byte each, where all fit that."""
+    """A packer of elements of one width. `small` is the constructor with one byte for each, used if all items fit."""
     lowest, highest = (-128, 127) if layout.islower() else (0, 255)
     small_layout = "b" if layout.islower() else "B"
 

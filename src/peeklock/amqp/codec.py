@@ -1,7 +1,7 @@
-"""Single AMQP values, to bytes and back: the way into `decoders`, `encoders` and `arrays`.
+"""Encode and decode single AMQP values: the entry to `decoders`, `encoders` and `arrays`.
 
-Everything that can be wrong with the bytes of a peer is a DecodeError, everything that can be wrong with a
-value of ours an EncodeError. Described values stay `Described`; `composites` knows the specification's own.
+Any fault in the bytes of a peer is a DecodeError, any fault in a value of ours an EncodeError. Described values stay
+`Described`; `composites` knows those that the specification defines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DecodeError", "EncodeError", "decode_value", "encode_value"]
 
 
 def decode_value(data: bytes, offset: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """The value at `offset`, which stands inside `depth` others, and the offset behind it."""
+    """Return the value at `offset`, which is nested in `depth` others, and the offset after it."""
     try:
         return READERS[data[offset]](data, offset + 1, depth, new_budget())
     except decoders.FAILURES as error:
@@ -26,7 +26,7 @@ def decode_value(data: bytes, offset: int = 0, depth: int = 0) -> tuple[Any, int
 
 
 def encode_value(value: Any) -> bytes:
-    """The value in its smallest encoding."""
+    """Return the value in its smallest encoding."""
     try:
         return write_value(value, 0)
     except encoders.FAILURES as error:

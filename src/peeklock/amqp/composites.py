@@ -10,7 +10,7 @@ A composite is a dataclass whose fields are annotated with their AMQP type:
         next_outgoing_id: Annotated[int, UINT]
 
 A field without a default is mandatory. Fields are plain Python values (int for uint, str for symbol); only
-what stands inside maps keeps the AMQP types of `types`. What the classes mean is left to those who use them.
+values inside maps keep the AMQP types of `types`. What the classes mean is left to the modules that use them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NULL_CODE = 0x40
 
 
 class FieldType(NamedTuple):
-    """What a field may hold: the readers by constructor, the writer, and its name in error messages."""
+    """The type of a field: its name in error messages, the readers by constructor, and the writer."""
 
     name: str
     readers: Mapping[int, Reader]
@@ -50,23 +50,23 @@ class FieldType(NamedTuple):
 class Field(NamedTuple):
     name: str
     label: str
-    """As a peer knows it: `attach.initial-delivery-count`."""
+    """The name for peers: `attach.initial-delivery-count`."""
     type: FieldType
     mandatory: bool
     default: bytes
-    """What is written when there is no value."""
+    """Bytes that are written when there is no value."""
 
 
 class Composite:
-    """What all composites have. `encode` writes every field, since some clients read them by index."""
+    """Base of all composites. `encode` writes every field, since some clients read them by index."""
 
     __slots__ = ()
 
     CODE: ClassVar[int]
     TRIMMED: ClassVar[bool] = False
-    """Whether nulls at the end are left out."""
+    """Whether trailing nulls are left out."""
     NAME: ClassVar[str]
-    """As the specification has it: `transactional-state`."""
+    """The name in the specification: `transactional-state`."""
     FIELDS: ClassVar[tuple[Field, ...]]
     MANDATORY: ClassVar[tuple[Field, ...]]
 
@@ -85,14 +85,14 @@ def kebab(name: str) -> str:
 
 
 def composite(cls: type[C]) -> type[C]:
-    """Make a dataclass known by its code and by its symbolic name (`amqp:begin:list`)."""
+    """Register a dataclass under its code and its symbolic name (`amqp:begin:list`)."""
     hints = get_type_hints(cls, include_extras=True)
     cls.NAME = kebab(cls.__name__)
     declared = []
     for field in fields(cls):  # type: ignore[arg-type]
         annotation = hints[field.name]
         if get_origin(annotation) is not Annotated:
-            raise TypeError(f"{cls.__name__}.{field.name} does not say its AMQP type")
+            raise TypeError(f"{cls.__name__}.{field.name} has no annotation with its AMQP type")
         kind: FieldType = get_args(annotation)[1]
         default = NULL if field.default in (MISSING, None) else kind.write(field.default, 0)
         label = f"{cls.NAME}.{kebab(field.name)}"
@@ -135,17 +135,17 @@ def encode_composite(value: Composite, depth: int) -> bytes:
 
 
 def decode_composite(data: bytes, offset: int = 0) -> tuple[Any, int]:
-    """The described value at `offset`, as its class or else as `Described`, and the offset behind it."""
+    """Return the described value at `offset`, as its class or else as `Described`, and the offset after it."""
     try:
         if data[offset] != 0x00:
-            raise DecodeError("a described value is expected here")
+            raise DecodeError("a described value is expected")
         return read_described(data, offset + 1, 0, decoders.new_budget())
     except decoders.FAILURES as error:
         raise decoders.failure(error) from None
 
 
 def read_described(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
-    """As `decoders.described`, but a known composite gets its class."""
+    """Like `decoders.described`, but a known composite is returned as its class."""
     if depth >= MAX_DEPTH:
         raise decoders.too_deep()
     if data[offset] == 0x53:
@@ -167,7 +167,7 @@ def class_of(descriptor: Any) -> type[Composite] | None:
 
 
 def read_fields(cls: type[Composite], data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Composite, int]:
-    """The list behind the descriptor of a composite."""
+    """Read the list after the descriptor of a composite."""
     code = data[offset]
     offset += 1
     if code == 0x45:
@@ -201,7 +201,7 @@ def read_fields(cls: type[Composite], data: bytes, offset: int, depth: int, budg
 
 
 class NotAllowedHere(Exception):
-    """A reader found a value of the right constructor that the field still does not allow."""
+    """The value has an allowed constructor, but the field does not allow the value."""
 
 
 def must_be(field: Field) -> DecodeError:
@@ -209,7 +209,7 @@ def must_be(field: Field) -> DecodeError:
 
 
 def one_of(kind: FieldType, *allowed: Any) -> FieldType:
-    """A type restricted to some values (1.3, `choice`)."""
+    """The type restricted to some values (1.3, `choice`)."""
 
     def restricted(reader: Reader) -> Reader:
         def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
@@ -225,7 +225,7 @@ def one_of(kind: FieldType, *allowed: Any) -> FieldType:
 
 
 def described_as(name: str, *kinds: type[Composite]) -> FieldType:
-    """One of these composites; of any, and unknown described values too, if none is named."""
+    """One of these composites; if none is given, any described value, also an unknown one."""
 
     def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
         value, offset = read_described(data, offset, depth, budget)
@@ -270,17 +270,17 @@ def write_symbols(value: Any, depth: int) -> bytes:
 
 
 def write_symbol_keys(value: Any, depth: int) -> bytes:
-    """Keys of annotations and of `fields` are symbols (2.8.14, 3.2.10); plain strings are meant as such."""
+    """Write a map whose keys are symbols (2.8.14, 3.2.10); plain string keys are written as symbols."""
     keyed = {Symbol(key) if isinstance(key, str) else key: item for key, item in value.items()}
     return encoders.write_map(keyed, depth)
 
 
 def write_id(value: Any, depth: int) -> bytes:
-    """A message id (3.2.11 to 3.2.14): ulong, uuid, binary or string."""
+    """Write a message id (3.2.11 to 3.2.14): ulong, uuid, binary or string."""
     return encoders.write_value(ULong(value) if type(value) is int else value, depth)
 
 
-# Old peers write strings for symbols and the other way about, so either is read as both.
+# Old peers write strings for symbols and the reverse, so each field accepts both.
 TEXT = {
     0xA1: binary(decoders.text, False, "string"),
     0xB1: binary(decoders.text, True, "string"),

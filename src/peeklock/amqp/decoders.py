@@ -1,13 +1,13 @@
-"""From bytes to values: one reader for each constructor of the AMQP 1.0 type system (part 1, section 1.6).
+"""Decoders of values: one reader for each constructor of the AMQP 1.0 type system (part 1, section 1.6).
 
-A reader is called with the offset behind the constructor, the nesting depth and the budget of elements left,
-and returns the value and the offset behind it. Readers may fail with any of `FAILURES` besides DecodeError
-when the bytes end too early or hold no text; `codec`, `composites` and `message` turn those into a
-DecodeError once, at the outside, so that the readers need not look at every byte twice.
+A reader is called with the offset after the constructor, the nesting depth and the budget of elements left. It
+returns the value and the offset after it. Readers may fail with any of `FAILURES` besides DecodeError when the
+bytes end too early or are not text. `codec`, `composites` and `message` turn those into a DecodeError once, at
+the outermost call, so that the readers need not check every byte twice.
 
-Three limits hold before anything is allocated: nesting (`MAX_DEPTH`), the elements of one compound value
-(`MAX_ELEMENTS`) and those of everything decoded in one go (the budget, `MAX_TOTAL_ELEMENTS`). The last one is
-needed because array elements may take no bytes at all (null, true, uint0, list0, ...).
+Three limits are checked before anything is allocated: nesting (`MAX_DEPTH`), the elements of one compound value
+(`MAX_ELEMENTS`) and the elements of all values decoded by one call (the budget, `MAX_TOTAL_ELEMENTS`). The last one
+is needed because array elements may take no bytes at all (null, true, uint0, list0, ...).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_ELEMENTS = 65536
 MAX_TOTAL_ELEMENTS = 4 * MAX_ELEMENTS
 
 Budget = list[int]
-"""One number: how many more elements may be decoded. A list, so that all readers of a call count together."""
+"""One number: how many more elements may be decoded. A list, so that all readers of a call share it."""
 Reader = Callable[[bytes, int, int, Budget], tuple[Any, int]]
 
 FAILURES = (IndexError, struct.error, UnicodeDecodeError)
@@ -56,7 +56,7 @@ def new_budget() -> Budget:
 
 
 def failure(error: Exception) -> DecodeError:
-    """What one of FAILURES means."""
+    """Translate one of FAILURES."""
     if isinstance(error, UnicodeDecodeError):
         return DecodeError(f"a string or symbol is not {error.encoding}: {error.reason}")
     return DecodeError("the bytes end within a value")
@@ -70,7 +70,7 @@ def constant(value: Any) -> Reader:
 
 
 def plain(layout: str) -> Reader:
-    """A number as Python has it: long, double, and every number inside a performative."""
+    """A reader of plain Python numbers: long, double, and every number in a performative."""
     unpack = struct.Struct(layout).unpack_from
     width = struct.calcsize(layout)
 
@@ -92,13 +92,13 @@ def fixed(kind: Callable[[Any], Any], layout: str) -> Reader:
 
 def boolean(byte: int) -> bool:
     if byte > 1:
-        raise DecodeError(f"a boolean is 0 or 1, not {byte}")
+        raise DecodeError(f"a boolean must be 0 or 1, not {byte}")
     return byte == 1
 
 
 def char(code_point: int) -> Char:
     if code_point > 0x10FFFF or 0xD800 <= code_point <= 0xDFFF:
-        raise DecodeError(f"a char is a Unicode code point, not {code_point:#x}")
+        raise DecodeError(f"a char must be a Unicode code point, not {code_point:#x}")
     return Char(chr(code_point))
 
 
@@ -107,7 +107,7 @@ def uuid(octets: bytes) -> UUID:
 
 
 def binary(convert: Callable[[bytes], Any], wide: bool, name: str) -> Reader:
-    """A value that says its length in one byte, or in four."""
+    """A reader of values whose length is in one byte, or in four if `wide`."""
 
     def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
         if wide:
@@ -136,7 +136,7 @@ def symbol(octets: bytes) -> Symbol:
 
 
 def compound_header(code: int, data: bytes, offset: int) -> tuple[int, int, int]:
-    """The count of a list, map or array, the offset behind the count, and the offset behind the value."""
+    """Return the count of a list, map or array, the offset after the count, and the offset after the value."""
     if code & 0x10:
         size, count = unpack_two_uints(data, offset)
         end = offset + 4 + size
@@ -148,27 +148,27 @@ def compound_header(code: int, data: bytes, offset: int) -> tuple[int, int, int]
     if end > len(data):
         raise DecodeError(f"a compound value of {end - offset} bytes, with {len(data) - offset} bytes left")
     if offset > end:
-        raise DecodeError("a compound value too short for its own count")
+        raise DecodeError("a compound value is too short for its own count")
     return count, offset, end
 
 
 def claim(count: int, depth: int, budget: Budget) -> None:
-    """Allow a compound value of `count` elements, or say which limit it breaks."""
+    """Take `count` elements from the budget; DecodeError if a compound value of so many exceeds a limit."""
     if depth >= MAX_DEPTH:
         raise too_deep()
     if count > MAX_ELEMENTS:
-        raise DecodeError(f"a compound value of {count} elements, more than {MAX_ELEMENTS}")
+        raise DecodeError(f"a compound value has {count} elements; at most {MAX_ELEMENTS} are allowed")
     budget[0] -= count
     if budget[0] < 0:
-        raise DecodeError(f"more than {MAX_TOTAL_ELEMENTS} elements in all")
+        raise DecodeError(f"the values have more than {MAX_TOTAL_ELEMENTS} elements in total")
 
 
 def too_deep() -> DecodeError:
-    return DecodeError(f"values nested more than {MAX_DEPTH} deep")
+    return DecodeError(f"values are nested more than {MAX_DEPTH} deep")
 
 
 def wrong_size(kind: str) -> DecodeError:
-    return DecodeError(f"the elements of {kind} do not fill exactly the size it states")
+    return DecodeError(f"the elements of {kind} do not have exactly the size that it states")
 
 
 def empty_list(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
@@ -210,7 +210,7 @@ def map_of(code: int) -> Reader:
         if offset != end:
             raise wrong_size("a map")
         if len(values) != count >> 1:
-            raise DecodeError("a map holds the same key twice")
+            raise DecodeError("a map has the same key twice")
         return values, offset
 
     return read
@@ -222,7 +222,7 @@ def array_of(code: int) -> Reader:
         claim(count, depth, budget)
         descriptors: list[Any] = []
         while data[offset] == 0x00:
-            claim(count, depth, budget)  # each element becomes one more value
+            claim(count, depth, budget)  # each element counts as one more value
             depth += 1
             descriptor, offset = READERS[data[offset + 1]](data, offset + 2, depth, budget)
             descriptors.append(descriptor)
@@ -263,7 +263,7 @@ def unknown(code: int) -> Reader:
     return read
 
 
-# Constructor: the class of the value (what Array.element says) and its reader.
+# By constructor: the class of the value (as in Array.element) and its reader.
 TYPES: dict[int, tuple[type, Reader]] = {
     0x40: (type(None), constant(None)),
     0x56: (bool, fixed(boolean, ">B")),
@@ -309,7 +309,7 @@ TYPES: dict[int, tuple[type, Reader]] = {
 READERS: list[Reader] = [TYPES[code][1] if code in TYPES else unknown(code) for code in range(256)]
 READERS[0x00] = described
 
-# The first half of a constructor says how wide the value is, or how wide at least (1.2, figure 1.1).
+# By the first half of a constructor: how many bytes the value has, or has at least (1.2, figure 1.1).
 LEAST_WIDTH = (0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 1, 4, 2, 8, 3, 9)
 
 

@@ -1,9 +1,9 @@
-"""From values to bytes: one writer for each Python class that stands for an AMQP type (part 1, section 1.6).
+"""Encoders of values: one writer for each Python class that represents an AMQP type (part 1, section 1.6).
 
-A writer returns the constructor and the value in the smallest encoding that holds it. Numbers are checked
-against their type here; limits are those our own decoder sets. Writers may fail with any of `FAILURES`
-besides EncodeError when a value is of the wrong class; `codec`, `composites` and `message` turn those into an
-EncodeError. `arrays` and `composites` add their classes to the table.
+A writer returns the constructor and the value in the smallest encoding that fits. Numbers are checked against
+their type; the limits are those of our own decoder. Writers may fail with any of `FAILURES` besides EncodeError
+when a value is of the wrong class; `codec`, `composites` and `message` turn those into an EncodeError. `arrays`
+and `composites` add their classes to the table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from peeklock.amqp.types import (
 Pack = Callable[..., bytes]
 Writer = Callable[[Any, int], bytes]
 Body = Callable[[Any, int], tuple[int, bytes]]
-"""The count of a compound value and what stands behind the count."""
+"""Returns the count of a compound value, and the bytes after the count."""
 
 FAILURES = (TypeError, ValueError, AttributeError, OverflowError, struct.error)
 
@@ -54,11 +54,11 @@ def write_value(value: Any, depth: int) -> bytes:
 
 
 def writer_of(kind: type) -> Writer:
-    """The writer of the nearest known ancestor, so that a StrEnum is a string."""
+    """Return the writer of the nearest known base class, so that a StrEnum is a string."""
     for ancestor in kind.__mro__:
         if ancestor in WRITERS:
             return WRITERS[ancestor]
-    raise EncodeError(f"AMQP has no type for a Python {kind.__name__}")
+    raise EncodeError(f"AMQP has no type for the Python class {kind.__name__}")
 
 
 def does_not_fit(kind: str, value: Any) -> EncodeError:
@@ -68,7 +68,7 @@ def does_not_fit(kind: str, value: Any) -> EncodeError:
 
 
 def too_deep() -> EncodeError:
-    return EncodeError(f"values nested more than {MAX_DEPTH} deep")
+    return EncodeError(f"values are nested more than {MAX_DEPTH} deep")
 
 
 def write_null(value: Any, depth: int) -> bytes:
@@ -88,7 +88,7 @@ def write_boolean(value: Any, depth: int) -> bytes:
 
 
 def unsigned(kind: str, zero: int, small: int, wide: int, layout: str) -> Writer:
-    """uint and ulong: no byte for 0, one up to 255, else the full width."""
+    """A writer of uint or ulong: no byte for 0, one up to 255, else the full width."""
     zeros = bytes((zero,))
     smalls = [bytes((small, number)) for number in range(256)]
     pack: Pack = struct.Struct(">B" + layout).pack
@@ -107,7 +107,7 @@ def unsigned(kind: str, zero: int, small: int, wide: int, layout: str) -> Writer
 
 
 def signed(kind: str, small: int, wide: int, layout: str) -> Writer:
-    """int and long: one byte from -128 to 127, else the full width."""
+    """A writer of int or long: one byte from -128 to 127, else the full width."""
     pack_small: Pack = struct.Struct(">Bb").pack
     pack: Pack = struct.Struct(">B" + layout).pack
     limit = 1 << (8 * struct.calcsize(">" + layout) - 1)
@@ -123,7 +123,7 @@ def signed(kind: str, small: int, wide: int, layout: str) -> Writer:
 
 
 def fixed(kind: str, code: int, layout: str) -> Writer:
-    """What has one width only."""
+    """A writer of a type that has one width only."""
     pack: Pack = struct.Struct(">B" + layout).pack
 
     def write(value: Any, depth: int) -> bytes:
@@ -140,14 +140,14 @@ def opaque(kind: str, code: int, width: int) -> Writer:
 
     def write(value: Any, depth: int) -> bytes:
         if len(value) != width:
-            raise EncodeError(f"{kind} has {width} bytes, not {len(value)}")
+            raise EncodeError(f"{kind} must have {width} bytes, not {len(value)}")
         return constructor + octets(value)
 
     return write
 
 
 def sized(code: int, octets_of: Callable[[Any], bytes]) -> Writer:
-    """binary, string and symbol: the length in one byte, or in four."""
+    """A writer of binary, string or symbol: the length in one byte, or in four."""
     short = [bytes((code, length)) for length in range(256)]
     long = bytes((code + 0x10,))
 
@@ -161,17 +161,17 @@ def sized(code: int, octets_of: Callable[[Any], bytes]) -> Writer:
 
 def text(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise EncodeError(f"a string is a str, not a {type(value).__name__}")
+        raise EncodeError(f"a string must be a str, not a {type(value).__name__}")
     return value.encode("utf-8")
 
 
 def ascii_text(value: Any) -> bytes:
     if not isinstance(value, str):
-        raise EncodeError(f"a symbol is a str, not a {type(value).__name__}")
+        raise EncodeError(f"a symbol must be a str, not a {type(value).__name__}")
     try:
         return value.encode("ascii")
     except UnicodeEncodeError:
-        raise EncodeError(f"a symbol is ASCII, which {reprlib.repr(value)} is not") from None
+        raise EncodeError(f"a symbol must be ASCII, not {reprlib.repr(value)}") from None
 
 
 def octets(value: Any) -> bytes:
@@ -179,12 +179,12 @@ def octets(value: Any) -> bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise EncodeError(f"a binary is bytes, not a {type(value).__name__}")
+    raise EncodeError(f"a binary must be bytes, not a {type(value).__name__}")
 
 
 def code_point(value: Any) -> int:
     if not isinstance(value, str) or len(value) != 1 or "\ud800" <= value <= "\udfff":
-        raise EncodeError(f"a char is one Unicode code point, not {reprlib.repr(value)}")
+        raise EncodeError(f"a char must be one Unicode code point, not {reprlib.repr(value)}")
     return ord(value)
 
 
@@ -197,7 +197,7 @@ def write_uuid(value: Any, depth: int) -> bytes:
 
 
 def list_body(value: Any, depth: int) -> tuple[int, bytes]:
-    """The count of a list and its elements."""
+    """Return the count of a list, and its elements."""
     check(len(value), depth)
     return len(value), b"".join([write_value(item, depth + 1) for item in value])
 
@@ -217,7 +217,7 @@ def check(count: int, depth: int) -> None:
     if depth >= MAX_DEPTH:
         raise too_deep()
     if count > MAX_ELEMENTS:
-        raise EncodeError(f"a compound value of {count} elements, more than {MAX_ELEMENTS}")
+        raise EncodeError(f"a compound value has {count} elements; at most {MAX_ELEMENTS} are allowed")
 
 
 def compound(code: int, body_of: Body) -> Writer:

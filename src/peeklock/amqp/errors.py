@@ -1,7 +1,7 @@
 """Error conditions that travel in AMQP errors, and the exceptions that carry them.
 
-The conditions are those of the specification (2.8.15 to 2.8.18, 4.5.8) and those Service Bus adds. Which
-scope an error ends (delivery, link, session, connection) is decided where it is caught.
+The conditions are those of the specification (2.8.15 to 2.8.18, 4.5.8) and those that Service Bus adds, as far as
+they are used. Which scope an error ends (delivery, link, session, connection) is decided where it is caught.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ class Condition(StrEnum):
     NOT_IMPLEMENTED = "amqp:not-implemented"
     RESOURCE_LOCKED = "amqp:resource-locked"
     PRECONDITION_FAILED = "amqp:precondition-failed"
-    RESOURCE_DELETED = "amqp:resource-deleted"
     ILLEGAL_STATE = "amqp:illegal-state"
     FRAME_SIZE_TOO_SMALL = "amqp:frame-size-too-small"
 
     # 2.8.16: connection errors
     CONNECTION_FORCED = "amqp:connection:forced"
     FRAMING_ERROR = "amqp:connection:framing-error"
-    CONNECTION_REDIRECT = "amqp:connection:redirect"
 
     # 2.8.17: session errors
-    WINDOW_VIOLATION = "amqp:session:window-violation"
-    ERRANT_LINK = "amqp:session:errant-link"
     HANDLE_IN_USE = "amqp:session:handle-in-use"
     UNATTACHED_HANDLE = "amqp:session:unattached-handle"
 
@@ -40,8 +36,6 @@ class Condition(StrEnum):
     DETACH_FORCED = "amqp:link:detach-forced"
     TRANSFER_LIMIT_EXCEEDED = "amqp:link:transfer-limit-exceeded"
     MESSAGE_SIZE_EXCEEDED = "amqp:link:message-size-exceeded"
-    LINK_REDIRECT = "amqp:link:redirect"
-    LINK_STOLEN = "amqp:link:stolen"
 
     # 4.5.8: transaction errors
     TRANSACTION_UNKNOWN_ID = "amqp:transaction:unknown-id"
@@ -56,28 +50,23 @@ class Condition(StrEnum):
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
     SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
     SESSION_CANNOT_BE_LOCKED = "com.microsoft:session-cannot-be-locked"
-    STORE_LOCK_LOST = "com.microsoft:store-lock-lost"
     MESSAGE_NOT_FOUND = "com.microsoft:message-not-found"
     SESSION_NOT_FOUND = "com.microsoft:session-not-found"
     ENTITY_DISABLED = "com.microsoft:entity-disabled"
     ENTITY_ALREADY_EXISTS = "com.microsoft:entity-already-exists"
     ARGUMENT_ERROR = "com.microsoft:argument-error"
     ARGUMENT_OUT_OF_RANGE = "com.microsoft:argument-out-of-range"
-    SERVICE_PRECONDITION_FAILED = "com.microsoft:precondition-failed"
     NO_MATCHING_SUBSCRIPTION = "com.microsoft:no-matching-subscription"
     PARTITION_NOT_OWNED = "com.microsoft:partition-not-owned"
-    PUBLISHER_REVOKED = "com.microsoft:publisher-revoked"
-    ADDRESS_ALREADY_IN_USE = "com.microsoft:address-already-in-use"
-    RELAY_NOT_FOUND = "com.microsoft:relay-not-found"
     MESSAGE_WAIT_TIMEOUT = "com.microsoft:message-wait-timeout"
     CONTAINER_CLOSE = "com.microsoft:container-close"
     CLAIM_NAME_IN_USE = "peeklock:claim-name-in-use"
     DEAD_LETTER = "com.microsoft:dead-letter"
-    """Not an error: what a client puts into `rejected` to dead-letter a message."""
+    """Not an error: a client sends it with `rejected` to dead-letter a message."""
 
 
 class AmqpError(Exception):
-    """A failure that a peer can be told: the condition it reads and a sentence for people."""
+    """A failure that can be sent to a peer: a condition for programs and a description for people."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(condition, description)
@@ -89,15 +78,15 @@ class AmqpError(Exception):
 
 
 class DecodeError(AmqpError):
-    """The peer's bytes are not what they should be."""
+    """The peer's bytes are malformed."""
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.DECODE_ERROR, description)
-        self.args = (description,)  # what copying and pickling hand to __init__
+        self.args = (description,)  # the arguments with which copying and pickling call __init__
 
 
 class EncodeError(AmqpError):
-    """A value of our own has no place in AMQP: a mistake on this side, which the peer need not know about."""
+    """A value of our own cannot be encoded: a mistake on this side, whose detail is not for the peer."""
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.INTERNAL_ERROR, description)

@@ -1,6 +1,6 @@
-"""A message as its sections (3.2), for code that looks into one or makes one.
+"""A message as its sections (3.2), for code that reads or makes a whole one.
 
-What the broker passes on is never decoded whole and encoded again; this is for requests and answers, for the
+The broker never decodes and re-encodes the messages that it delivers; this is for requests and answers, for the
 client and for tests.
 """
 
@@ -50,7 +50,7 @@ class Header(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Properties(Composite):
-    """3.2.4: the standard properties, which nobody on the way changes."""
+    """3.2.4: the standard properties, which no intermediary changes."""
 
     CODE: ClassVar[int] = 0x73
     TRIMMED: ClassVar[bool] = True
@@ -79,12 +79,12 @@ class NoValue:
 
 
 NO_VALUE = NoValue()
-"""There is no amqp-value section; None is one that holds null."""
+"""There is no amqp-value section; None is a section with the value null."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """3.2. The body is one of: data sections, sequences, a value."""
+    """3.2. The body is either data sections, or sequences, or a value."""
 
     header: Header | None = None
     delivery_annotations: dict[Any, Any] | None = None
@@ -98,7 +98,7 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """The one data section as bytes, several as a list; or else the value, or the sequences."""
+        """One data section as bytes, several as a list; otherwise the value, or else the sequences."""
         if self.data:
             return self.data[0] if len(self.data) == 1 else self.data
         return self.value if self.value is not NO_VALUE else self.sequences
@@ -131,7 +131,7 @@ class Message:
 
     @classmethod
     def decode(cls, data: bytes) -> Message:
-        """The message in these bytes, its sections in any order."""
+        """Decode a message. Its sections may be in any order."""
         try:
             return read_message(data)
         except decoders.FAILURES as error:
@@ -165,9 +165,9 @@ def read_message(data: bytes) -> Message:
 
 
 def read_section_code(data: bytes, offset: int, budget: Budget) -> tuple[int, int]:
-    """The code in the descriptor at `offset`, and the offset behind the descriptor."""
+    """Return the code of the descriptor at `offset`, and the offset after the descriptor."""
     if data[offset] != 0x00:
-        raise DecodeError("a message section is a described value")
+        raise DecodeError("a message section must be a described value")
     if data[offset + 1] == 0x53:
         descriptor, offset = data[offset + 2], offset + 3
     else:

@@ -1,4 +1,4 @@
-"""Errors and delivery states (2.8.14, 3.4): what became of a delivery."""
+"""Errors and delivery states (2.8.14, 3.4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peeklock.amqp.composites import (
 @composite
 @dataclass(slots=True)
 class Error(Composite):
-    """2.8.14. Always three fields and a description, which clients read without looking."""
+    """2.8.14. Always with three fields and a description, since clients read them without a check."""
 
     CODE: ClassVar[int] = 0x1D
     condition: Annotated[str, SYMBOL]

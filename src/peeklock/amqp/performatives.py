@@ -1,4 +1,4 @@
-"""The nine performatives (2.7). All other composites can be imported from here too."""
+"""The nine performatives (2.7). All other composites can be imported from here as well."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Transfer(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Disposition(Composite):
-    """2.7.6: the state of a range of deliveries. The role is true if a receiver speaks (2.8.1)."""
+    """2.7.6: the state of a range of deliveries. The role is true if a receiver sends it (2.8.1)."""
 
     CODE: ClassVar[int] = 0x15
     role: Annotated[bool, BOOLEAN]
@@ -179,7 +179,7 @@ class Disposition(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Detach(Composite):
-    """2.7.7: detach a link, for good if closed."""
+    """2.7.7: detach a link, and close it if `closed`."""
 
     CODE: ClassVar[int] = 0x16
     handle: Annotated[int, UINT]

@@ -1,4 +1,4 @@
-"""The SASL frames' bodies (5.3.3). What they carry is secret, so it stays out of `repr` and out of logs."""
+"""The bodies of SASL frames (5.3.3). Credentials in them are left out of `repr`, and so out of logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SASL_CODE = one_of(UBYTE, 0, 1, 2, 3, 4)
 @composite
 @dataclass(slots=True)
 class SaslMechanisms(Composite):
-    """5.3.3.1: what the server offers."""
+    """5.3.3.1: the mechanisms that the server offers."""
 
     CODE: ClassVar[int] = 0x40
     sasl_server_mechanisms: Annotated[list[str], SYMBOLS]
@@ -22,7 +22,7 @@ class SaslMechanisms(Composite):
 @composite
 @dataclass(slots=True)
 class SaslInit(Composite):
-    """5.3.3.2: what the client chose."""
+    """5.3.3.2: the mechanism that the client chose."""
 
     CODE: ClassVar[int] = 0x41
     mechanism: Annotated[str, SYMBOL]

@@ -1,8 +1,7 @@
-"""An encoded message as raw sections (3.2): found, cut and put together again without decoding what is inside.
+"""An encoded message as raw sections (3.2): found, cut and joined again without decoding their contents.
 
-The broker keeps message bytes as they came; this is how it looks into them. `scan` finds the sections of a
-message, `raw_fields` the fields of a list, and the builders write sections from raw parts. Decoding values is
-`codec`'s work.
+The broker keeps message bytes as they arrived and reads them with these functions. `scan` finds the sections of a
+message, `raw_fields` the fields of a list, and the builders write sections from raw parts. `codec` decodes values.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _MAX_DESCRIPTORS = 8
 
 
 class Scanned:
-    """Where the sections of a message lie. A slice covers a section's value, without its descriptor."""
+    """The positions of the sections of a message. A slice covers a section's value, without its descriptor."""
 
     __slots__ = (
         "annotations",
@@ -44,14 +43,14 @@ class Scanned:
         self.delivery_annotations: slice | None = None
         self.annotations: slice | None = None
         self.properties: slice | None = None
-        """Of `bare`, as the application properties."""
+        """A slice of `bare`, like that of the application properties."""
         self.application_properties: slice | None = None
         self.bare = data
-        """The message from its properties on: what the sender wrote for the receiver."""
+        """The message from its properties on: the part that the sender wrote for the receiver."""
 
 
 def value_end(data: bytes, at: int) -> int:
-    """Where the value that starts at `at` ends; only its outermost size is looked at."""
+    """Return where the value at `at` ends. Only its outermost size is read."""
     try:
         code = data[at]
         for _ in range(_MAX_DESCRIPTORS):
@@ -79,7 +78,7 @@ def value_end(data: bytes, at: int) -> int:
 
 
 def scan(data: bytes) -> Scanned:
-    """Find the sections of an encoded message; DecodeError says why it is not one."""
+    """Find the sections of an encoded message; DecodeError if it is malformed."""
     found = Scanned(data)
     at = 0
     size = len(data)
@@ -91,7 +90,7 @@ def scan(data: bytes) -> Scanned:
         if at + 3 >= size or data[at] or data[at + 1] != 0x53:
             return _scan_unusual(data)
         code = data[at + 2]
-        # The common constructors of sections, without the call.
+        # The common constructors of sections, without a call of `value_end`.
         constructor = data[at + 3]
         if constructor == 0xB0 and at + 8 <= size:
             end = at + 8 + _uint_at(data, at + 4)[0]
@@ -128,7 +127,7 @@ def scan(data: bytes) -> Scanned:
                 raise DecodeError(f"0x{code:02x} is not a message section")
         at = end
     if strays:
-        _close_ranks(found, bare_from, strays)
+        _remove_strays(found, bare_from, strays)
     elif bare_from < 0:
         found.bare = b""
     elif bare_from:
@@ -137,7 +136,7 @@ def scan(data: bytes) -> Scanned:
 
 
 def _scan_unusual(data: bytes) -> Scanned:
-    """Legal but unusual descriptors (a long code, a symbol): the message is written anew, then they are not."""
+    """Scan a message with legal but unusual descriptors (a long code, a symbol), after encoding it with usual ones."""
     rewritten = Message.decode(data).encode()
     if rewritten == data:
         raise DecodeError("a message section has no descriptor")
@@ -154,8 +153,8 @@ def _check_map(constructor: int, name: str) -> None:
         raise DecodeError(f"the {name} section is not a map")
 
 
-def _close_ranks(found: Scanned, bare_from: int, strays: list[slice]) -> None:
-    """Some clients write annotations behind other sections: the bare message is what is left without them."""
+def _remove_strays(found: Scanned, bare_from: int, strays: list[slice]) -> None:
+    """Take annotations out of the bare message, behind whose first sections some clients write them."""
     data = found.data
     kept = []
     at = bare_from
@@ -169,7 +168,7 @@ def _close_ranks(found: Scanned, bare_from: int, strays: list[slice]) -> None:
 
 
 def compound_body(data: bytes, at: int) -> tuple[int, int]:
-    """Where the elements of the list or map at `at` start, and how many there are."""
+    """Return where the elements of the list or map at `at` start, and how many there are."""
     try:
         code = data[at]
         if code == 0x45:
@@ -186,10 +185,10 @@ def cut(data: bytes, part: slice) -> bytes:
 
 
 def raw_fields(data: bytes, part: slice) -> list[bytes]:
-    """The elements of the list or map in `part`, each still encoded."""
+    """Return the elements of the list or map in `part`, each still encoded."""
     at, count = compound_body(data, part.start)
     if count > part.stop - at:
-        raise DecodeError("a list in the message says it has more elements than bytes")
+        raise DecodeError("a list in the message states more elements than it has bytes")
     fields = []
     for _ in range(count):
         end = value_end(data, at)
@@ -206,7 +205,7 @@ def first_field_is_null(data: bytes, part: slice) -> bool:
 
 
 def raw_entries(data: bytes, part: slice) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of the map in `part`, each still encoded."""
+    """Return the keys and values of the map in `part`, each still encoded."""
     fields = raw_fields(data, part)
     if len(fields) % 2:
         raise DecodeError("a map in the message has a key without a value")
@@ -221,29 +220,29 @@ def _compound(small: bytes, large: bytes, fields: Sequence[bytes]) -> bytes:
 
 
 def compound_map(fields: Sequence[bytes]) -> bytes:
-    """A map of already encoded keys and values, one after the other."""
+    """Make a map of encoded keys and values, one after the other."""
     return _compound(b"\xc1", b"\xd1", fields)
 
 
 def list_section(code: int, fields: Sequence[bytes]) -> bytes:
-    """A section that is a list of already encoded fields."""
+    """Make a section that is a list of encoded fields."""
     return bytes((0x00, 0x53, code)) + _compound(b"\xc0", b"\xd0", fields)
 
 
 def map_section(code: int, fields: Sequence[bytes]) -> bytes:
-    """A section that is a map of already encoded keys and values, one after the other."""
+    """Make a section that is a map of encoded keys and values, one after the other."""
     return bytes((0x00, 0x53, code)) + compound_map(fields)
 
 
 def replace_section(bare: bytes, part: slice | None, section: bytes) -> bytes:
-    """`bare` with `section` (and its descriptor) in the place of the value in `part`, or in front when None."""
+    """Return `bare` with `section` (and its descriptor) in place of the value in `part`, in front if it is None."""
     if part is None:
         return section + bare
     return b"".join((bare[: part.start - 3], section, bare[part.stop :]))
 
 
 def data_sections(payload: bytes) -> list[bytes]:
-    """The contents of all data sections of an encoded message, in order: in a batch each is a message."""
+    """Return the contents of all data sections of an encoded message, in order: in a batch each is a message."""
     found = []
     at = 0
     size = len(payload)

@@ -1,4 +1,4 @@
-"""Names that Service Bus gives to things within messages, and that the broker, the client and Spark share."""
+"""Names of Service Bus in messages, used by the broker, the client and Spark."""
 
 from __future__ import annotations
 

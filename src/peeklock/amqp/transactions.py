@@ -21,7 +21,7 @@ class Coordinator(Composite):
 @composite
 @dataclass(slots=True)
 class Declare(Composite):
-    """4.5.2: the body of a message that asks for a new transaction."""
+    """4.5.2: the body of a message that requests a new transaction."""
 
     CODE: ClassVar[int] = 0x31
     global_id: Annotated[bytes | None, BINARY] = None
@@ -49,7 +49,7 @@ class Declared(Composite):
 @composite
 @dataclass(slots=True)
 class TransactionalState(Composite):
-    """4.5.6: work that belongs to a transaction, with the outcome it will have."""
+    """4.5.6: work that belongs to a transaction, with the outcome at its commit."""
 
     CODE: ClassVar[int] = 0x34
     txn_id: Annotated[bytes, BINARY]

@@ -1,9 +1,9 @@
 """Python values for the AMQP 1.0 types (part 1, section 1.6).
 
-What Python has is used as it is: None is null, bool boolean, int long, float double, bytes binary, str
-string, uuid.UUID uuid, list list and dict map. The classes here stand for the rest. They are the plain Python
-values under another name, so they compare and hash as those, and nothing is checked on construction: whether
-a number fits its type is asked when it is encoded.
+Python's own types are used where they match: None is null, bool boolean, int long, float double, bytes binary,
+str string, uuid.UUID uuid, list list and dict map. The classes here represent the other types. They are subclasses
+of plain Python values, and compare and hash like those. Nothing is checked on construction: whether a number fits
+its type is checked when it is encoded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Timestamp(_Number):
 
 
 class Float(float):
-    """32 bits on the wire; digits beyond that are lost there."""
+    """32 bits on the wire; further digits are lost there."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Char(str):
 
 
 class Symbol(str):
-    """ASCII, from a constrained domain; equal to the string of the same letters."""
+    """ASCII text from a constrained domain; equal to the string with the same characters."""
 
     __slots__ = ()
 
@@ -77,19 +77,19 @@ class Symbol(str):
 
 
 class Decimal32(bytes):
-    """An IEEE 754-2008 decimal of 4 bytes, as it came."""
+    """An IEEE 754-2008 decimal of 4 bytes, uninterpreted."""
 
     __slots__ = ()
 
 
 class Decimal64(bytes):
-    """An IEEE 754-2008 decimal of 8 bytes, as it came."""
+    """An IEEE 754-2008 decimal of 8 bytes, uninterpreted."""
 
     __slots__ = ()
 
 
 class Decimal128(bytes):
-    """An IEEE 754-2008 decimal of 16 bytes, as it came."""
+    """An IEEE 754-2008 decimal of 16 bytes, uninterpreted."""
 
     __slots__ = ()
 
@@ -102,7 +102,7 @@ class Described(NamedTuple):
 
 
 class Encoded(bytes):
-    """A value, or several, that somebody has encoded already: written as it is. Never what a decoder gives."""
+    """One or several values, encoded already: written unchanged. Decoders never return it."""
 
     __slots__ = ()
 
@@ -110,9 +110,9 @@ class Encoded(bytes):
 class Array(list[Any]):
     """Values of one type, encoded with one constructor.
 
-    `element` is the class of the elements (`UUID`, `Symbol`, `Array`, `type(None)`, ...); the elements of an
-    array of `Symbol` may be given as plain str, those of `UInt` as plain int and so on. For an array of
-    described values it is `Described(descriptor, class of the value)`, and so are the elements `Described`.
+    `element` is the class of the elements (`UUID`, `Symbol`, `Array`, `type(None)`, ...). The elements of an array
+    of `Symbol` may be plain str, those of `UInt` plain int, and so on. For an array of described values `element`
+    is `Described(descriptor, class of the value)`, and the elements are `Described`.
     """
 
     __slots__ = ("element",)
