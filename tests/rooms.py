@@ -21,7 +21,7 @@ SECONDS = 900
 """For commands that install packages, on a busy machine."""
 PYTHON = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
 """The `python3` of a room's path: the Python that the tests' environment was made with, without what is in that."""
-PROGRAMS = ("pip", "peeklock", "spark-submit")
+PROGRAMS = ("pip", "peeklock", "pytest", "spark-submit")
 NOT_COPIED = (
     ".git",
     ".venv*",

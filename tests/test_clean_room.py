@@ -13,7 +13,7 @@ import pytest
 from pyarrow.parquet import ParquetFile
 
 from pages import DOCS, README, block_with, commands
-from peeklock.client import Message, connect, parse_endpoint
+from peeklock.client import connect, parse_endpoint
 from peeklock.server.broker import Options
 from rooms import Room
 from toolchains import toolchain
@@ -77,8 +77,9 @@ def test_the_readme_by_pip_with_spark(tmp_path: Path) -> None:
     program = block_with(README, "python", "spark")
     assert len([line for line in program.splitlines() if line]) == 6
     bodies = [b"a lamp", b"a house", b"a car"]
+    (send,) = commands(block_with(DOCS / "start" / "spark.md", "sh", "peeklock send"))
     with room.serving(printed("peeklock serve"), **FREE_PORT) as address, connect(address) as connection:
-        connection.sender("queue").send_all(Message(data=[body]) for body in bodies)
+        room.run(send, PEEKLOCK_CONNECTION_STRING=address)
         room.run_program(at(address, program))
         assert connection.management("queue").peek() == []
         typed = commands(block_with(DOCS / "pipelines.md", "sh", "pipeline capture"))
