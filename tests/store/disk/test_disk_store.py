@@ -488,3 +488,38 @@ def test_every_folder_that_was_made_is_synced_into_its_parent(tmp_path: Path, mo
     synced.clear()
     folder_module.make_folder(tmp_path / "a" / "b")
     assert synced == []
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+
+
+def test_all_files_are_for_their_owner_alone_in_a_folder_that_is_open_to_others_too(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "notes.txt").touch(0o644)
+    before = os.umask(0)
+    try:
+        driver = open_store(tmp_path)
+        driver.create(1)
+        driver.commit(Changes(appends=[(1, message(1))]))
+        made = modes(tmp_path)
+        driver.store.close()
+    finally:
+        os.umask(before)
+    assert made.keys() >= {"lock", "log-0000000001", "peeklock.db", "peeklock.sums", "reserve", "synced", "notes.txt"}
+    assert made.pop("notes.txt") == 0o644
+    assert set(made.values()) == {0o600}
+
+
+def test_others_lose_the_rights_that_they_have_to_files_of_a_copied_folder(tmp_path: Path) -> None:
+    driver = open_store(tmp_path)
+    driver.create(1)
+    driver.store.close()
+    for file in tmp_path.iterdir():
+        file.chmod(0o664)
+    (tmp_path / "notes.txt").touch(0o644)
+    driver = open_store(tmp_path)
+    found = modes(tmp_path)
+    driver.store.close()
+    assert found.pop("notes.txt") == 0o644
+    assert set(found.values()) == {0o600}

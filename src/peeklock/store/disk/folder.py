@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from ..base import StoreError, StoreHeld
+
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_OWN: Final = ("log-*", "torn-*", "damaged-*", "synced", "reserve", "lock", "pin")
+"""Files of the store; the index gives its own files their modes."""
 
 
 class FolderLock:
@@ -43,6 +50,16 @@ def make_folder(folder: Path) -> None:
         raise StoreError(f"The data folder {folder} is not a folder.") from None
     except OSError as error:
         raise StoreError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
+
+
+def keep_from_others(folder: Path) -> None:
+    """Take away the rights that other users have to files of the store, which have messages and keys in them: a copy
+    that a user made of a folder may be readable by all."""
+    for pattern in _OWN:
+        for file in folder.glob(pattern):
+            with suppress(OSError):  # the file may belong to another user, as the folder then does
+                if stat.S_IMODE(file.stat().st_mode) & _OTHERS:
+                    file.chmod(0o600)
 
 
 def sync_file(descriptor: int) -> None:

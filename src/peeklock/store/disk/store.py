@@ -45,7 +45,7 @@ from .commits.entry import Entry
 from .commits.known import Known
 from .commits.record import parameters_of, to_bytes
 from .failures import store_error
-from .folder import FolderLock, make_folder, sync_folder
+from .folder import FolderLock, keep_from_others, make_folder, sync_folder
 from .index.connections import connect_writer
 from .index.index import Index
 from .index.inspection import inspect
@@ -163,6 +163,7 @@ class DiskStore:
             examined = replay.examine()
             for end in inspected.ends:
                 self._segments.check_record(*end)
+            keep_from_others(self._folder)
             self._segments.remove_leftovers()
             replay.mend(examined, self._folder)
             with ExitStack() as opened:
