@@ -23,7 +23,6 @@ from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
 from peeklock.broker.rules.values import MAX_TEXT_MADE
 from peeklock.entities.settings import MAX_TEXT
 from peeklock.server.broker import Broker, Options
-from peeklock.server.metrics import Metrics
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "tools" / "fuzz").glob("*.md")])
 COMPATIBILITY = DOCS / "compatibility.md"
@@ -213,9 +212,3 @@ def test_every_limit_of_rules_is_on_their_page() -> None:
 def test_every_reason_why_a_message_cannot_be_forwarded_is_on_its_page() -> None:
     told = {cells[0].strip("`") for _, cells in rows(DOCS / "features" / "forwarding.md")}
     assert set(REASONS.values()) <= told
-
-
-def test_every_metric_is_on_the_page_of_monitoring() -> None:
-    metrics = {line.split()[2] for line in Metrics().lines() if line.startswith("# TYPE")}
-    assert metrics
-    assert [name for name in metrics if f"`{name}" not in page_of("monitoring")] == []

@@ -15,12 +15,13 @@ from peeklock.entities.authorization import AuthorizationRule, Right, default_au
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.server.loopback import is_loopback
-from peeklock.server.metrics import COMMIT_BUCKETS, Metrics, escape_label, resident_memory
+from peeklock.server.metrics import COMMIT_BUCKETS, STATES, Metrics, escape_label, resident_memory
 from peeklock.store.base import Body, Changes, StoredMessage, StoreError
 from peeklock.store.memory import MemoryStore
 from raw_client import RawClient, get
 from serving import StartBroker
 
+MONITORING = Path(__file__).parents[2] / "docs" / "features" / "monitoring.md"
 LINE = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? ([0-9.e+-]+)')
 
 
@@ -86,6 +87,24 @@ def test_what_is_in_the_entities_is_told_by_state(start_broker: StartBroker) -> 
     assert page.of("peeklock_messages", f'entity="{path}/none",kind="subscription",state="active"') == 0
     size = broker.call(lambda: broker.broker.namespace.queue("queue").size_in_bytes)
     assert page.of("peeklock_entity_size_bytes", 'entity="queue",kind="queue"') == size > 6
+
+
+def test_the_page_of_monitoring_has_every_metric_with_its_kind_and_states(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    served = page_of(start_broker(QueueDefinition(name="queue"), data=tmp_path).broker.port)
+    text = MONITORING.read_text()
+    table = text.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    kinds = {
+        name: cells[2].strip()
+        for cells in (line.split("|") for line in table.splitlines() if line.startswith("| `"))
+        for name in re.findall(r"`([a-z_]+)(?:\{[^`]*)?`", cells[1])
+    }
+    assert kinds.keys() == served.kinds.keys()
+    assert {name: kind for name, kind in kinds.items() if kind} == {
+        name: kind for name, kind in served.kinds.items() if kinds[name]
+    }
+    assert all(f"`{state}`" in table for state in STATES)
 
 
 def test_what_goes_through_the_store_is_counted(start_broker: StartBroker) -> None:
