@@ -274,6 +274,48 @@ def test_only_the_guilty_one_fails_and_all_are_told_in_order(desk: Desk, caplog:
     assert "the store refused a change: cannot hold it" in caplog.text
 
 
+def test_what_was_committed_behind_changes_that_are_tried_again_is_told_after_them(desk: Desk) -> None:
+    desk.send("first")
+    desk.turn()
+    desk.send("second")
+    desk.turn()
+    desk.disk.answer(StoreError("a sync failed"))
+    desk.disk.answer()
+    assert desk.told == []
+    assert desk.disk.answer() == PROBE
+    assert desk.told == []
+    desk.disk.answer()
+    assert desk.told == [("first", None), ("second", None)]
+    assert desk.journal.idle
+
+
+def test_changes_that_are_tried_again_keep_their_order_when_the_commits_behind_them_fail_too(desk: Desk) -> None:
+    for name in ("first", "second"):
+        desk.send(name)
+        desk.turn()
+    for _ in range(2):
+        desk.disk.answer(StoreError("a sync failed"))
+    for name in ("first", "second"):
+        assert desk.disk.answer() == PROBE
+        assert names(desk.disk.answer().appends) == [name]
+    assert desk.told == [("first", None), ("second", None)]
+    assert desk.journal.idle
+
+
+def test_a_commit_is_told_after_the_settlements_of_the_one_before_it(desk: Desk) -> None:
+    desk.send("refused")
+    desk.settle("settled")
+    desk.turn()
+    desk.send("behind it")
+    desk.turn()
+    desk.disk.answer(StoreFull("no room"))
+    desk.disk.answer()
+    assert desk.told == [("refused", StorageFull)]
+    desk.disk.answer()
+    assert desk.told == [("refused", StorageFull), ("settled", None), ("behind it", None)]
+    assert desk.journal.idle
+
+
 def test_a_change_that_is_refused_is_no_failure_of_the_store(desk: Desk) -> None:
     failed: list[int] = []
     desk.journal.on_failed = lambda: failed.append(1)

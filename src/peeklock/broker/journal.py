@@ -108,6 +108,9 @@ class Journal:
         """Commits of staged changes are counted; one that is tried again without a lane keeps its number."""
         self._unfinished: set[int] = set()
         """The numbers of those that are on their way."""
+        self._early: deque[Callable[[], None]] = deque()
+        """Answers of the store to commits that came while an older one is tried again: they wait for it, or messages
+        of a sender would overtake those before them."""
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
         """What to call when all commits up to that number are finished."""
 
@@ -205,7 +208,9 @@ class Journal:
         self._store.commit(_merged(lanes), partial(self._answered, lanes, proves, number))
 
     def _answered(self, lanes: list[Lane], proves: bool, number: int, error: StoreError | None) -> None:
-        if error is None or self._is_expected(error):
+        if number > min(self._unfinished):
+            self._early.append(partial(self._answered, lanes, proves, number, error))
+        elif error is None or self._is_expected(error):
             self._committed(lanes, error, proves, number)
         else:
             self._store.commit(self.make_probe(), partial(self._probed, lanes, proves, number, error))
@@ -270,6 +275,8 @@ class Journal:
         for lane in lanes:
             lane.finish(failure)
         self._pass_barriers()
+        if self._early:
+            self._early.popleft()()
         if self._is_staged:
             self._wake()
 
