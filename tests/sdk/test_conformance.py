@@ -21,8 +21,8 @@ from conformance.steps import load
 from conformance.world import World
 
 from toolchains import missing
-from tools.suites import ground
-from tools.suites.ground import Ground, NoGround
+from tools.suites import standard_ports
+from tools.suites.standard_ports import PortIsolation, PortsUnavailable
 
 PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
 AREAS = {
@@ -147,15 +147,17 @@ def test_what_fails_beside_the_steps_fails_the_scenario(tmp_path: Path) -> None:
 
 def test_a_lane_that_dies_fails_its_scenario_and_says_so(tmp_path: Path) -> None:
     scenario = scenarios()[0]
-    nowhere = Ground("nowhere", (sys.executable, "-c", "raise SystemExit('no ground here')"), lambda lane: "127.0.0.1")
+    nowhere = PortIsolation(
+        "nowhere", (sys.executable, "-c", "raise SystemExit('no ports here')"), lambda lane: "127.0.0.1"
+    )
     result = suite.run([scenario], ["python"], nowhere, 1, lambda outcome: None)
     (outcome,) = result.outcomes
     assert outcome.reason is not None
-    assert "no ground here" in outcome.reason
+    assert "no ports here" in outcome.reason
 
 
 def test_what_goes_wrong_beside_the_lanes_is_not_left_out() -> None:
-    babbling = Ground("nowhere", (sys.executable, "-c", "print('no JSON')"), lambda lane: "127.0.0.1")
+    babbling = PortIsolation("nowhere", (sys.executable, "-c", "print('no JSON')"), lambda lane: "127.0.0.1")
     with pytest.raises(ValueError, match="Expecting value"):
         suite.run([scenarios()[0]], ["python"], babbling, 1, lambda outcome: None)
 
@@ -172,18 +174,18 @@ def test_words_are_looked_for_in_what_an_application_reads_and_not_in_a_trace() 
 
 def test_without_a_namespace_each_lane_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(ground, "PORT", 0)
-    monkeypatch.setattr(ground, "FURTHER_PORTS", ())
-    found = ground.find()
+    monkeypatch.setattr(standard_ports, "PORT", 0)
+    monkeypatch.setattr(standard_ports, "FURTHER_PORTS", ())
+    found = standard_ports.find()
     assert found.prefix == ()
     assert found.address(0) != found.address(1)
 
 
-def test_where_there_are_no_standard_ports_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_says_why_no_standard_ports_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(ground, "_address", lambda lane: "192.0.2.1")  # nobody's (RFC 5737)
-    with pytest.raises(NoGround, match=r"no program 'unshare'; port 5672 of 192\.0\.2\.1 cannot be had"):
-        ground.find()
+    monkeypatch.setattr(standard_ports, "_address", lambda lane: "192.0.2.1")  # nobody's (RFC 5737)
+    with pytest.raises(PortsUnavailable, match=r"no program 'unshare'; port 5672 of 192\.0\.2\.1 cannot be bound"):
+        standard_ports.find()
 
 
 # --- the suite ---
@@ -191,8 +193,8 @@ def test_where_there_are_no_standard_ports_that_is_said(monkeypatch: pytest.Monk
 
 def test_every_outcome_is_as_expected() -> None:
     try:
-        place = ground.find()
-    except NoGround as reason:
+        place = standard_ports.find()
+    except PortsUnavailable as reason:
         missing(str(reason))
     absent = {sdk: [tool for tool in PROGRAMS[sdk].tools if shutil.which(tool) is None] for sdk in SDKS}
     if any(absent.values()) and os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""The suites of SDKs: that their outcomes are read and compared, and a part of azure-servicebus's own live tests."""
+"""The suites of SDKs: reading and comparing outcomes, and a part of azure-servicebus's own live tests."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from toolchains import missing
-from tools.suites import go_sdk, ground, page, rust_sdk
+from tools.suites import go_sdk, page, rust_sdk, standard_ports
 from tools.suites.catalogue import SUITES
 from tools.suites.fetching import CACHE, once
-from tools.suites.ground import Ground, NoGround
 from tools.suites.job import ENDED_LATE, Job, read_report
 from tools.suites.outcome import Expectation, ExpectationsError, Outcome, expectations, surprise
 from tools.suites.python_sdk import QUICK, TESTS, pytest_job
 from tools.suites.running import Work, run
+from tools.suites.standard_ports import PortIsolation, PortsUnavailable
 from tools.suites.suite import Unavailable
 
 EXPECTED = Expectation(suite="python", test="fails", fault="test", reason="it looks for a mock", says="mock")
@@ -35,14 +35,14 @@ def test_every_expected_failure_is_of_a_suite_and_has_a_reason() -> None:
     assert [each.test for each in expectations().values() if not each.reason.strip()] == []
 
 
-def test_a_fault_that_is_nobodys_is_told(tmp_path: Path) -> None:
+def test_an_unknown_fault_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "expected.toml"
     file.write_text('[[expected]]\nsuite = "go"\ntests = ["a"]\nfault = "moon"\nreason = "it is full"\n')
-    with pytest.raises(ExpectationsError, match="fault of a is 'moon'"):
+    with pytest.raises(ExpectationsError, match="the fault of a is 'moon'"):
         expectations(file)
 
 
-def test_only_the_failure_that_is_expected_is_no_surprise() -> None:
+def test_only_the_expected_failure_is_accepted() -> None:
     assert surprise("python", Outcome("fails", "failed", "no mock is here"), known(EXPECTED)) is None
     assert surprise("python", Outcome("fails", "failed", "the queue is gone"), known(EXPECTED)) is not None
     assert surprise("python", Outcome("fails", "passed"), known(EXPECTED)) is not None
@@ -60,7 +60,7 @@ def job_that_printed(folder: Path, text: str) -> Job:
     return job
 
 
-def test_the_tests_that_a_test_of_rust_runs_are_counted_each(tmp_path: Path) -> None:
+def test_each_test_inside_a_test_of_rust_counts(tmp_path: Path) -> None:
     text = (
         "running 1 test\ntest run_all ... test sends ... Ok(())\ntest peeksOk(())\ntest waits ... Ok(())\n"
         "test renewsErr(no token)\ntest ends ... Ok(())\nthread 'run_all' (12) panicked at tests/queue.rs:1:1:\n"
@@ -98,7 +98,7 @@ def test_a_test_of_rust_without_others_inside_it_is_one(tmp_path: Path) -> None:
     ]
 
 
-def test_tests_of_go_are_read_with_what_they_printed(tmp_path: Path) -> None:
+def test_tests_of_go_are_read_with_their_output(tmp_path: Path) -> None:
     text = (
         "=== RUN   TestSend\n=== RUN   TestSend/batch\n    --- PASS: TestSend/batch (0.10s)\n"
         "--- PASS: TestSend (0.25s)\n=== RUN   TestPeek\n    peek_test.go:3: nothing there\n"
@@ -115,7 +115,7 @@ def test_tests_of_go_are_read_with_what_they_printed(tmp_path: Path) -> None:
 # --- fetching and running ---
 
 
-def test_a_folder_is_filled_once_and_again_after_a_failure_or_for_another_content(tmp_path: Path) -> None:
+def test_a_folder_is_filled_once_and_again_after_a_failure_or_for_different_content(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
 
     def fail() -> None:
@@ -136,10 +136,10 @@ def test_a_folder_is_filled_once_and_again_after_a_failure_or_for_another_conten
         assert needed
 
 
-def place() -> Ground:
+def place() -> PortIsolation:
     try:
-        return ground.find()
-    except NoGround as reason:
+        return standard_ports.find()
+    except PortsUnavailable as reason:
         missing(str(reason))
 
 
@@ -160,7 +160,7 @@ def test_a_job_finds_a_broker_and_leaves_its_outcomes(tmp_path: Path) -> None:
     assert done.outcomes == [Outcome("connects", "passed")]
 
 
-def test_a_job_that_needs_it_finds_a_premium_broker_that_the_same_authority_speaks_for(tmp_path: Path) -> None:
+def test_a_job_may_have_a_premium_broker_with_a_certificate_of_the_same_authority(tmp_path: Path) -> None:
     program = (
         "import json, os, socket, ssl\n"
         "trust = ssl.create_default_context(cafile=os.environ['SUITES_AUTHORITY'])\n"
@@ -175,7 +175,7 @@ def test_a_job_that_needs_it_finds_a_premium_broker_that_the_same_authority_spea
     assert done.outcomes == [Outcome("connects", "passed", "2 brokers")]
 
 
-def test_a_job_that_does_not_end_or_says_nothing_has_failed(tmp_path: Path) -> None:
+def test_a_job_without_an_end_or_without_outcomes_has_failed(tmp_path: Path) -> None:
     endless = command_job(tmp_path, "import threading; threading.Event().wait()", seconds=0.5)
     (done,) = run([Work("python", endless, read_report)], place(), 1, lambda done: None)
     assert [(each.test, each.outcome) for each in done.outcomes] == [("job", "failed")]
@@ -186,7 +186,7 @@ def test_a_job_that_does_not_end_or_says_nothing_has_failed(tmp_path: Path) -> N
     assert "nothing to report" in (done.outcomes[0].reason or "")
 
 
-def test_a_job_is_handed_on_as_it_is(tmp_path: Path) -> None:
+def test_a_job_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:
     job = command_job(tmp_path, "pass")
     assert Job.load(job.dump()) == job
     assert ENDED_LATE not in job.ends_with

@@ -1,1 +1,1 @@
-"""The live test suites of official and other SDKs, unmodified, on a broker of ours; the results: docs/sdk-suites.md."""
+"""Run the live test suites of SDKs, unmodified, on Peeklock. The outcomes are in docs/sdk-suites.md."""

@@ -11,38 +11,38 @@ from pathlib import Path
 
 from tools.suites.catalogue import SUITES
 from tools.suites.fetching import CACHE
-from tools.suites.ground import NoGround, find
 from tools.suites.outcome import Outcome, expectations, surprise
 from tools.suites.page import PAGE, Found, compose
 from tools.suites.running import Done, Work, last_outcomes, run
+from tools.suites.standard_ports import PortsUnavailable, find
 from tools.suites.suite import Suite, Unavailable
 
 UNEXPECTED, IMPOSSIBLE = 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when every outcome is as expected, 1 when one is not, 2 when nothing could be run."""
+    """Return 0 if every outcome is as expected, 1 if one is not, 2 if nothing could be run."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.suites",
-        description="Run the live tests of SDKs, unmodified, on brokers that are started for them.",
+        description="Run the live tests of SDKs, unmodified, on brokers started for them.",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(SUITES)}; all without any")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="only jobs in whose names this pattern is found")
-    parser.add_argument("--lanes", type=int, default=4, help="how many jobs run side by side; most of them wait")
-    parser.add_argument("--last", action="store_true", help="run nothing: what the last runs have left")
-    parser.add_argument("--fetch", action="store_true", help="fetch and build, and run nothing")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page that a whole run writes")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"suites: {', '.join(SUITES)} (default: all)")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="run only jobs whose names match this pattern")
+    parser.add_argument("--lanes", type=int, default=4, help="number of concurrent jobs; most of them wait")
+    parser.add_argument("--last", action="store_true", help="run nothing; use the outcomes of the last runs")
+    parser.add_argument("--fetch", action="store_true", help="fetch and build; run nothing")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page that a run of all suites writes")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.names if name not in SUITES]
     if unknown:
-        parser.error(f"there is no suite {unknown[0]}; there are {', '.join(SUITES)}")
+        parser.error(f"no suite is named '{unknown[0]}'; the suites are {', '.join(SUITES)}")
     suites = [SUITES[name] for name in options.names] or list(SUITES.values())
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the brokers are stopped then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the brokers, too
     try:
-        ground = find()
+        isolation = find()
         for suite in suites:
             prepare(suite)
-    except (NoGround, Unavailable) as reason:
+    except (PortsUnavailable, Unavailable) as reason:
         print(f"suites: {reason}", file=sys.stderr)
         return IMPOSSIBLE
     if options.fetch:
@@ -54,11 +54,11 @@ def main(arguments: list[str] | None = None) -> int:
         if re.search(options.only, job.name)
     ]
     if not works:
-        parser.error(f"'{options.only}' is found in the name of no job")
+        parser.error(f"no job's name matches '{options.only}'")
     if options.last:
         found = [Done(work.suite, work.job, last_outcomes(work)) for work in works]
     else:
-        found = run(works, ground, options.lanes, show)
+        found = run(works, isolation, options.lanes, show)
     if len(suites) == len(SUITES) and not options.only:
         by_suite = [Found(suite.name, _outcomes(found, suite.name)) for suite in suites]
         options.page.write_text(compose(by_suite))

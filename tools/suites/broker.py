@@ -1,4 +1,4 @@
-"""The broker that a suite runs on: `peeklock serve`, with the ports, keys and entities that suites ask for."""
+"""The broker that a suite runs on: `peeklock serve` with the ports, keys and entities that suites require."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from peeklock.client import sas_token
 from tools.bench.processes import Child
-from tools.suites.ground import FURTHER_PORTS, PORT
+from tools.suites.standard_ports import FURTHER_PORTS, PORT
 
 ROOT: Final = Path(__file__).parents[2]
 POLICY, KEY = "RootManageSharedAccessKey", "c3VpdGVzLW9mLW90aGVycy1vbi1wZWVrbG9jay0wMDE="
-"""The Go suite looks for keys that are base64."""
+"""The Go suite requires a key in base64."""
 QUEUE, SESSION_QUEUE = "testQueue", "testQueueWithSessions"
-"""Names that the Go suite has built in."""
+"""Names that are fixed in the Go suite."""
 TOPIC, SUBSCRIPTION = "topic", "subscription"
 SESSION_TOPIC, SESSION_SUBSCRIPTION = "session-topic", "session-subscription"
 RULES_TOPIC, RULES_SUBSCRIPTION = "rules-topic", "rules-subscription"
@@ -28,7 +28,7 @@ _TOKEN_SECONDS: Final = 4 * 3600.0
 
 
 def rule_of(*rights: str) -> str:
-    """The name, and the key, of the rule with these rights."""
+    """Return the name, which is also the key, of the rule with these rights."""
     return "-".join(sorted(each.lower() for each in rights))
 
 
@@ -52,7 +52,7 @@ def _configuration() -> dict[str, Any]:
 
 
 class Broker:
-    """A broker that serves on the standard ports of an address, until it is left. A context manager."""
+    """A context manager: a broker that serves on the standard ports of an address."""
 
     def __init__(self, address: str, folder: Path, profile: str = "standard") -> None:
         self.address = address
@@ -62,7 +62,7 @@ class Broker:
         self.log = folder / "broker.log"
 
     def premium(self) -> Broker:
-        """Another one, with the premium profile, at another address. Who trusts this one trusts that one."""
+        """Return a second broker, with the premium profile, at another address, and with the same authority."""
         first, second, _, last = self.address.split(".")
         folder = self.folder / "premium"
         shutil.copytree(self.authority.parent, folder / "data" / "tls")
@@ -89,17 +89,17 @@ class Broker:
         self._child.stop()
 
     def connection_string(self, policy: str = POLICY, key: str = KEY) -> str:
-        """As that of a hosted namespace: over TLS."""
+        """Return a connection string in the form of a hosted namespace: over TLS."""
         return f"Endpoint=sb://{self.address}/;SharedAccessKeyName={policy};SharedAccessKey={key}"
 
     def environment(self) -> dict[str, str]:
-        """What the suites ask for, whichever it is."""
+        """Return the environment variables of all suites."""
         authority = str(self.authority)
         limited = {each: self.connection_string(rule_of(each), rule_of(each)) for each in RIGHTS}
         no_manage = rule_of("Listen", "Send")
         ends = time.time() + _TOKEN_SECONDS
         return {
-            # --- trust, and a token ---
+            # --- certificates and a token ---
             "SUITES_AUTHORITY": authority,
             "SSL_CERT_FILE": authority,
             "SSL_CERT_DIR": str(self.authority.parent),
@@ -141,7 +141,7 @@ class Broker:
         }
 
     def premium_environment(self) -> dict[str, str]:
-        """What says where this one is, if it is the second."""
+        """Return the environment variables that name this broker as the second one."""
         return {
             "SERVICEBUS_ENDPOINT_PREMIUM": self.address,
             "SERVICEBUS_CONNECTION_STRING_PREMIUM": self.connection_string(),

@@ -1,4 +1,4 @@
-"""Fetching what others wrote, at run time, into a cache below `build`. Nothing of it is committed."""
+"""Fetch the suites at run time into a cache below `build`. No part of them is committed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tools.suites.suite import Unavailable
 
 CACHE: Final = (Path(__file__).parents[2] / "build" / "suites").resolve()
 _LARGEST: Final = 64 * 1024 * 1024
-"""Bytes of a file that is downloaded."""
+"""The largest file that is downloaded, in bytes."""
 _PATIENCE: Final = 60.0
 
 
 def download(url: str, sha256: str, file: Path) -> None:
-    """Fetch a file whose content is known."""
+    """Fetch a file with a known digest."""
     try:
         with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
             content = answer.read(_LARGEST + 1)
@@ -36,13 +36,13 @@ def download(url: str, sha256: str, file: Path) -> None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar file; a member that would leave the folder is refused."""
+    """Unpack a tar file; refuse members outside the folder."""
     with tarfile.open(archive) as members:
         members.extractall(folder, filter="data")
 
 
 def run(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a tool of a package manager; what it printed. Unavailable when it fails."""
+    """Run a tool of a package manager and return its output. Raises Unavailable if it fails."""
     words = [str(each) for each in command]
     outcome = subprocess.run(
         words, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})}
@@ -55,9 +55,10 @@ def run(command: Sequence[str | Path], folder: Path, environment: Mapping[str, s
 
 @contextmanager
 def once(folder: Path, content: str) -> Iterator[bool]:
-    """Whether the folder has yet to be filled. It is empty then, and counts as filled when the block ends well.
+    """Yield whether the caller must fill the folder, which is then empty.
 
-    `content` says with what: another content, or a block that failed, starts anew. Processes take turns.
+    The folder counts as filled after the block ends without an error. It is emptied again if `content` differs from
+    that of the last time, or if the block failed. Processes take turns.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:

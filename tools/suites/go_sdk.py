@@ -1,7 +1,7 @@
 """azservicebus for Go: the tests in its module.
 
-They log in with `az`, the command line of Azure, whose token the SDK passes on as it is. `shims/go/az` prints a shared
-access signature instead. The tests are built beforehand, since a lane has no network.
+They log in with `az`, the command line of Azure; the SDK sends its token unchanged. `shims/go/az` prints a
+shared access signature instead. The tests are built before they run, because a lane has no network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION: Final = "1.11.0"
 _MODULE: Final = "github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 _SHIMS: Final = Path(__file__).parent / "shims" / "go"
 _PACKAGES: Final = (".", "admin", "internal")
-"""Those whose tests use a namespace."""
+"""The packages whose tests use a namespace."""
 _ENDED: Final = re.compile(r"^( *)--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)$")
 _RESULTS: Final[dict[str, Result]] = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}
 
@@ -67,7 +67,7 @@ def _jobs(folder: Path) -> list[Job]:
 
 
 def read(job: Job) -> list[Outcome]:
-    """From what Go's harness prints: the tests, without those inside them."""
+    """Read the output of Go's harness: the tests, without subtests."""
     text = job.log.read_text(errors="replace") if job.log.exists() else ""
     return list(_read(job.name, text))
 

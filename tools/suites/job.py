@@ -1,4 +1,4 @@
-"""A command of a suite that runs beside a broker of its own, and how its outcomes are read."""
+"""A command of a suite that runs with a separate broker, and how its outcomes are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from tools.suites.outcome import Outcome
 
 ENDED_LATE: Final = 124
-"""The exit code of a job whose time ran out."""
+"""The exit code of a job that did not end in time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,31 +19,31 @@ class Job:
     name: str
     command: Sequence[str]
     folder: Path
-    """Where the command runs."""
+    """The working directory of the command."""
     output: Path
-    """A folder for what it prints and reports."""
+    """The folder for its output and report."""
     seconds: float
-    """It is ended after that."""
+    """The command is killed after this time."""
     ends_with: Sequence[int] = field(default_factory=lambda: [0, 1])
-    """Exit codes of a command that has run all its tests."""
+    """Exit codes of a command that ran all its tests."""
     premium: bool = False
-    """It needs a second broker, with the premium profile."""
+    """It requires a second broker, with the premium profile."""
     environment: dict[str, str] = field(default_factory=dict)
-    """Added to that of this process and to the broker's."""
+    """Added to the variables of this process and of the broker."""
 
     @property
     def log(self) -> Path:
-        """What the command printed."""
+        """The output of the command."""
         return self.output / "log.txt"
 
     @property
     def lane_log(self) -> Path:
-        """What the lane printed: why it could not run the command."""
+        """The output of the lane: why it could not run the command."""
         return self.output / "lane.log"
 
     @property
     def ended(self) -> Path:
-        """Has the exit code, when the job has ended."""
+        """Contains the exit code after the job has ended."""
         return self.output / "ended"
 
     @property
@@ -52,7 +52,7 @@ class Job:
 
     @property
     def report(self) -> Path:
-        """Outcomes, one JSON object a line, if the command writes such."""
+        """Outcomes, one JSON object per line, if the command writes them."""
         return self.output / "report.jsonl"
 
     def dump(self) -> str:
@@ -66,11 +66,11 @@ class Job:
 
 
 Reader = Callable[[Job], list[Outcome]]
-"""Reads the outcomes of a job that has ended."""
+"""Reads the outcomes of an ended job."""
 
 
 def read_report(job: Job) -> list[Outcome]:
-    """For commands that write `report`."""
+    """Read the outcomes of a command that writes `report`."""
     lines = job.report.read_text().splitlines() if job.report.exists() else []
     outcomes = [Outcome(**json.loads(line)) for line in lines]
     return list({each.test: each for each in outcomes}.values())

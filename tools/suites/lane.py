@@ -1,8 +1,8 @@
-"""Runs one job in a process that has the standard ports for itself.
+"""Run one job in a process that has the standard ports for itself.
 
     python -m tools.suites.lane JOB ADDRESS
 
-JOB is a file with the job as JSON. A broker is started for it, with empty data, and stopped after it.
+JOB is a file with the job as JSON. The lane starts a broker with no data for the job and stops it afterwards.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final
 
 from tools.bench.processes import StartFailed
 from tools.suites.broker import Broker
-from tools.suites.ground import raise_loopback
 from tools.suites.job import ENDED_LATE, Job
+from tools.suites.standard_ports import raise_loopback
 
 NAMESPACE_ADDRESS: Final = "127.0.1.1"
-"""Of the broker in a network namespace. Some tests look for nothing at 127.0.0.1."""
+"""The broker's address in a network namespace. Some tests require that nothing listens at 127.0.0.1."""
 
 
 def run(job: Job, address: str) -> int:
-    """The exit code of the job's command, or ENDED_LATE."""
+    """Return the exit code of the job's command, or ENDED_LATE."""
     with tempfile.TemporaryDirectory(prefix="peeklock-suites-") as folder, job.log.open("wb") as log:
         broker = Broker(address, Path(folder))
         try:
@@ -49,7 +49,7 @@ def run(job: Job, address: str) -> int:
                 except subprocess.TimeoutExpired:
                     return ENDED_LATE
                 finally:
-                    # The command and what it started: the session is theirs.
+                    # Kill the command and its children: they share a session.
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
@@ -70,5 +70,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the broker is stopped then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the broker, too
     sys.exit(main())

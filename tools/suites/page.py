@@ -1,4 +1,4 @@
-"""`docs/sdk-suites.md`: what became of each suite, and why tests fail."""
+"""`docs/sdk-suites.md`: the outcomes of each suite, and why tests fail."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ NOT_EXPLAINED: Final = "Not explained yet."
 _HEAD: Final = """\
 # Suites of SDKs
 
-Written by `make sdk-suites`; do not edit. The tests that SDKs are developed with, unmodified, against Peeklock. They
-are fetched when they are run and are not part of this repository. [Clients](clients.md) says how to use each SDK,
-[Conformance](conformance.md) has scenarios of our own.
+Written by `make sdk-suites`; do not edit. This page has the outcomes of the SDKs' own tests, run unmodified against
+Peeklock. They are fetched when they run and are not part of this repository. [Clients](clients.md) says how to use each
+SDK; [Conformance](conformance.md) has Peeklock's own scenarios.
 
-Each suite runs in an environment of its own (`build/suites`), in pieces, each with a broker that is started for it as a
-user would start it and that has the standard ports (5671, 443) for itself. What the suites need of Azure is replaced by
-what is in `tools/suites/shims`: identities by shared access keys, resource management by the administration client.
-Every Python test gets new entities. `tools/suites/expected.toml` says which tests fail and why; any other outcome fails
-the target. A part of the Python tests that takes a minute runs with `make test`.
+Each suite runs in its own environment (`build/suites`), divided into jobs. Each job gets a new broker, started with
+`peeklock serve`, that has the standard ports (5671, 443) for itself. `tools/suites/shims` replaces what the suites need
+of Azure: identities by shared access keys, resource management by the administration client. Every Python test gets new
+entities. `tools/suites/expected.toml` lists the tests that fail, with the reasons. Any other outcome fails the target.
+A part of the Python tests that takes a minute runs with `make test`.
 
 ```console
-$ make sdk-suites                                # all of them; needs Go and Rust as well
-$ make sdk-suites ARGS="python --only test_mgmt" # some pieces of a suite
-$ make sdk-suites ARGS=--last                    # nothing; the page again, from what the last runs have left
+$ make sdk-suites                                # all suites; requires Go and Rust
+$ make sdk-suites ARGS="python --only test_mgmt" # some jobs of a suite
+$ make sdk-suites ARGS=--last                    # run nothing; write the page from the last outcomes
 ```
 """
 _LEFT_OUT: Final = """\
 ## Without live tests
 
-| Package | What was found |
+| Package | Reason |
 |---|---|
 | `@azure/service-bus` (npm) | the package has no tests |
-| `azure-messaging-servicebus` (Maven Central) | there is no artifact with test sources |
-| `azservicebus` for Rust: `long_tests` | one test of two hours, which the crate itself leaves out |
-| `azure-servicebus` for Python: `perf_tests` | measurements that check nothing |
+| `azure-messaging-servicebus` (Maven Central) | no artifact has test sources |
+| `azservicebus` for Rust: `long_tests` | one test of two hours, which the crate itself excludes |
+| `azure-servicebus` for Python: `perf_tests` | benchmarks without assertions |
 """
 
 
@@ -84,7 +84,7 @@ def _section(suite: Suite, outcomes: Sequence[Outcome]) -> str:
             reason = _one_line(each.reason)
             skipped[reason] = skipped.get(reason, 0) + 1
     if skipped:
-        lines = ["| Skipped by the suite, because | Tests |", "|---|---|"]
+        lines = ["| Reason of the suite for skipping | Tests |", "|---|---|"]
         lines += [f"| {reason} | {count} |" for reason, count in sorted(skipped.items())]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
@@ -101,7 +101,7 @@ def _failures(suite: str, failed: Sequence[Outcome], known: Mapping[tuple[str, s
 
 
 def _one_line(reason: str | None) -> str:
-    """Without what changes from run to run."""
+    """Remove line breaks and the parts that differ between runs."""
     words = " ".join((reason or "no reason is given").split()).removeprefix("Skipped: ")
     words = re.sub(r"\d{4}/\d\d/\d\d \S+ ", "", words)
     return words[-160:].replace("|", "\\|")

@@ -1,8 +1,7 @@
 """azure-servicebus for Python: the tests and the samples of its source distribution.
 
-The tests import a package of the SDK's repository that is not on PyPI, and log in with an identity of Azure. What
-replaces both is in `shims/python`, on the path of a virtual environment that is made for this. The SDK in it is the one
-from PyPI.
+The tests import a package of the SDK's repository that is not on PyPI, and log in with an identity of Azure.
+`shims/python` replaces both. It is on the path of a separate virtual environment, which has the SDK from PyPI.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ REQUIREMENTS: Final = (
 )
 SHIMS: Final = Path(__file__).parent / "shims" / "python"
 SHARES: Final = {"tests/test_queues.py": 5, "tests/async_tests/test_queues_async.py": 5}
-"""Files of which each test waits long are run in so many jobs side by side."""
+"""Files with slow tests, and the number of concurrent jobs that each is divided into."""
 LONG: Final = {"tests/test_sessions.py": 3, "tests/async_tests/test_sessions_async.py": 3}
 SLOW: Final = "tests/test_topic.py"
-"""Has the test that takes longest."""
+"""The file with the slowest test."""
 LEFT_OUT: Final = ("tests/perf_tests",)
-"""Measurements: they load the service and check nothing."""
+"""Benchmarks without assertions."""
 TEST_SECONDS: Final = 900
 """The longest test takes eight minutes: it sends ten messages, and the SDK delays each by up to a minute."""
 SAMPLE_SECONDS: Final = 150
@@ -58,7 +57,7 @@ def _prepare(folder: Path) -> None:
         (archive,) = folder.glob("azure_servicebus-*.tar.gz")
         unpack(archive, folder)
         archive.unlink()
-        # Where the SDK's repository has it: some tests look for what is beside it, and are skipped without that.
+        # The path is that of the SDK's repository: some tests read neighbouring folders, and are skipped without them.
         _source(folder).parent.mkdir(parents=True)
         (folder / f"azure_servicebus-{VERSION}").rename(_source(folder))
         # The tests use the package that was installed, as users do.
@@ -74,7 +73,7 @@ def _environment() -> dict[str, str]:
 
 
 def pytest_job(folder: Path, name: str, tests: Sequence[str], seconds: float, share: tuple[int, int] = (0, 1)) -> Job:
-    """Runs some of the tests: files, or single tests as pytest names them."""
+    """Make the job that runs some of the tests: files, or single tests as pytest names them."""
     command = [str(folder / "venv" / "bin" / "python"), "-m", "pytest", "-q", "-p", "suite_reporter"]
     command += ["-p", "no:cacheprovider", "-o", "asyncio_mode=auto", "--rootdir", str(_source(folder))]
     command += ["--timeout", str(TEST_SECONDS), *tests]
@@ -153,7 +152,7 @@ QUICK: Final = (
     f"{_ASYNC_QUEUES}_queue_message_amqp_over_websocket",
     f"{_ASYNC_QUEUES}_state_scheduled_async",
 )
-"""Tests that take seconds, and do not depend on how long something takes: `make test` has them."""
+"""Tests that take seconds and do not depend on timing: `make test` runs them."""
 
 _PACKAGE: Final = "azure-servicebus"
 

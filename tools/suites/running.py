@@ -1,4 +1,4 @@
-"""Runs the jobs of suites, some side by side, each with a broker and standard ports of its own."""
+"""Run the jobs of suites concurrently, each with a separate broker on the standard ports."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tools.suites.broker import ROOT
-from tools.suites.ground import Ground
 from tools.suites.job import ENDED_LATE, Job, Reader
 from tools.suites.outcome import Outcome
+from tools.suites.standard_ports import PortIsolation
 
 _STOP_SECONDS = 60.0
-"""A lane has that long to stop its broker when the time of its job has run out."""
+"""The time that a lane has to stop its broker after its job ran out of time."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """A job of a suite, and what reads its outcomes."""
+    """A job of a suite, and the function that reads its outcomes."""
 
     suite: str
     job: Job
@@ -39,8 +39,8 @@ class Done:
 Progress = Callable[[Done], None]
 
 
-def run(works: Sequence[Work], ground: Ground, lanes: int, progress: Progress) -> list[Done]:
-    """What became of each job. `progress` is called when one has ended, from any thread, one at a time."""
+def run(works: Sequence[Work], isolation: PortIsolation, lanes: int, progress: Progress) -> list[Done]:
+    """Run the jobs. `progress` is called after each job, from any thread, one call at a time."""
     waiting = list(reversed(works))
     found: list[Done] = []
     mutex = threading.Lock()
@@ -54,14 +54,14 @@ def run(works: Sequence[Work], ground: Ground, lanes: int, progress: Progress) -
                     if not waiting:
                         return
                     next_work = waiting.pop()
-                done = Done(next_work.suite, next_work.job, _run(next_work, ground, address, children))
+                done = Done(next_work.suite, next_work.job, _run(next_work, isolation, address, children))
                 with mutex:
                     found.append(done)
                     progress(done)
         except BaseException as failure:
             failures.append(failure)
 
-    threads = [threading.Thread(target=work, args=(ground.address(lane),)) for lane in range(lanes)]
+    threads = [threading.Thread(target=work, args=(isolation.address(lane),)) for lane in range(lanes)]
     for thread in threads:
         thread.start()
     try:
@@ -79,7 +79,7 @@ def run(works: Sequence[Work], ground: Ground, lanes: int, progress: Progress) -
     return found
 
 
-def _run(work: Work, ground: Ground, address: str, children: set[subprocess.Popen[bytes]]) -> list[Outcome]:
+def _run(work: Work, isolation: PortIsolation, address: str, children: set[subprocess.Popen[bytes]]) -> list[Outcome]:
     job = work.job
     shutil.rmtree(job.output, ignore_errors=True)
     job.output.mkdir(parents=True)
@@ -88,7 +88,7 @@ def _run(work: Work, ground: Ground, address: str, children: set[subprocess.Pope
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     with job.lane_log.open("wb") as log:
         child = subprocess.Popen(
-            [*ground.prefix, sys.executable, "-m", "tools.suites.lane", str(file), address],
+            [*isolation.prefix, sys.executable, "-m", "tools.suites.lane", str(file), address],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -107,7 +107,7 @@ def _run(work: Work, ground: Ground, address: str, children: set[subprocess.Pope
 
 
 def last_outcomes(work: Work) -> list[Outcome]:
-    """What the last run of the job left; nothing if it was never run."""
+    """Return the outcomes of the job's last run; none if it was never run."""
     job = work.job
     if not job.ended.exists():
         return []

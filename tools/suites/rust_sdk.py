@@ -1,7 +1,7 @@
-"""azservicebus for Rust, which is not Microsoft's: the live tests of its crate.
+"""azservicebus for Rust, a community SDK: the live tests of its crate.
 
-The tests of a file run one after the other inside one test of Rust's harness, and print their outcomes. Those lines are
-counted, and not the test around them.
+The tests of a file run one after the other inside one test of Rust's harness, and print their outcomes. These lines are
+counted, not the test around them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERSION: Final = "0.25.0"
 _SHA256: Final = "6a8153a7fbf62b9271003adcfcb543666e3e8baa2b43cd757180291375591ee6"
 _URL: Final = f"https://static.crates.io/crates/azservicebus/azservicebus-{VERSION}.crate"
 _FILES: Final = ("client_live_tests", "queue_live_tests", "topic_live_tests")
-"""All but `long_tests`, whose only test runs for two hours and is left out by the suite itself."""
+"""All files except `long_tests`: its only test takes two hours, and the crate itself excludes it."""
 _INNER: Final = re.compile(r"test (\w+?)(?: \.\.\. )?(Ok\(\(\)\)|Err\(.*)$", re.MULTILINE)
 _BEGUN: Final = re.compile(r"test (\w+)(?: \.\.\.)? ?$", re.MULTILINE)
 _OUTER: Final = re.compile(r"^test (\w+) \.\.\. (?!Ok\(|Err\()", re.MULTILINE)
@@ -68,7 +68,7 @@ def _jobs(folder: Path) -> list[Job]:
 
 
 def read(job: Job) -> list[Outcome]:
-    """From what Rust's harness and the tests print."""
+    """Read the output of Rust's harness and of the tests."""
     text = job.log.read_text(errors="replace") if job.log.exists() else ""
     panics = {found[1]: found[0] for found in _PANIC.finditer(text)}
     outcomes: list[Outcome] = []
@@ -80,19 +80,19 @@ def read(job: Job) -> list[Outcome]:
 
 
 def _outcomes_of(file: str, test: str, printed: str, panics: dict[str, str]) -> list[Outcome]:
-    """Of one test of the harness: of those inside it, if it prints such."""
+    """Return the outcomes of one test of the harness: those of the tests inside it, if it prints them."""
     inner = [
         Outcome(f"{file}::{found[1]}", "passed" if found[2].startswith("Ok") else "failed", found[2])
         for found in _INNER.finditer(printed)
     ]
     inner = [Outcome(each.test, each.outcome, None if each.outcome == "passed" else each.reason) for each in inner]
     if test in panics:
-        # The first that did not end, and those behind it that never began, are one failure.
+        # The first test that did not end, and the later ones that never began, are one failure.
         ended = {each.test for each in inner}
         begun = [f"{file}::{name}" for name in _BEGUN.findall(printed.partition("panicked at")[0])]
         broken = next((name for name in begun if name not in ended), f"{file}::{test}")
         if any(each.outcome == "failed" for each in inner) and broken == f"{file}::{test}":
-            return inner  # the harness's test fails because one inside it has
+            return inner  # the harness's test failed because a test inside it did
         return [*inner, Outcome(broken, "failed", panics[test])]
     if inner:
         return inner

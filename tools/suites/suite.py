@@ -1,4 +1,4 @@
-"""A suite of an SDK: where it comes from, and the jobs that run it."""
+"""A suite of an SDK: its source, and the jobs that run it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tools.suites.job import Job, Reader
 
 
 class Unavailable(Exception):
-    """A suite cannot be fetched or built here; `str()` says why."""
+    """A suite cannot be fetched or built; `str()` says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,11 @@ class Suite:
     source: str
     """Where it is fetched from."""
     folder: str
-    """Of the cache."""
+    """The folder in the cache."""
     tools: tuple[str, ...]
     """Programs that must be installed."""
     prepare: Callable[[Path], None]
-    """Fetches it into a folder and builds it there, unless that was done. Needs the network; raises Unavailable."""
+    """Fetches the suite into a folder and builds it, if not done before. Requires the network; raises Unavailable."""
     jobs: Callable[[Path], Sequence[Job]]
-    """What is run, given the folder. Does not need the network."""
+    """Returns the jobs, given the folder. Does not require the network."""
     read: Reader

@@ -9,7 +9,6 @@
 | `program` | the program of an SDK: a process that does what it is told |
 | `sdks` | where those programs are, and which version of the SDK they use |
 | `world` | a broker for a scenario, and a clock that can be moved |
-| `ground` | standard ports for brokers, several times on one machine |
 | `lane` | a process that runs scenarios of one SDK, one after the other |
 | `suite` | all lanes side by side |
 | `report` | the table, and the page of the documentation |

@@ -10,7 +10,7 @@ import pytest
 
 from conformance import report, suite
 from conformance.catalogue import SDKS, scenarios
-from tools.suites.ground import NoGround, find
+from tools.suites.standard_ports import PortsUnavailable, find
 
 PAGE = Path(__file__).parents[3] / "docs" / "conformance.md"
 UNEXPECTED = 1
@@ -35,12 +35,12 @@ def main() -> int:
         print(f"No scenario of {', '.join(sdks)} has '{chosen.only}' in its name or group.", file=sys.stderr)
         return IMPOSSIBLE
     try:
-        ground = find()
-    except NoGround as reason:
+        isolation = find()
+    except PortsUnavailable as reason:
         print(reason, file=sys.stderr)
         return IMPOSSIBLE
     try:
-        result = suite.run(wanted, sdks, ground, chosen.lanes, report.progress)
+        result = suite.run(wanted, sdks, isolation, chosen.lanes, report.progress)
     except (pytest.skip.Exception, pytest.fail.Exception) as missing:
         # As the tests say that a program is not there.
         print(f"{missing}. With --sdk the others can be run alone: {', '.join(SDKS)}.", file=sys.stderr)
@@ -49,7 +49,7 @@ def main() -> int:
     if len(wanted) == len(scenarios()) and set(sdks) == set(SDKS):
         chosen.page.write_text(report.page(result))
         print(f"Written: {chosen.page}")
-    print(report.summary(result, ground))
+    print(report.summary(result, isolation))
     return 0 if result.as_expected else UNEXPECTED
 
 

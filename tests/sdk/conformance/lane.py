@@ -19,7 +19,7 @@ from conformance.program import Program, ProgramFailed, SdkError
 from conformance.sdks import Command
 from conformance.steps import Steps, load
 from conformance.world import World
-from tools.suites.ground import raise_loopback
+from tools.suites.standard_ports import raise_loopback
 
 
 class Lane:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from conformance.catalogue import SDKS, Scenario, explanations, scenarios
 from conformance.sdks import SDKS as PROGRAMS
 from conformance.suite import Outcome, Result
-from tools.suites.ground import Ground
+from tools.suites.standard_ports import PortIsolation
 
 PASS, FAIL, NOT = "pass", "fail", "–"
 
@@ -46,13 +46,13 @@ def table(result: Result, sdks: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def summary(result: Result, ground: Ground) -> str:
+def summary(result: Result, isolation: PortIsolation) -> str:
     passed = sum(outcome.passed for outcome in result.outcomes)
     names = {outcome.scenario.name for outcome in result.outcomes}
     unexpected = [outcome for outcome in result.outcomes if not outcome.as_expected]
     lines = [
         f"{len(names)} scenarios, {len(result.outcomes)} runs: {passed} pass, {len(result.outcomes) - passed} fail; "
-        f"{result.seconds:.0f} s, with {ground.how}."
+        f"{result.seconds:.0f} s, with {isolation.how}."
     ]
     lines += [f"Not as expected: {outcome.sdk}: {outcome.scenario.name}" for outcome in unexpected]
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from typing import IO
 from conformance.catalogue import Scenario, explanations
 from conformance.sdks import SDKS, Command
 from peeklock.server.certificates import ensure_certificates
-from tools.suites.ground import Ground
+from tools.suites.standard_ports import PortIsolation
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,13 @@ class Result:
 Progress = Callable[[Outcome], None]
 
 
-def run(chosen: Sequence[Scenario], sdks: Sequence[str], ground: Ground, lanes: int, progress: Progress) -> Result:
+def run(
+    chosen: Sequence[Scenario], sdks: Sequence[str], isolation: PortIsolation, lanes: int, progress: Progress
+) -> Result:
     """Prepare the programs, then run everything; `lanes` for each SDK."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as name:
         folder = Path(name)
-        hosts = sorted({ground.address(number) for number in range(lanes * len(sdks))})
+        hosts = sorted({isolation.address(number) for number in range(lanes * len(sdks))})
         authority = ensure_certificates(folder, hosts).authority
         commands = {sdk: SDKS[sdk].prepare(authority) for sdk in sdks}
         start = time.monotonic()
@@ -70,7 +72,7 @@ def run(chosen: Sequence[Scenario], sdks: Sequence[str], ground: Ground, lanes: 
             # What takes long goes first, so that the others run beside it.
             waiting = deque(sorted((each for each in chosen if each.applies_to(sdk)), key=lambda each: not each.slow))
             for number in range(place * lanes, place * lanes + min(lanes, len(waiting))):
-                lane = _Lane(sdk, commands[sdk], ground, number, authority, folder)
+                lane = _Lane(sdk, commands[sdk], isolation, number, authority, folder)
                 works.append(partial(lane.work, waiting, outcomes, progress))
         with ThreadPoolExecutor(max(1, len(works))) as pool:
             for done in [pool.submit(work) for work in works]:
@@ -81,11 +83,13 @@ def run(chosen: Sequence[Scenario], sdks: Sequence[str], ground: Ground, lanes: 
 class _Lane:
     """A process of `lane.py`, and a thread that gives it work."""
 
-    def __init__(self, sdk: str, command: Command, ground: Ground, number: int, authority: Path, folder: Path) -> None:
+    def __init__(
+        self, sdk: str, command: Command, isolation: PortIsolation, number: int, authority: Path, folder: Path
+    ) -> None:
         self._sdk = sdk
         told = json.dumps(asdict(command))
-        program = [sys.executable, "-m", "conformance.lane", sdk, ground.address(number), str(authority), told]
-        self._command = [*ground.prefix, *program]
+        program = [sys.executable, "-m", "conformance.lane", sdk, isolation.address(number), str(authority), told]
+        self._command = [*isolation.prefix, *program]
         self._log = folder / f"lane-{number}.log"
         self._process: subprocess.Popen[str] | None = None
 

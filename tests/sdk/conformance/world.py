@@ -27,7 +27,7 @@ from peeklock.server.http import WebSocketTransport
 from peeklock.server.shell import Shell
 from peeklock.store.base import Counters
 from serving import BrokerThread, ServedBroker
-from tools.suites.ground import FURTHER_PORTS, PORT
+from tools.suites.standard_ports import FURTHER_PORTS, PORT
 
 ROOT = "RootManageSharedAccessKey"
 MINUTE = 60_000

@@ -1,6 +1,6 @@
-"""Python starts with this in the environment of a suite: certificates and credentials of the broker that is tested.
+"""Python imports this module at its start in the environment of a suite: it sets up certificates and credentials.
 
-Knows the variables that `suites.lane` sets. The suite's files stay as they are.
+It uses the variables that `suites.lane` sets. The suite's files stay unchanged.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 
 if "SUITES_AUTHORITY" in os.environ:
-    # The certificate of the broker's authority, in place of those of the web.
+    # Trust the broker's authority in place of those of the web.
     import certifi
 
     certifi.where = lambda: os.environ["SUITES_AUTHORITY"]
 
 if "SUITES_IDENTITY" in os.environ:
-    # The samples log in with what the machine's user is on Azure. Here that is a shared key.
+    # The samples log in as the user of the machine on Azure; a shared key replaces that.
     import azure.identity
     import azure.identity.aio
     from suite_credentials import AsyncSharedKey, SharedKey

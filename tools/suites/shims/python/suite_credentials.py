@@ -1,4 +1,4 @@
-"""Credentials of the broker that is tested: a shared key, in place of an identity on Azure."""
+"""Credentials of the tested broker: a shared key in place of an identity on Azure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from azure.servicebus.aio._base_handler_async import ServiceBusSharedKeyCredenti
 
 
 class SharedKey(ServiceBusSharedKeyCredential):
-    """Signs tokens for every entity. Takes what an identity would take, and ignores it."""
+    """Signs tokens for every entity. Accepts the arguments of an identity, and ignores them."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(os.environ["SERVICEBUS_SAS_POLICY"], os.environ["SERVICEBUS_SAS_KEY"])
@@ -22,11 +22,11 @@ class SharedKey(ServiceBusSharedKeyCredential):
         self.close()
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class AsyncSharedKey(AsyncServiceBusSharedKeyCredential):
-    """As `SharedKey`, for asyncio."""
+    """`SharedKey` for asyncio."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__(os.environ["SERVICEBUS_SAS_POLICY"], os.environ["SERVICEBUS_SAS_KEY"])
@@ -38,4 +38,4 @@ class AsyncSharedKey(AsyncServiceBusSharedKeyCredential):
         await self.close()
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""

@@ -1,6 +1,6 @@
 """A plugin for pytest: writes the outcome of each test as a line of JSON, and runs one share of the tests.
 
-A line is written when its test has ended, so that a run that is cut short leaves what it found.
+It writes each line when the test has ended, so that an interrupted run leaves its outcomes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _reports: dict[str, list[pytest.TestReport]] = {}
 
 @pytest.fixture(scope="session")
 def test_proxy() -> None:
-    """The suite's own records HTTP; nothing is recorded here."""
+    """Replaces the suite's own fixture, which records HTTP: nothing is recorded."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -51,7 +51,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def _reason(report: pytest.CollectReport | pytest.TestReport) -> str:
-    """The end of what pytest would print."""
+    """Return the end of pytest's own report."""
     if isinstance(report.longrepr, tuple):
         return str(report.longrepr[2])
     return str(report.longrepr)[-4000:]

@@ -1,4 +1,4 @@
-"""Runs each sample in a folder as a program of its own; one that ends with 0 in time has passed.
+"""Run each sample in a folder as a separate program; a sample passes if it ends with 0 in time.
 
 python suite_samples.py FOLDER SECONDS
 """

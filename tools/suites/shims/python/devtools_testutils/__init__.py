@@ -1,7 +1,7 @@
-"""What the tests of azure-servicebus import from the Azure SDK's repository and what is not on PyPI.
+"""Replaces the package of the Azure SDK's repository that the tests of azure-servicebus import; it is not on PyPI.
 
-Our own, with the names that the tests use: they get a broker that runs, credentials with its shared key, and entities
-that the administration client creates for each test. Nothing is recorded and nothing is played back.
+It has the names that the tests use. The tests get a running broker, credentials with its shared key, and entities that
+the administration client creates for each test. Nothing is recorded or played back.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ __all__ = [
 
 
 class AzureTestError(Exception):
-    """The environment of a test could not be made."""
+    """The environment of a test could not be created."""
 
 
 class ReservedResourceNameError(Exception):
-    """A name is taken. Ours are not."""
+    """A name is reserved on Azure. Never raised here."""
 
 
 def get_region_override(default: str) -> str:

@@ -1,4 +1,4 @@
-"""As `testing`, for asyncio."""
+"""`testing` for asyncio."""
 
 from devtools_testutils.testing import recorded_by_proxy as recorded_by_proxy_async
 

@@ -1,7 +1,7 @@
-"""The part of Azure's resource management that the tests use, on the broker's administration.
+"""The part of Azure's resource management that the tests use, implemented with the broker's administration.
 
-A namespace cannot be made: there is one, the broker. Its authorization rules are in the broker's configuration, one for
-each set of rights (`suites.broker`).
+A namespace cannot be created: the broker is the only one. Its authorization rules are in the broker's configuration,
+one for each set of rights (`suites.broker`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUEUE_SETTINGS = (
 
 
 class Named:
-    """What is made, as tests see it."""
+    """A created resource, as tests see it."""
 
     def __init__(self, name: str, id: str | None = None) -> None:
         self.name = name
@@ -33,7 +33,7 @@ class Named:
 
 
 class _Done:
-    """An operation that has ended."""
+    """A completed operation."""
 
     def __init__(self, made: Named) -> None:
         self._made = made
@@ -159,7 +159,7 @@ class _Groups:
 
 
 class Management:
-    """Both clients of resource management at once."""
+    """Both clients of resource management in one."""
 
     def __init__(self) -> None:
         client = ServiceBusAdministrationClient(_namespace(), SharedKey())

@@ -1,7 +1,7 @@
-"""Decorators that make what a test needs, call it with that, and remove it.
+"""Decorators that create the resources of a test, pass them to it, and delete them.
 
-What is made by the suite's own classes goes through `create_mgmt_client`, to `management`. Each test gets entities of
-its own, also where the suite would share one between tests: a test that fails leaves its messages to no other.
+The suite's own classes create resources by `create_mgmt_client`, that is, by `management`. Each test gets new entities,
+even if the suite would share one between tests, so that a failed test leaves no messages to another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FakeResource = Named
 
 
 class _Preparer:
-    """Gives a test arguments. The suite's own preparers inherit from it."""
+    """Passes arguments to a test. The suite's own preparers inherit from it."""
 
     def create_resource(self, name: str, **kwargs: Any) -> dict[str, Any]:
         raise NotImplementedError
@@ -31,7 +31,7 @@ class _Preparer:
 
     def __call__(self, test: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(test)
-        # What another preparer has decorated shows pytest less than it takes.
+        # A function that another preparer has decorated accepts more than pytest sees.
         takes_all = hasattr(test, "prepared") or any(
             each.kind is each.VAR_KEYWORD for each in signature.parameters.values()
         )
@@ -53,7 +53,7 @@ class _Preparer:
                 with self._made(given) as arguments:
                     test(self_of_test, **accepted(arguments))
 
-        # What is left for pytest to give: no resources.
+        # The remaining arguments are pytest's: no resources.
         wanted = [
             each
             for each in signature.parameters.values()
@@ -76,7 +76,7 @@ class _Preparer:
 
 
 class AzureMgmtPreparer(_Preparer):
-    """Makes something on Azure: here, on the broker."""
+    """Creates a resource: on Azure in the original, here on the broker."""
 
     def __init__(
         self, name_prefix: str = "", random_name_length: int = 24, *, random_name_enabled: bool = False, **_: Any
@@ -88,7 +88,7 @@ class AzureMgmtPreparer(_Preparer):
         self.resource_moniker = self.moniker = name_prefix
 
     def set_cache(self, enabled: bool, *key: Any) -> None:
-        """Whether tests may share it. They do not."""
+        """Return whether tests may share the resource: never."""
 
     def create_mgmt_client(self, kind: type, **_: Any) -> Management:
         return Management()
@@ -103,7 +103,7 @@ CachedResourceGroupPreparer = RandomNameResourceGroupPreparer = _ResourceGroup
 
 
 class PowerShellPreparer(_Preparer):
-    """Gives a test the values of environment variables."""
+    """Passes the values of environment variables to a test."""
 
     def __init__(self, _service: str, **variables: str) -> None:
         self._names = list(variables)

@@ -1,3 +1,3 @@
-"""Under which name a test gets its resource group."""
+"""The name of the argument for the resource group."""
 
 RESOURCE_GROUP_PARAM = "resource_group"

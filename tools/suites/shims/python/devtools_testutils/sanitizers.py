@@ -1,4 +1,4 @@
-"""Removing secrets from recordings: nothing is recorded."""
+"""Functions that remove secrets from recordings; they do nothing, because nothing is recorded."""
 
 from __future__ import annotations
 

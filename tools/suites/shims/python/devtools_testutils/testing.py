@@ -1,4 +1,4 @@
-"""What the tests' classes inherit from and are decorated with."""
+"""The base classes and decorators of the tests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 
 class AzureRecordedTestCase:
-    """A test that could be recorded."""
+    """A test that can be recorded."""
 
     is_live = True
     in_recording = False
 
     @staticmethod
     def await_prepared_test(test: Callable[..., Any]) -> Callable[..., None]:
-        """Has a coroutine run as a plain test."""
+        """Wrap a coroutine into a plain test."""
 
         @functools.wraps(test)
         def run(*arguments: Any, **named: Any) -> None:
@@ -30,7 +30,7 @@ class AzureRecordedTestCase:
 
 
 class AzureMgmtRecordedTestCase(AzureRecordedTestCase):
-    """A test with resources that are made for it."""
+    """A test with resources that are created for it."""
 
 
 def get_credential(*, is_async: bool = False, **_: Any) -> SharedKey | AsyncSharedKey:

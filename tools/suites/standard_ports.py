@@ -1,8 +1,8 @@
-"""Standard ports for brokers, several times on one machine.
+"""Give several brokers on one machine the standard ports.
 
-Some SDKs dial fixed ports: 5671 for TLS, 443 for WebSocket and administration, 5672 for an emulator. To leave the SDKs
-as they are, each lane gets these ports for itself: in a network namespace of its own, or, where none may be made, on a
-loopback address of its own.
+Some SDKs dial fixed ports: 5671 for TLS, 443 for WebSocket and administration, 5672 for an emulator. So that the SDKs
+need no change, each lane gets these ports in a separate network namespace, or, if namespaces are not permitted, on a
+separate loopback address.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
 
 
-class NoGround(Exception):
-    """There are no standard ports to be had; `str()` says why."""
+class PortsUnavailable(Exception):
+    """Lanes cannot have the standard ports on this machine; `str()` says why."""
 
 
 @dataclass(frozen=True)
-class Ground:
+class PortIsolation:
     how: str
-    """In words."""
+    """A description for the report."""
     prefix: tuple[str, ...]
-    """What a lane's command begins with."""
+    """The start of a lane's command."""
     address: Callable[[int], str]
-    """Of the lane with that number."""
+    """The address of the lane with that number."""
 
 
-def find() -> Ground:
-    """How lanes get standard ports on this machine; NoGround if they do not."""
+def find() -> PortIsolation:
+    """Find out how lanes can have the standard ports on this machine. Raises PortsUnavailable."""
     refusals: list[str] = []
     unshare = shutil.which("unshare")
     for prefix in ([unshare, "-rn"], [unshare, "-n"]) if unshare else ():
         tried = subprocess.run([*prefix, "true"], capture_output=True, text=True, check=False)
         if tried.returncode == 0:
-            return Ground("a network namespace for each lane", tuple(prefix), lambda lane: "127.0.0.1")
-        refusals.append(f"'unshare {prefix[1]}' says: {tried.stderr.strip()}")
+            return PortIsolation("a network namespace for each lane", tuple(prefix), lambda lane: "127.0.0.1")
+        refusals.append(f"'unshare {prefix[1]}' failed: {tried.stderr.strip()}")
     if not unshare:
         refusals.append("there is no program 'unshare'")
     try:
@@ -55,15 +55,15 @@ def find() -> Ground:
                     tried_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     tried_socket.bind((_address(lane), port))
     except OSError as error:
-        refusals.append(f"port {port} of {_address(lane)} cannot be had: {error.strerror}")
+        refusals.append(f"port {port} of {_address(lane)} cannot be bound: {error.strerror}")
         if error.errno == errno.EACCES:
-            refusals[-1] += " (ports below 1024 need the right to bind them)"
-        raise NoGround(
-            "The SDKs dial standard ports, and this machine gives neither a network namespace nor those ports: "
+            refusals[-1] += " (ports below 1024 require the right to bind them)"
+        raise PortsUnavailable(
+            "The SDKs dial standard ports, and this machine permits neither a network namespace nor those ports: "
             + "; ".join(refusals)
             + "."
         ) from None
-    return Ground("a loopback address for each lane", (), _address)
+    return PortIsolation("a loopback address for each lane", (), _address)
 
 
 def _address(lane: int) -> str:
@@ -71,6 +71,6 @@ def _address(lane: int) -> str:
 
 
 def raise_loopback() -> None:
-    """In a namespace of one's own the loopback is there, and down."""
+    """Enable the loopback interface, which is down in a new network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
