@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -196,6 +197,27 @@ def test_the_pages_of_this_project_have_the_marks() -> None:
     for name in ("peers", "growth"):
         text = (ROOT / f"docs/benchmarks/{name}.md").read_text()
         assert "nothing of before" in module("page").replaced(text, name, ["nothing of before"])
+
+
+def test_the_overview_has_the_rates_of_the_comparison() -> None:
+    """Of 1 KiB and one queue, rounded to thousands."""
+    pages = ROOT / "docs"
+    of_all = (pages / "benchmarks" / "peers.md").read_text()
+    cells = of_all.partition("\n## 1,024 bytes, one queue\n")[2].partition("\n## ")[0]
+    measured = {}
+    for name, connections, send, receive in re.findall(
+        r"^\| ([^|]+) \| (\d+) \| ([\d,]+) \| [^|]+ \| [^|]+ \| ([\d,]+) \|", cells, re.MULTILINE
+    ):
+        rates = [f"{round(int(rate.replace(',', '')), -3):,}" for rate in (send, receive)]
+        measured[name] = [*measured.get(name, []), *(rates if connections in ("1", "16") else [])]
+    names = {"Peeklock, compiled": "Peeklock 0.1.0 compiled", "Peeklock, as Python": "Peeklock 0.1.0"}
+    rows = re.findall(r"^\| (\*\*.+|Artemis.+|RabbitMQ.+) \|$", (pages / "benchmarks.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    for row in rows:
+        name, *rates = (cell.strip("* ") for cell in row.split("|"))
+        plain = re.sub(r",| queue.*", "", names.get(name, name))
+        (found,) = [key for key in measured if key == plain or (name not in names and key.startswith(plain))]
+        assert rates == measured[found]
 
 
 def test_plots_escape_what_they_show() -> None:
