@@ -27,35 +27,35 @@ from peeklock.nodes.addresses import Address, parse_address
     ],
 )
 def test_a_queue_or_topic_is_found_in_every_spelling(text: str, path: str) -> None:
-    assert parse_address(text) == Address(path, path, path)
+    assert parse_address(text) == Address(path=path, entity=path, owner=path)
 
 
 @pytest.mark.parametrize("suffix", ["$DeadLetterQueue", "$deadletterqueue", "$DEADLETTERQUEUE"])
 @pytest.mark.parametrize("queue", ["q", "a/b"])
 def test_a_dead_letter_queue_belongs_to_its_queue(queue: str, suffix: str) -> None:
     path = f"{queue}/{suffix}"
-    assert parse_address(f"amqps://host/{path}") == Address(path, queue, path)
+    assert parse_address(f"amqps://host/{path}") == Address(path=path, entity=path, owner=queue)
 
 
 @pytest.mark.parametrize("suffix", ["$Transfer/$DeadLetterQueue", "$Transfer/$deadletterqueue"])
 def test_a_transfer_dead_letter_queue_belongs_to_its_queue(suffix: str) -> None:
-    assert parse_address(f"q/{suffix}") == Address(f"q/{suffix}", "q", f"q/{suffix}")
+    assert parse_address(f"q/{suffix}") == Address(path=f"q/{suffix}", entity=f"q/{suffix}", owner="q")
 
 
 @pytest.mark.parametrize("word", ["Subscriptions", "subscriptions", "SUBSCRIPTIONS"])
 def test_a_subscription_belongs_to_its_topic(word: str) -> None:
     path = f"a/topic/{word}/s"
-    assert parse_address(path) == Address(path, "a/topic", path)
+    assert parse_address(path) == Address(path=path, entity=path, owner="a/topic")
 
 
 def test_the_dead_letter_queue_of_a_subscription_belongs_to_the_topic() -> None:
     path = "topic/Subscriptions/s/$DeadLetterQueue"
-    assert parse_address(path) == Address(path, "topic", path)
+    assert parse_address(path) == Address(path=path, entity=path, owner="topic")
 
 
 @pytest.mark.parametrize("suffix", ["$management", "$Management"])
 @pytest.mark.parametrize(
-    ("container", "entity"),
+    ("entity", "owner"),
     [
         ("q", "q"),
         ("a/b", "a/b"),
@@ -64,9 +64,9 @@ def test_the_dead_letter_queue_of_a_subscription_belongs_to_the_topic() -> None:
         ("topic/subscriptions/s/$deadletterqueue", "topic"),
     ],
 )
-def test_management_is_taken_off_whatever_it_manages(container: str, entity: str, suffix: str) -> None:
-    path = f"{container}/{suffix}"
-    assert parse_address(path) == Address(path, entity, container, is_management=True)
+def test_management_is_taken_off_whatever_it_manages(entity: str, owner: str, suffix: str) -> None:
+    path = f"{entity}/{suffix}"
+    assert parse_address(path) == Address(path=path, entity=entity, owner=owner, is_management=True)
 
 
 @pytest.mark.parametrize("text", ["$cbs", "$CBS", "/$cbs", "amqps://host:5671/$cbs", "%24cbs"])
@@ -83,11 +83,11 @@ def test_what_only_looks_like_the_token_node_is_not(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["Subscriptions/s", "subscriptions", "topic/Subscriptions", "topic/Subscriptions/s/x"])
 def test_what_only_looks_like_a_subscription_is_a_name(text: str) -> None:
-    assert parse_address(text).entity == text
+    assert parse_address(text).owner == text
 
 
 @pytest.mark.parametrize("text", ["", "/", "///", "amqps://host", "amqps://host/", "$management", "$DeadLetterQueue"])
 def test_an_address_without_an_entity_is_none_that_could_be_found(text: str) -> None:
     address = parse_address(text)
-    assert address.entity == address.path
+    assert address.entity == address.owner == address.path
     assert not address.is_management

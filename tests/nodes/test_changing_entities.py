@@ -41,7 +41,7 @@ from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import PROFILES, Status
-from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.operation_table import OPERATIONS
 from raw_client import eventually
 from serving import BrokerThread, StartBroker
 

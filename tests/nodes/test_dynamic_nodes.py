@@ -116,7 +116,7 @@ def test_entities_go_with_the_connection(world: World, wire: Wire) -> None:
     before = names(world)
     for capability in ("temporary-queue", "temporary-topic"):
         creator(wire, capability)
-    wire.peer.closed()
+    wire.peer.on_closed()
     world.run()
     assert names(world) == before
 

@@ -663,7 +663,7 @@ def test_a_value_in_an_outcome_settles_the_message_or_says_what_is_wrong(name: s
             error = getattr(disposition.state, "error", None)
             assert error is None or is_told_well(error), (which, error)
         assert_ended_well(wire, which)
-        wire.peer.closed()
+        wire.peer.on_closed()
         world.advance(HOUR)
         empty(world, "plain")
     use_all(world)
@@ -679,7 +679,7 @@ def empty(world: World, path: str) -> None:
     handle = wire.receiver(path)
     for id, _ in list(wire.received(handle)):
         wire.say(frame(Disposition(role=True, first=id, settled=True, state=Accepted())))
-    wire.peer.closed()
+    wire.peer.on_closed()
 
 
 def assert_ended_well(wire: Wire, which: str) -> None:
@@ -855,7 +855,7 @@ def test_a_value_in_a_performative_is_taken_or_refused_with_a_condition(
         wire = Wire(world, opened=PERFORMATIVES[name][0])
         say_performative(wire, name, index, value)
         assert_ended_well(wire, which)
-        wire.peer.closed()
+        wire.peer.on_closed()
     world.advance(HOUR)
     world.check()
 
@@ -921,5 +921,5 @@ def test_a_value_in_an_attach_is_taken_or_refused_with_a_condition(name: str, wo
         answered = wire.take(Attach)
         assert answered or wire.closed or "timeout" in name, which
         assert_ended_well(wire, which)
-        wire.peer.closed()
+        wire.peer.on_closed()
     world.check()

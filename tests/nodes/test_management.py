@@ -45,8 +45,8 @@ from peeklock.client import Connection, LinkClosed, ReceivedMessage, ReceiveMode
 from peeklock.entities.authorization import ALL_RIGHTS, AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
-from peeklock.nodes.operations import OPERATIONS
-from peeklock.nodes.requests import ReplyNode
+from peeklock.nodes.operation_table import OPERATIONS
+from peeklock.nodes.request_response import ReplyNode
 from peeklock.store.base import StoreError
 from server.held_store import HeldStore
 from serving import BrokerThread, StartBroker

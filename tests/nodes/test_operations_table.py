@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from peeklock.entities.authorization import Right
-from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.operation_table import OPERATIONS
 from peeklock.nodes.reference import page, walk
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge
 from peeklock.client import sas_token
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from peeklock.entities.definitions import QueueDefinition
-from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.operation_table import OPERATIONS
 
 NAMES = sorted(OPERATIONS)
 SUBSCRIPTION = "t/Subscriptions/all"

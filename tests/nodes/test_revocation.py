@@ -187,15 +187,15 @@ def test_a_transaction_is_not_committed_after_its_rule_was_removed(broker: Broke
 def test_the_trouble_of_one_connection_leaves_no_other_its_rights(
     broker: BrokerThread, guest: RawPeer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expel, failed = Peer.expel, list[str]()
+    detach, failed = Peer.detach, list[str]()
 
     def fail_once(peer: Peer, link: Link, failure: BrokerError) -> None:
         if not failed:
             failed.append(peer.name)
             raise RuntimeError("a link in trouble")
-        expel(peer, link, failure)
+        detach(peer, link, failure)
 
-    monkeypatch.setattr(Peer, "expel", fail_once)
+    monkeypatch.setattr(Peer, "detach", fail_once)
     with RawPeer(broker) as other:
         other.login("ANONYMOUS")
         other.open()

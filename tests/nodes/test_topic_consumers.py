@@ -136,7 +136,7 @@ def test_a_consumer_of_a_topic_gets_what_comes_while_it_is_there(world: World, c
     client.close(first)
     world.run()
     assert len(subscriptions(world)) == 2
-    client.peer.closed()
+    client.peer.on_closed()
     world.run()
     assert subscriptions(world) == ["all"]
 
@@ -445,7 +445,7 @@ def test_a_link_without_a_source_finds_a_durable_subscription_and_deletes_it_whe
 ) -> None:
     client.detach(client.durable())
     client.shared("ours|global", durable=True, everybody=True)
-    client.peer.closed()
+    client.peer.on_closed()
     again = Client(world)
     found = again.unsubscribe("mine").source
     assert found is not None
@@ -515,7 +515,7 @@ def test_a_client_that_leaves_before_the_answer_harms_nobody(world: World, clien
     assert isinstance(store, FlakyStore)
     client.detach(client.durable())
     closing(client, store)
-    client.peer.closed()
+    client.peer.on_closed()
     store.release_commits()
     world.run()
     assert subscriptions(world) == ["all"]
@@ -597,7 +597,7 @@ def test_a_temporary_topic_is_received_from_by_its_connection_alone(world: World
     other = Client(world)
     other.consumer(topic=topic)
     assert other.refusal() == Condition.NOT_ALLOWED
-    client.peer.closed()
+    client.peer.on_closed()
     world.advance(RETRY_MS)
     assert [each.path for each in world.namespace.topics] == ["t", "u"]
     assert len(world.namespace.temporary) == 0

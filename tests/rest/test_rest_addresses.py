@@ -11,7 +11,7 @@ TOKEN = "7da9cfd5-40d5-4bb1-8d64-ec5a52e1c547"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "action", "container", "entity"),
+    ("method", "path", "action", "entity", "owner"),
     [
         ("POST", "/q/messages", Action.SEND, "q", "q"),
         ("POST", "/Q/Messages/", Action.SEND, "Q", "q"),
@@ -37,10 +37,10 @@ TOKEN = "7da9cfd5-40d5-4bb1-8d64-ec5a52e1c547"
         ("DELETE", f"/q/messages/5/{TOKEN}", Action.COMPLETE, "q", "q"),
     ],
 )
-def test_a_path_is_read_from_its_end(method: str, path: str, action: Action, container: str, entity: str) -> None:
+def test_a_path_is_read_from_its_end(method: str, path: str, action: Action, entity: str, owner: str) -> None:
     asked = parse_request(method, path)
     assert asked is not None
-    assert (asked.action, asked.container, asked.entity) == (action, container, entity)
+    assert (asked.action, asked.entity, asked.owner) == (action, entity, owner)
     assert asked.right is (Right.SEND if action is Action.SEND else Right.LISTEN)
 
 

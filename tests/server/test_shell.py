@@ -15,7 +15,7 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from peeklock.amqp.errors import Condition
 from peeklock.engine.links import Sender
 from peeklock.engine.sasl import SaslClient
-from peeklock.nodes.peer import MAX_LINKS_OF_A_STRANGER, Peer
+from peeklock.nodes.peer import MAX_UNAUTHENTICATED_LINKS, Peer
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.sending import SendingNode
 from peeklock.server.limits import Limits
@@ -314,7 +314,7 @@ def port_of(client: RawClient) -> str:
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("moment", ["_tick", "_flush", "writable"])
+@pytest.mark.parametrize("moment", ["_tick", "_flush", "on_writable"])
 def test_a_failure_outside_of_reading_closes_the_connection_too(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -334,7 +334,7 @@ def test_a_failure_outside_of_reading_closes_the_connection_too(
         monkeypatch.setattr(shell.connection, "take_output", fail)
         broker.call(shell.wake)
     else:
-        monkeypatch.setattr(Peer, "writable", fail)
+        monkeypatch.setattr(Peer, "on_writable", fail)
         broker.call(shell.resume_writing)
     eventually(failed.is_set)
     if moment == "_flush":  # and closing it fails as well, as nothing can be written
@@ -422,7 +422,7 @@ def test_external_is_refused(start_broker: StartBroker, caplog: pytest.LogCaptur
 def test_a_stranger_gets_few_links(start_broker: StartBroker) -> None:
     broker = start_broker(data=None, limits=SMALL)
     client = RawClient.opened(broker.broker.port, sasl=SaslClient())
-    for _ in range(MAX_LINKS_OF_A_STRANGER):
+    for _ in range(MAX_UNAUTHENTICATED_LINKS):
         client.receiver("$cbs", credit=0)
     with pytest.raises(AssertionError, match=Condition.RESOURCE_LIMIT_EXCEEDED):
         client.receiver("$cbs", credit=0)

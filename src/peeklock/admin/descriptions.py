@@ -27,7 +27,7 @@ from peeklock.entities.definitions import (
     TopicDefinition,
 )
 from peeklock.entities.durations import format_duration
-from peeklock.entities.names import DefinitionError, fold
+from peeklock.entities.names import DefinitionError, fold, without_origin
 from peeklock.entities.settings import Form, Profile, Setting, settings_of
 
 ENTITY_DESCRIPTIONS: Final[dict[str, type[QueueDefinition] | type[TopicDefinition]]] = {
@@ -42,7 +42,6 @@ NAMES: Final[dict[type, str]] = {
 }
 
 _GENERATED_KEY_BYTES: Final = 32
-_ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/]*/", re.IGNORECASE)
 _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -188,7 +187,7 @@ def _read_setting(setting: Setting[Any], text: str) -> Any:
         case Form.TEXT:
             return text
         case Form.ENTITY:
-            return unquote(_ORIGIN.sub("", word)).strip("/")
+            return unquote(without_origin(word) or word).strip("/")
         case Form.FLAG if word.lower() in _FLAGS:
             return _FLAGS[word.lower()]
         case Form.COUNT if re.fullmatch(r"[+-]?[0-9]{1,18}", word):

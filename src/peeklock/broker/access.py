@@ -19,6 +19,7 @@ from urllib.parse import unquote, unquote_plus
 
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized, WrongKey
 from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.entities.names import without_origin
 
 SAS_PREFIX: Final = "SharedAccessSignature "
 MAX_TOKEN_LENGTH: Final = 16384
@@ -26,13 +27,12 @@ MAX_AUDIENCE_LENGTH: Final = 2048
 MAX_CLAIMS: Final = 10_000
 """Of one connection."""
 MAX_NAMED: Final = 10
-_SCHEME_AND_AUTHORITY = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
 
 def spelt_path(uri: str) -> str:
     """A resource's path as it was given, for people: no scheme, no host, no query."""
-    path = _SCHEME_AND_AUTHORITY.sub("", uri.split("?", 1)[0])
+    path = without_origin(uri.split("?", 1)[0])
     return unquote(path).strip("/")
 
 

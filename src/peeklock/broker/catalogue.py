@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from peeklock.broker.access import Keys
 from peeklock.broker.entity import Entity, Machinery
@@ -38,6 +38,11 @@ KINDS: Final[dict[str, type[AnyDefinition]]] = {
 }
 
 AnyEntity = Queue | SessionQueue | Topic
+
+
+def is_queue(entity: AnyEntity) -> TypeGuard[AnyQueue]:
+    """Whether messages can be received from the entity: all but topics."""
+    return entity.kind is not EntityKind.TOPIC
 
 
 def subscription_path(topic: str, name: str) -> str:

@@ -52,7 +52,7 @@ class ReceivedMessage:
         self.delivery = delivery
         self.payload = delivery.payload
         """The encoded message."""
-        delivery.let_go()
+        delivery.drop_data()
         self._message: Message | None = None
 
     def __repr__(self) -> str:

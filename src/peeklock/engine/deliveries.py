@@ -46,7 +46,7 @@ class IncomingDelivery:
     def payload(self) -> bytes:
         return self.data[self.at : self.end]
 
-    def let_go(self) -> None:
+    def drop_data(self) -> None:
         """Its bytes were taken, and much that was read together with them need not be kept for its sake."""
         self.data = b""
 

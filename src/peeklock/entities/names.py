@@ -31,11 +31,17 @@ _SHORT_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.~-]*[A-Za-z0-9])?")
 _CLIENT_SCOPED = re.compile(r"(?P<name>[A-Za-z0-9_.~-]+)\$(?P<client>[A-Za-z0-9_.~-]*)\$(?P<suffix>N?D)")
 _TO_ESCAPE = re.compile(r"[^A-Za-z0-9_.-]")
 _NOT_IN_RULE_NAMES = frozenset("/\\@?#*")
+_ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 
 
 def fold(name: str) -> str:
     """The form under which names are compared: they differ in more than case, or they are the same."""
     return name.casefold()
+
+
+def without_origin(address: str) -> str:
+    """Remove scheme and host, if there are any: `sb://host/orders` becomes `/orders`."""
+    return _ORIGIN.sub("", address)
 
 
 def duplicate(names: Iterable[str]) -> int | None:

@@ -1,6 +1,6 @@
-"""Addresses: the many spellings of an entity that clients use, and what they mean.
+"""Addresses: how clients spell the path of an entity, and what it consists of.
 
-`q`, `/q`, `amqps://host:5671/q`, `Q/$DeadLetterQueue`, `t/Subscriptions/s/$management`: entity names may hold
+`q`, `/q`, `amqps://host:5671/q`, `Q/$DeadLetterQueue`, `t/Subscriptions/s/$management`: names of entities may contain
 slashes, so known suffixes are taken off from the right.
 """
 
@@ -11,25 +11,26 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
+from peeklock.entities.names import without_origin
+
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
 DEAD_LETTERS: Final = "$deadletterqueue"
 TRANSFER: Final = "$transfer"
 
-_SCHEME_AND_AUTHORITY = re.compile(r"^[a-z][a-z0-9+.-]*://[^/]*", re.IGNORECASE)
 _SUBSCRIPTION = re.compile(r"^(?P<topic>.+)/subscriptions/[^/]+$", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """A parsed address."""
 
-    path: str
+    path: str = ""
     """Without scheme and host, as the client spelt it."""
-    entity: str
-    """The queue or topic it belongs to."""
-    container: str
-    """The queue, subscription or sub-queue that holds the messages."""
+    entity: str = ""
+    """The path of the queue, topic, subscription or sub-queue."""
+    owner: str = ""
+    """The path of the queue or topic that the entity is or belongs to: whose rules give rights to it."""
     is_management: bool = False
 
     @property
@@ -38,15 +39,16 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    path = unquote(_SCHEME_AND_AUTHORITY.sub("", text)).strip("/")
-    container = path
+    path = unquote(without_origin(text)).strip("/")
+    entity = path
     is_management = False
-    head, _, last = container.rpartition("/")
+    head, _, last = path.rpartition("/")
     if last.casefold() == MANAGEMENT and head:
-        container, is_management = head, True
-    owner = container
+        entity, is_management = head, True
+    owner = entity
     while "/" in owner and owner.rpartition("/")[2].casefold() in (DEAD_LETTERS, TRANSFER):
         owner = owner.rpartition("/")[0]
     subscription = _SUBSCRIPTION.match(owner)
-    entity = subscription["topic"] if subscription else owner
-    return Address(path, entity, container, is_management)
+    if subscription is not None:
+        owner = subscription["topic"]
+    return Address(path=path, entity=entity, owner=owner, is_management=is_management)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from peeklock.amqp.termini import Source, Target
 from peeklock.amqp.transactions import Coordinator
 from peeklock.broker.errors import BrokerError, InvalidProperty, OperationNotAllowed
-from peeklock.broker.session_queue import SessionQueue
-from peeklock.broker.topic import Topic
+from peeklock.broker.session_queue import is_with_sessions, is_without_sessions
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.entities.authorization import Right
+from peeklock.entities.base import EntityKind
 from peeklock.nodes.addresses import Address, parse_address
 from peeklock.nodes.browsing import BrowsingNode
 from peeklock.nodes.cbs import CbsNode
@@ -22,7 +22,7 @@ from peeklock.nodes.management import ManagementNode
 from peeklock.nodes.node import Node, check_any_right
 from peeklock.nodes.receiving import ReceivingNode, SelectingNode
 from peeklock.nodes.relay import RelayNode
-from peeklock.nodes.requests import ReplyNode
+from peeklock.nodes.request_response import ReplyNode
 from peeklock.nodes.sending import TRANSFER_DESTINATION, SendingNode
 from peeklock.nodes.session_receiving import SessionReceivingNode
 from peeklock.nodes.subscribing import consumer_node, is_consumer, unsubscribing_node
@@ -37,7 +37,7 @@ def make_node(peer: Peer, link: Link) -> Node:
     assert attach is not None
     if isinstance(link, Receiver) and isinstance(attach.target, Coordinator):
         # Open to all: one SDK declares before it shows its first token. Work needs links, and they need claims.
-        return CoordinatorNode(peer, Address("$coordinator", "", ""), link)
+        return CoordinatorNode(peer, Address(path="$coordinator"), link)
     terminus = attach.source if isinstance(link, Sender) else attach.target
     if isinstance(link, Receiver) and _is_nowhere(terminus):
         return RelayNode(peer, link)
@@ -55,7 +55,7 @@ def _node_at(peer: Peer, link: Link, terminus: object) -> Node:
     if address.is_management:
         return _management_node(peer, address, link)
     right = Right.LISTEN if isinstance(link, Sender) else Right.SEND
-    peer.claims.check(address.container, address.entity, right, peer.namespace.now())
+    peer.claims.check(address.entity, address.owner, right, peer.namespace.now())
     if isinstance(link, Sender):
         return _receiving_node(peer, address, link, terminus)
     return _sending_node(peer, address, _receiver(link))
@@ -102,47 +102,48 @@ def _address(link: Link, terminus: object) -> Address:
 
 def _management_node(peer: Peer, address: Address, link: Link) -> Node:
     check_any_right(peer.claims, address, peer.namespace.now())
-    peer.namespace.temporary.check_receiving(address.container, peer)
-    container = peer.namespace.entity(address.container)
+    peer.namespace.temporary.check_receiving(address.entity, peer)
+    entity = peer.namespace.entity(address.entity)
     if isinstance(link, Sender):
         node: Node = ReplyNode(peer, address, link)
     else:
-        node = ManagementNode(peer, address, _receiver(link), container)
-    node.stand_at(link, container)
+        node = ManagementNode(peer, address, _receiver(link), entity)
+    node.depend_on(link, entity)
     return node
 
 
 def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
     assert link.remote is not None
     destination = (link.remote.properties or {}).get(TRANSFER_DESTINATION)
-    container = peer.namespace.entity(address.container)
+    entity = peer.namespace.entity(address.entity)
     if destination is None:
-        return SendingNode(peer, address, link, container)
+        return SendingNode(peer, address, link, entity)
     if not isinstance(destination, str):
         raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
     # Send through one entity to another: both must allow it, and a transaction sees only the first.
     final = parse_address(destination)
-    peer.claims.check(final.container, final.entity, Right.SEND, peer.namespace.now())
-    target = peer.namespace.entity(final.container)
-    return SendingNode(peer, address, link, target, through=container, destination=final)
+    peer.claims.check(final.entity, final.owner, Right.SEND, peer.namespace.now())
+    target = peer.namespace.entity(final.entity)
+    return SendingNode(peer, address, link, target, through=entity, destination=final)
 
 
 def _receiving_node(peer: Peer, address: Address, link: Sender, source: object) -> Node:
     assert isinstance(source, Source)
-    container = peer.namespace.entity(address.container)
-    if isinstance(container, Topic) and is_consumer(source):
-        peer.namespace.temporary.check_receiving(address.container, peer)
-        return consumer_node(peer, link, container, source)
-    queue = peer.namespace.queue(address.container, peer)
+    entity = peer.namespace.entity(address.entity)
+    if entity.kind is EntityKind.TOPIC and is_consumer(source):
+        peer.namespace.temporary.check_receiving(address.entity, peer)
+        return consumer_node(peer, link, peer.namespace.topic(address.entity), source)
+    queue = peer.namespace.queue(address.entity, peer)
     filters = read_filters(source)
     if source.distribution_mode == COPY:
         return BrowsingNode(peer, address, link, queue, filters)
-    if isinstance(queue, SessionQueue):
+    if is_with_sessions(queue):
         if not filters.asks_session:
             raise OperationNotAllowed(f"The entity '{queue.path}' requires sessions; receive with a session filter.")
         return SessionReceivingNode(peer, address, link, queue, filters)
     if filters.asks_session:
         raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; receive without a session filter.")
+    assert is_without_sessions(queue)
     if filters.selector is not None:
         return SelectingNode(peer, address, link, queue, filters)
     return ReceivingNode(peer, address, link, queue)

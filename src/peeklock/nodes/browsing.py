@@ -16,7 +16,7 @@ from peeklock.amqp.termini import Source
 from peeklock.broker.backlog import OBJECT_BYTES, memory_cost
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.heads import head
-from peeklock.broker.session_queue import AnyQueue, SessionQueue
+from peeklock.broker.session_queue import AnyQueue
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right
@@ -57,15 +57,13 @@ class BrowsingNode(Node):
 
     needs: Right | None = Right.LISTEN
 
-    def __init__(self, peer: Peer, address: Address, link: Sender, container: AnyQueue, filters: Filters) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Sender, queue: AnyQueue, filters: Filters) -> None:
         super().__init__(peer, address)
-        container.check_receiving()
-        if filters.asks_session and not isinstance(container, SessionQueue):
-            raise OperationNotAllowed(
-                f"The entity '{container.path}' has no sessions; browse without a session filter."
-            )
+        queue.check_receiving()
+        if filters.asks_session and not queue.has_sessions:
+            raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions; browse without a session filter.")
         self._link = link
-        self._container = container
+        self._queue = queue
         self._held = peer.held
         self._pace = peer.namespace.pace
         self._session_id = session_id_of(filters)
@@ -91,12 +89,12 @@ class BrowsingNode(Node):
         keys = [filters.selector_key] if filters.selector is not None else []
         keys += [SESSION_FILTER] if self._session_id is not None else []
         keys += [FIRST_NUMBER_FILTER] if filters.first_number is not None else []
-        self.stand_at(link, container)
+        self.depend_on(link, queue)
         link.accept(source=in_force(attach.source, *keys, mode=COPY))
 
     def entity_changed(self) -> None:
         try:
-            self._container.check_receiving()
+            self._queue.check_receiving()
         except BrokerError as failure:
             self.entity_gone(failure)
 
@@ -133,9 +131,9 @@ class BrowsingNode(Node):
         self.on_credit()
         self.peer.wake()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self._is_closed = True
-        self._container.stop_awaiting(self)
+        self._queue.stop_awaiting(self)
         self._drop_page()
         self._held.give_back(self._unsettled * OBJECT_BYTES)
         self._unsettled = 0
@@ -157,7 +155,7 @@ class BrowsingNode(Node):
 
     def _send(self, message: StoredMessage) -> None:
         link = self._link
-        parts = [head(message, None, with_state=True, is_copy=self._container.holds_copies), message.payload]
+        parts = [head(message, None, with_state=True, is_copy=self._queue.holds_copies), message.payload]
         if message.body is not None:
             parts.append(message.body.data)
         tag = message.sequence_number.to_bytes(16)
@@ -188,13 +186,13 @@ class BrowsingNode(Node):
             return
         # Asked before the store is: what comes meanwhile may not be in the answer.
         self._arrived = False
-        self._container.await_arrival(self)
+        self._queue.await_arrival(self)
         cost = 0 if self._selector is None else self._selector.cost
         wanted = max(1, PAGE_WORK // cost if cost else min(PAGE_MESSAGES, self._link.credit))
         if self._held.is_full:
             wanted = 1
         found = partial(self._found, leave)
-        self._container.peek(self._position + 1, wanted, self._session_id, found, PAGE_BYTES // max(1, cost))
+        self._queue.peek(self._position + 1, wanted, self._session_id, found, PAGE_BYTES // max(1, cost))
 
     def _found(self, leave: Leave, messages: list[StoredMessage] | BrokerError) -> None:
         self._is_reading = False
@@ -203,12 +201,12 @@ class BrowsingNode(Node):
         elif isinstance(messages, BrokerError):
             self._failed(messages)
         elif messages:
-            self._container.stop_awaiting(self)
+            self._queue.stop_awaiting(self)
             self._take_page(messages)
         else:
             self._is_at_end = not self._arrived
         leave()
-        self._container.soon(self.on_credit)  # in a turn of its own: others have theirs between two pages
+        self._queue.soon(self.on_credit)  # in a turn of its own: others have theirs between two pages
 
     def _take_page(self, messages: list[StoredMessage]) -> None:
         selector = self._selector

@@ -10,7 +10,7 @@ from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.access import key_name_of, resource_path, spelt_path
 from peeklock.broker.audit import DENIED
 from peeklock.broker.errors import BrokerError, EntityNotFound, InvalidToken, NotSupported, WrongKey
-from peeklock.nodes.requests import Request, RequestNode
+from peeklock.nodes.request_response import Request, RequestNode
 
 log = logging.getLogger(__name__)
 

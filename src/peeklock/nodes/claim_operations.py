@@ -17,7 +17,8 @@ from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.message_queue import MAX_PEEKED_BYTES
 from peeklock.broker.packed import pack
 from peeklock.entities.authorization import Right
-from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
+from peeklock.nodes.fields import MAX_SKIP, Field, Kind, check_page
+from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import MAX_NUMBER, Run, StoredMessage
 
@@ -34,7 +35,7 @@ MAX_REQUEST_BYTES: Final = 8192
 
 
 def claim_messages(call: Call) -> None:
-    arguments, container = call.arguments, call.container
+    arguments, container = call.arguments, call.queue
     container.check_receiving()
     request = Request(
         arguments["claim-id"].bytes,
@@ -63,7 +64,7 @@ def _claimed(call: Call, outcome: Claim | BrokerError | None) -> None:
 
 
 def read_packed(call: Call) -> None:
-    container = call.container
+    container = call.queue
     _spans(call)  # checked at once, and kept as small as they came until it is their turn
     numbers = array("q", call.arguments.pop("ranges"))
     most = min(_within(call, "max-bytes", 1, MAX_CLAIMED_BYTES, MAX_PEEKED_BYTES), MAX_PEEKED_BYTES)
@@ -86,13 +87,13 @@ def read_packed(call: Call) -> None:
 def remove_claim(call: Call) -> None:
     arguments = call.arguments
     name, id = _name(arguments["claim-name"]), arguments["claim-id"].bytes
-    call.container.claims.remove(name, id, _spans(call), partial(_ended, call))
+    call.queue.claims.remove(name, id, _spans(call), partial(_ended, call))
 
 
 def release_claim(call: Call) -> None:
     arguments = call.arguments
     name, id = _name(arguments["claim-name"]), arguments["claim-id"].bytes
-    call.container.claims.release(name, id, _spans(call), partial(_ended, call))
+    call.queue.claims.release(name, id, _spans(call), partial(_ended, call))
 
 
 def _ended(call: Call, outcome: int | BrokerError | None) -> None:
@@ -108,7 +109,7 @@ def list_claims(call: Call) -> None:
     arguments = call.arguments
     skip, top = check_page(arguments, MAX_LISTED)
     name = arguments["claim-name"]
-    claims = call.container.claims
+    claims = call.queue.claims
     call.check_room()
     listed: list[dict[str, Any]] = []
     runs = 0

@@ -45,7 +45,7 @@ class CoordinatorNode(Node):
             self._link.grant(CREDIT)
         self.peer.wake()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self.peer.transactions.forget(list(self._declared))
 
     def _handle(self, delivery: IncomingDelivery) -> None:

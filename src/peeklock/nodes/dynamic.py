@@ -40,23 +40,23 @@ class WaitingNode(Node):
         self._link = link
         self._is_gone = False
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self._is_gone = True
 
     def _go_on(self, make: Callable[[], Node]) -> None:
-        self.peer.become(self._link, make)
+        self.peer.replace_node(self._link, make)
 
     def _refuse(self, failure: BrokerError) -> None:
         if isinstance(failure, Unauthorized):
             self.peer.audit("receive", DENIED, self.address.path, reason=str(failure))
-        self.peer.expel(self._link, failure)
+        self.peer.detach(self._link, failure)
 
 
 class DynamicNode(WaitingNode):
     """Makes a temporary entity for a link."""
 
     def __init__(self, peer: Peer, link: Link, terminus: Source | Target, make: Callable[[], Node]) -> None:
-        super().__init__(peer, Address("", "", ""), link)
+        super().__init__(peer, Address(), link)
         self._make = make
         claim = peer.claims.check("", "", Right.LISTEN, peer.namespace.now())
         temporary = peer.namespace.temporary

@@ -30,8 +30,8 @@ from peeklock.engine.links import Receiver
 from peeklock.entities.names import DefinitionError
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.operation import Call, Operation
-from peeklock.nodes.operations import OPERATIONS
-from peeklock.nodes.requests import Request, RequestNode
+from peeklock.nodes.operation_table import OPERATIONS
+from peeklock.nodes.request_response import Request, RequestNode
 
 if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
@@ -51,9 +51,9 @@ class ManagementNode(RequestNode):
 
     max_request_bytes = 16 * 1024 * 1024  # many messages are scheduled, many locks settled in one request
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyEntity) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, entity: AnyEntity) -> None:
         super().__init__(peer, address, link)
-        self._container = container
+        self._entity = entity
 
     def answer(self, request: Request) -> None:
         reply = _Reply(self.peer, request)
@@ -63,9 +63,9 @@ class ManagementNode(RequestNode):
             operation = _operation(properties.get("operation"), body)
             address = self.address
             try:
-                self.peer.claims.check(address.path, address.entity, operation.right, self.peer.namespace.now())
+                self.peer.claims.check(address.path, address.owner, operation.right, self.peer.namespace.now())
             except Unauthorized as denial:
-                self.peer.audit(operation.name, DENIED, address.container, reason=str(denial))
+                self.peer.audit(operation.name, DENIED, address.entity, reason=str(denial))
                 raise
             if operation.max_request_bytes is not None and request.size > operation.max_request_bytes:
                 raise MessageSizeExceeded(
@@ -73,9 +73,9 @@ class ManagementNode(RequestNode):
                     f"{request.size}."
                 )
             if operation.explain is not None:
-                reply.explain = partial(operation.explain, self._container)
+                reply.explain = partial(operation.explain, self._entity)
             if operation.audited:
-                reply.audited, reply.entity = operation.name, address.container
+                reply.audited, reply.entity = operation.name, address.entity
             arguments = operation.check(body)
             request.message.value = None  # the request may wait, and what was decoded is larger than what came
             numbers = arguments.get("sequence-numbers")
@@ -90,10 +90,10 @@ class ManagementNode(RequestNode):
             time_out = _time_out(properties)
             link_name = properties.get(ASSOCIATED_LINK)
             call = Call(
-                entity=self._container,
+                entity=self._entity,
                 arguments=arguments,
                 transaction=transaction,
-                scope=self.peer.scope(self.address.entity, self.link),
+                scope=self.peer.scope(self.address.owner, self.link),
                 link_name=str(link_name) if isinstance(link_name, str) else None,
                 peer=self.peer,
                 link=self.link,

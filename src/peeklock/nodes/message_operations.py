@@ -24,9 +24,10 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
-from peeklock.broker.session_queue import SessionQueue
+from peeklock.broker.session_queue import is_with_sessions
 from peeklock.entities.authorization import Right
-from peeklock.nodes.operation import Call, Field, Kind, Operation, check_keys
+from peeklock.nodes.fields import Field, Kind, check_keys
+from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.session_operations import (
     check_holder,
     check_not_held_by_another,
@@ -44,13 +45,13 @@ RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1
 
 def renew_lock(call: Call) -> None:
     tokens = call.arguments["lock-tokens"]
-    locked_until = call.container.renew(_locks(call))
+    locked_until = call.queue.renew(_locks(call))
     call.answer({"expirations": Array([Timestamp(locked_until)] * len(tokens), Timestamp)})
 
 
 def _locks(call: Call) -> list[Lock]:
     """The locks that the request names. Those of a session are its holder's, whoever has their tokens."""
-    locks = call.container.locks.find(token.bytes_le for token in call.arguments["lock-tokens"])
+    locks = call.queue.locks.find(token.bytes_le for token in call.arguments["lock-tokens"])
     for session in {lock.session for lock in locks if lock.session is not None}:
         check_holder(call, session)
     return locks
@@ -68,15 +69,15 @@ def peek_message(call: Call) -> None:
         elif not messages:
             call.answer({}, 204)
         else:
-            call.answer({"messages": _encoded(messages, container.holds_copies)})
+            call.answer({"messages": _encoded(messages, queue.holds_copies)})
         leave()
 
     def start(leave: Leave) -> None:
         call.check_room()
-        container.peek(first, min(count, MAX_COUNT), session_id, partial(peeked, leave))
+        queue.peek(first, min(count, MAX_COUNT), session_id, partial(peeked, leave))
 
     session_id = session_id_of(call)
-    container, first = call.container, arguments["from-sequence-number"]
+    queue, first = call.queue, arguments["from-sequence-number"]
     call.peer.reads.enter(start, call.fail)
 
 
@@ -85,22 +86,22 @@ def receive_by_sequence_number(call: Call) -> None:
     mode = arguments["receiver-settle-mode"]
     if mode not in (RECEIVE_AND_DELETE, PEEK_LOCK):
         raise InvalidProperty("'receiver-settle-mode' must be 0 (receive and delete) or 1 (peek-lock).")
-    container = call.container
-    container.check_receiving()
+    queue = call.queue
+    queue.check_receiving()
     session_id = session_id_of(call)
-    if isinstance(container, SessionQueue) and session_id is None:
+    if queue.has_sessions and session_id is None:
         raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
 
     def fetched(leave: Leave, messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
             call.fail(messages)
         elif mode == RECEIVE_AND_DELETE:
-            call.answer({"messages": _encoded([message for message, _ in messages], container.holds_copies)})
+            call.answer({"messages": _encoded([message for message, _ in messages], queue.holds_copies)})
         else:
             for _, lock in messages:
                 if lock is not None:
                     lock.charge(call.peer.held)
-            is_copy = container.holds_copies
+            is_copy = queue.holds_copies
             locked = [_locked(message, lock, is_copy) for message, lock in messages if lock is not None]
             call.answer({"messages": locked})
         leave()
@@ -108,7 +109,7 @@ def receive_by_sequence_number(call: Call) -> None:
     def check() -> None:
         call.peer.held.check()
         call.check_room()
-        if isinstance(container, SessionQueue):
+        if queue.has_sessions:
             held_session(call)
 
     check()
@@ -116,7 +117,7 @@ def receive_by_sequence_number(call: Call) -> None:
 
     def fetch(leave: Leave) -> None:
         deletes = mode == RECEIVE_AND_DELETE
-        container.deferred.receive(numbers, session_id, deletes, partial(fetched, leave), check)
+        queue.deferred.receive(numbers, session_id, deletes, partial(fetched, leave), check)
 
     call.peer.reads.enter(fetch, call.fail)
 
@@ -152,35 +153,35 @@ def update_disposition(call: Call) -> None:
     arguments = call.arguments
     status = arguments["disposition-status"]
     properties = arguments["properties-to-modify"]
-    container = call.container
+    queue = call.queue
     reason, description = arguments["deadletter-reason"], arguments["deadletter-description"]
     settlement = said_by_status(status, properties, reason, description)
     session_id = arguments["session-id"]
-    if isinstance(container, SessionQueue) and session_id is not None:
+    if queue.has_sessions and session_id is not None:
         held_session(call)  # a lost session is the reason, rather than its messages' locks
     locks = _locks(call)
     if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
         raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
     if call.transaction is not None:
-        call.transaction.settle(container.settlements, locks, settlement, call.scope)
+        call.transaction.settle(queue.settlements, locks, settlement, call.scope)
         call.answer({})
     elif locks:
-        container.settlements.settle_all(settlement, locks, call.done)
+        queue.settlements.settle_all(settlement, locks, call.done)
     else:
         call.done(None)
 
 
 def schedule_message(call: Call) -> None:
-    container = call.entity
+    entity = call.entity
     messages = [_scheduled(call, item) for item in call.arguments["messages"]]
     if call.transaction is not None:
-        numbers = call.transaction.schedule(container, messages, call.scope)
+        numbers = call.transaction.schedule(entity, messages, call.scope)
         call.answer({"sequence-numbers": Array(numbers, int)})
         return
     journal = call.peer.namespace.journal
     journal.check_growth()
-    admitted = container.admit(messages)
-    numbers = container.number(admitted)
+    admitted = entity.admit(messages)
+    numbers = entity.number(admitted)
 
     def scheduled(error: BrokerError | None) -> None:
         if error is None:
@@ -188,7 +189,7 @@ def schedule_message(call: Call) -> None:
         else:
             call.fail(error)
 
-    container.stage_sends(journal.sends, admitted, scheduled)
+    entity.stage_sends(journal.sends, admitted, scheduled)
 
 
 def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
@@ -210,8 +211,8 @@ def cancel_scheduled_message(call: Call) -> None:
 
 
 def batch_delete_messages(call: Call) -> None:
-    arguments = call.arguments
-    if call.container.has_sessions and arguments["session-id"] is None:
+    arguments, queue = call.arguments, call.queue
+    if queue.has_sessions and arguments["session-id"] is None:
         raise OperationNotAllowed("Messages of an entity with sessions are deleted by session: give 'session-id'.")
     count = arguments["message-count"]
     most = call.peer.namespace.profile.max_deleted_messages
@@ -226,9 +227,9 @@ def batch_delete_messages(call: Call) -> None:
         else:
             call.answer({"message-count": Int(outcome)})
 
-    if isinstance(call.container, SessionQueue):
-        check_not_held_by_another(call, call.container, arguments["session-id"])
-    call.container.deletion.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
+    if is_with_sessions(queue):
+        check_not_held_by_another(call, queue, arguments["session-id"])
+    queue.deletion.delete_before(arguments["enqueued-time-utc"], count, arguments["session-id"], deleted)
 
 
 _SESSION_ID = Field("session-id", Kind.STRING, required=False, or_utf8=True)

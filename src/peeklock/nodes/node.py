@@ -36,12 +36,12 @@ class Node:
         elif self.needs is not None:
             for address in (self.address, self.destination):
                 if address is not None:
-                    self.peer.claims.check(address.container, address.entity, self.needs, now)
+                    self.peer.claims.check(address.entity, address.owner, self.needs, now)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         raise OperationNotAllowed(f"'{self.address.path}' takes no messages on this link.")
 
-    def turn_ended(self) -> None:
+    def on_turn_ended(self) -> None:
         """All that was read at once has been handed over; only for nodes that are in `peer.busy`."""
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
@@ -50,26 +50,26 @@ class Node:
     def on_credit(self) -> None:
         """The peer changed the credit or wants the link drained, or there is room to send again."""
 
-    def link_closed(self) -> None:
+    def on_link_closed(self) -> None:
         """The client closed the link, and did not only suspend it; `closed` follows."""
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         """The link is gone, for whatever reason."""
 
     # --- at an entity ---
 
     _place: tuple[Link, tuple[Entity, ...]] | None = None
 
-    def stand_at(self, link: Link, *entities: Entity) -> None:
+    def depend_on(self, link: Link, *entities: Entity) -> None:
         """The link needs these entities: attached, it hears when one of them goes, and keeps them from being idle."""
         self._place = link, entities
 
-    def attached(self) -> None:
+    def on_attached(self) -> None:
         if self._place is not None:
             for entity in self._place[1]:
                 entity.watch(self)
 
-    def left(self) -> None:
+    def stop_watching(self) -> None:
         """The link is gone: nobody stands there any more."""
         if self._place is not None:
             for entity in self._place[1]:
@@ -82,7 +82,7 @@ class Node:
     def entity_gone(self, failure: BrokerError) -> None:
         """The link cannot stay."""
         if self._place is not None:
-            self.peer.expel(self._place[0], failure)
+            self.peer.detach(self._place[0], failure)
 
 
 def check_any_right(claims: Claims, address: Address, now: int) -> None:
@@ -90,7 +90,7 @@ def check_any_right(claims: Claims, address: Address, now: int) -> None:
     for right in (Right.LISTEN, Right.SEND):
         try:
             # By the whole path: some clients put a token for `$management` alone.
-            claims.check(address.path, address.entity, right, now)
+            claims.check(address.path, address.owner, right, now)
         except Unauthorized as failure:
             refusal = failure
         else:

@@ -36,14 +36,14 @@ from peeklock.engine.links import Link, Sender
 from peeklock.engine.session import Session
 from peeklock.entities.names import fold
 from peeklock.nodes.attaching import make_node, requested_address
-from peeklock.nodes.containers import ContainerKey, claim_container, give_up_container
+from peeklock.nodes.capabilities import ClientKey, release_client_id, reserve_client_id
 from peeklock.nodes.node import Node, error_of, rejected
 from peeklock.nodes.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
 MAX_LINKS: Final = 5000
-MAX_LINKS_OF_A_STRANGER: Final = 32
+MAX_UNAUTHENTICATED_LINKS: Final = 32
 """Links of a connection that has shown no token or key: enough for `$cbs`, and for attaches that will be refused."""
 EXPIRY_GRACE_MS: Final = 10_000
 """How long links outlive their token: clients renew a little late."""
@@ -83,7 +83,7 @@ class Peer:
         """As the client's open has it: the client id of JMS."""
         self.claims = Claims()
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
-        self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._can_hold)
+        self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._on_memory_freed)
         """What messages hold in memory that are lent to the client, and answers that it has not taken yet."""
         self.reads = Turnstile()
         self.unsaved_bytes = 0
@@ -95,9 +95,9 @@ class Peer:
         """When the first of the claims runs out, or the links that depend on it have had their grace."""
         self._soonest: int | None = None
         """The former, in Unix time, while it is waited for."""
-        self.hang_up: Callable[[Error], None] = connection.close
+        self.close_connection: Callable[[Error], None] = connection.close
         """End the connection and say why."""
-        self.container_key: ContainerKey | None = None
+        self.client_key: ClientKey | None = None
         """Under which no other connection may log in as long as this one lasts."""
         self._on_gone: dict[Link, list[Callable[[], None]]] = {}
         """What to do when a link is gone: an entity goes with it."""
@@ -143,7 +143,7 @@ class Peer:
         if self.busy:
             busy, self.busy = self.busy, []
             for node in busy:
-                node.turn_ended()
+                node.on_turn_ended()
         self.namespace.journal.hurry()
 
     def failed(self, failure: Exception, node: Node) -> BrokerError:
@@ -185,7 +185,7 @@ class Peer:
         except Exception:
             # Other connections have yet to be told, and this one must not keep a link.
             log.exception("links could not be detached", extra={"fields": {"peer": self.name}})
-            self.hang_up(error_of(Unauthorized(reason)))
+            self.close_connection(error_of(Unauthorized(reason)))
 
     def _lose_rights(self, reason: str, client: str) -> None:
         """Claims are gone: links that no other claim allows are detached, and a login by a key ends with its rule."""
@@ -193,7 +193,7 @@ class Peer:
             error = error_of(Unauthorized(f"The login is no longer good: {reason}"))
             self._log("connection closed", error)
             self.audit("login", DENIED, "", client=client, reason=reason)
-            self.hang_up(error)
+            self.close_connection(error)
             return
         # What is open could else be committed by a client that has no right to any of it.
         self.transactions.spoil_all(Unauthorized(reason))
@@ -204,45 +204,50 @@ class Peer:
             except Unauthorized as failure:
                 if node.needs is not None:
                     self.audit(_action(link), DENIED, node.address.path, client=client, reason=reason)
-                self.expel(link, Unauthorized(f"{failure} {reason}"))
+                self.detach(link, Unauthorized(f"{failure} {reason}"))
 
     def scope(self, entity: str, link: Link) -> Scope:
         """Where work of that link comes from, for a transaction."""
         return Scope(fold(entity), link.session)
 
-    def gone(self, link: Link) -> None:
-        """A node let go of its link."""
-        self._drop(link)
-
-    def expel(self, link: Link, failure: BrokerError) -> None:
+    def detach(self, link: Link, failure: BrokerError) -> None:
         """A link cannot stay: detach it and say why."""
-        self._drop(link)
+        self.drop(link)
         link.detach(error_of(failure))
         self._log("link detached", error_of(failure), link=link.name)
         self.wake()
 
-    def writable(self) -> None:
+    def drop(self, link: Link) -> None:
+        """The link is gone: forget its node."""
+        node = self._nodes.pop(link, None)
+        link.node = None
+        if node is not None:
+            node.stop_watching()
+            node.on_closed()
+            self._run_gone_actions(link)
+
+    def on_writable(self) -> None:
         """There is room to write again."""
         for node in self.nodes:
             node.on_credit()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         """The connection is gone."""
         self.reads.close()
         self.namespace.keys.watchers.discard(self)
         if self._expiry is not None:
             self._expiry.cancel()
         for link in list(self._nodes):
-            self._drop(link)
-        give_up_container(self)
+            self.drop(link)
+        release_client_id(self)
 
-    def become(self, link: Link, make: Callable[[], Node]) -> None:
+    def replace_node(self, link: Link, make: Callable[[], Node]) -> None:
         """What a link waited for is there: give it the node that it asked for."""
         waiting = self._nodes.pop(link, None)
         if waiting is not None:
             link.node = None
-            waiting.left()
-            self._stand(link, make)
+            waiting.stop_watching()
+            self._add_node(link, make)
 
     def when_gone(self, link: Link, action: Callable[[], None]) -> None:
         """Do that when the link is gone, for whatever reason, or refused."""
@@ -251,14 +256,14 @@ class Peer:
     # --- inside ---
 
     def _check_open(self, opened: Open) -> Error | None:
-        return claim_container(self, opened)
+        return reserve_client_id(self, opened)
 
     def _note_claim(self, claim: Claim) -> None:
         self.claims.add(claim)
         self.transactions.memory.join(claim.rule)
         self.held.join(claim.rule)
 
-    def _can_hold(self) -> None:
+    def _on_memory_freed(self) -> None:
         """There is memory again for messages that are lent."""
         for node in self.nodes:
             node.on_credit()
@@ -270,8 +275,8 @@ class Peer:
             self._log("link detached", event.error, link=event.link.name)
             node = self._nodes.get(event.link)
             if node is not None and event.closed:
-                node.link_closed()
-            self._drop(event.link)
+                node.on_link_closed()
+            self.drop(event.link)
         elif isinstance(event, SessionEnded):
             self._drop_session(event.session)
             if event.error is not None:
@@ -287,10 +292,10 @@ class Peer:
             self._log("connection opened", None, container=event.open.container_id, product=product)
         elif isinstance(event, ConnectionRefused):
             self._log("connection refused", event.error)
-            self.hang_up(event.error)
+            self.close_connection(event.error)
         elif isinstance(event, ConnectionClosed):
             self._log("connection closed", event.error)
-            self.closed()
+            self.on_closed()
 
     def _log_in(self, identity: list[Claim]) -> None:
         """Claims from the SASL exchange, as far as their rules are still there."""
@@ -303,13 +308,13 @@ class Peer:
 
     def _attach(self, link: Link) -> None:
         def make() -> Node:
-            if len(self._nodes) >= (MAX_LINKS if self.claims else MAX_LINKS_OF_A_STRANGER):
+            if len(self._nodes) >= (MAX_LINKS if self.claims else MAX_UNAUTHENTICATED_LINKS):
                 raise QuotaExceeded(f"The connection has {len(self._nodes)} links; no more are allowed.")
             return make_node(self, link)
 
-        self._stand(link, make)
+        self._add_node(link, make)
 
-    def _stand(self, link: Link, make: Callable[[], Node]) -> None:
+    def _add_node(self, link: Link, make: Callable[[], Node]) -> None:
         try:
             node = make()
         except BrokerError as failure:
@@ -328,11 +333,11 @@ class Peer:
         else:
             link.node = node
             self._nodes[link] = node
-            node.attached()
+            node.on_attached()
             self._log("link attached", None, link=link.name, address=node.address.path, node=type(node).__name__)
             node.on_credit()
         if link.node is None:
-            self._end_with(link)
+            self._run_gone_actions(link)
         self.wake()
 
     def _expect_expiry(self) -> None:
@@ -361,25 +366,17 @@ class Peer:
             try:
                 node.check_rights(self.namespace.now())
             except Unauthorized as failure:
-                self.expel(link, failure)
+                self.detach(link, failure)
         self.claims.forget(self.namespace.now() - EXPIRY_GRACE_MS)
         self._expect_expiry()
 
-    def _drop(self, link: Link) -> None:
-        node = self._nodes.pop(link, None)
-        link.node = None
-        if node is not None:
-            node.left()
-            node.closed()
-            self._end_with(link)
-
-    def _end_with(self, link: Link) -> None:
+    def _run_gone_actions(self, link: Link) -> None:
         for action in self._on_gone.pop(link, ()):
             action()
 
     def _drop_session(self, session: Session) -> None:
         for link in [link for link in self._nodes if link.session is session]:
-            self._drop(link)
+            self.drop(link)
 
     def _log(self, what: str, error: Error | None, **fields: Any) -> None:
         if error is not None:

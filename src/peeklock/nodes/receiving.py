@@ -40,22 +40,22 @@ class Receiving(Node):
 
     needs: Right | None = Right.LISTEN
 
-    def __init__(self, peer: Peer, address: Address, link: Sender, container: MessageQueue) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Sender, queue: MessageQueue) -> None:
         super().__init__(peer, address)
         self._link = link
-        self._container = container
-        self._settlements = container.settlements
+        self._entity = queue
+        self._settlements = queue.settlements
         self._reserved = 0
         self._held = peer.held
-        self._gives_copies = container.holds_copies
+        self._gives_copies = queue.holds_copies
         assert link.remote is not None
         self.deletes = link.remote.snd_settle_mode == SETTLED_BY_SENDER
-        container.check_receiving()
-        self.stand_at(link, container)
+        queue.check_receiving()
+        self.depend_on(link, queue)
 
     def entity_changed(self) -> None:
         try:
-            self._container.check_receiving()
+            self._entity.check_receiving()
         except BrokerError as failure:
             self.entity_gone(failure)
 
@@ -168,7 +168,7 @@ class Receiving(Node):
 
         A client that has settled a delivery is done with it: a rollback gives the message back at once.
         """
-        scope = self.peer.scope(self.address.entity, self._link)
+        scope = self.peer.scope(self.address.owner, self._link)
         give_back = self._give_back if settled else None
         for delivery in deliveries:
             lock = delivery.context
@@ -229,7 +229,7 @@ class ReceivingNode(Receiving):
         else:
             self.starved()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self._queue.leave(self)
 
 
@@ -247,7 +247,7 @@ class SelectingNode(Receiving):
         try:
             link.accept(source=in_force(attach.source, filters.selector_key))
         except AmqpError:
-            self.closed()
+            self.on_closed()
             raise
 
     def on_credit(self) -> None:
@@ -256,7 +256,7 @@ class SelectingNode(Receiving):
         else:
             self.starved()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self._queue.stop_selecting(self._selection)
 
 

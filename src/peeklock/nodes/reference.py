@@ -25,8 +25,9 @@ from peeklock.broker.errors import (
     StorageFailed,
     Unauthorized,
 )
-from peeklock.nodes.operation import Field, Operation
-from peeklock.nodes.operations import OPERATIONS
+from peeklock.nodes.fields import Field
+from peeklock.nodes.operation import Operation
+from peeklock.nodes.operation_table import OPERATIONS
 from peeklock.nodes.rule_descriptions import FORMS
 
 _FAILURES: tuple[tuple[type[BrokerError], str], ...] = (

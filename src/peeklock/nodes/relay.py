@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 """The capability that an open offers."""
-NOWHERE: Final = Address("", "", "")
+NOWHERE: Final = Address()
 
 
 class RelayNode(Sending):
@@ -73,21 +73,21 @@ class RelayNode(Sending):
         super()._send(deliveries)
 
     def _destination(self, delivery: IncomingDelivery) -> str:
-        return self._turn_to(_named_by(delivery)).entity
+        return self._turn_to(_named_by(delivery)).owner
 
     def _turn_to(self, name: str) -> Address:
         """Send to that address from now on. Raises what a link to it would be refused with."""
         address = parse_address(name)
         try:
-            self.peer.claims.check(address.container, address.entity, Right.SEND, self.peer.namespace.now())
+            self.peer.claims.check(address.entity, address.owner, Right.SEND, self.peer.namespace.now())
         except Unauthorized as failure:
             self.peer.audit("send", DENIED, address.path, reason=str(failure))
             raise
         if address.is_management:
             raise EntityNotFound(address.path)
-        container = self.peer.namespace.entity(address.container)
-        container.check_sending()
-        self._go_to(container)
+        entity = self.peer.namespace.entity(address.entity)
+        entity.check_sending()
+        self._go_to(entity)
         return address
 
 

@@ -14,7 +14,7 @@ from peeklock.amqp.types import Described, Int, Timestamp, ULong
 from peeklock.broker.errors import InvalidProperty
 from peeklock.broker.rules.conversion import FOREVER, plain, typed
 from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
-from peeklock.nodes.operation import Field, Kind, check_keys
+from peeklock.nodes.fields import Field, Kind, check_keys
 
 COMPATIBILITY: Final = Int(20)
 """The version of the language that every expression is in."""

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.administration import Administration, explain_refused_rule, rules_of
-from peeklock.broker.catalogue import SUBSCRIPTIONS
+from peeklock.broker.catalogue import SUBSCRIPTIONS, is_queue
 from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllowed
 from peeklock.broker.session_queue import AnyQueue
-from peeklock.broker.topic import Topic
 from peeklock.entities.authorization import Right
-from peeklock.entities.definitions import SubscriptionDefinition
-from peeklock.nodes.operation import Call, Field, Kind, Operation, check_page
+from peeklock.entities.base import EntityKind
+from peeklock.nodes.fields import Field, Kind, check_page
+from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.rule_descriptions import DESCRIPTION, read_rule, write_rule
 
 MAX_LISTED: Final = 10_000
@@ -44,11 +44,7 @@ def enumerate_rules(call: Call) -> None:
 
 def _subscription(call: Call) -> AnyQueue:
     entity = call.entity
-    if (
-        isinstance(entity, Topic)
-        or not isinstance(entity.definition, SubscriptionDefinition)
-        or entity.is_dead_letter_queue
-    ):
+    if not is_queue(entity) or entity.kind is not EntityKind.SUBSCRIPTION or entity.is_dead_letter_queue:
         raise OperationNotAllowed(f"The entity '{entity.path}' has no rules.")
     return entity
 

@@ -46,37 +46,37 @@ Long before, the server stops reading from those who send."""
 
 
 class Sending(Node):
-    """Takes what a client sends, for the entity in `_container`, and answers for each delivery."""
+    """Takes what a client sends, for the entity in `_entity`, and answers for each delivery."""
 
-    def __init__(self, peer: Peer, address: Address, link: Receiver, container: AnyEntity | None) -> None:
+    def __init__(self, peer: Peer, address: Address, link: Receiver, entity: AnyEntity | None) -> None:
         super().__init__(peer, address)
         self._link = link
         self._in_flight = 0
         self._arrived: list[IncomingDelivery] = []
         """In this turn."""
         self._journal = peer.namespace.journal
-        if container is not None:
-            self._go_to(container)
+        if entity is not None:
+            self._go_to(entity)
 
-    def _go_to(self, container: AnyEntity) -> None:
+    def _go_to(self, entity: AnyEntity) -> None:
         """What is sent from now on is for that entity."""
-        self._container = container
-        self._limit = container.max_message_bytes
+        self._entity = entity
+        self._limit = entity.max_message_bytes
 
     def _destination(self, delivery: IncomingDelivery) -> str:
-        """The queue or topic that the delivery is for; it is in `_container`."""
-        return self.address.entity
+        """The queue or topic that the delivery is for; it is in `_entity`."""
+        return self.address.owner
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if delivery.state is not None:
-            self.turn_ended()
+            self.on_turn_ended()
             self._enlist(delivery)  # at once: the transaction's discharge may be right behind it
             return
         if not self._arrived:
             self.peer.busy.append(self)
         self._arrived.append(delivery)
 
-    def turn_ended(self) -> None:
+    def on_turn_ended(self) -> None:
         """What arrived in one turn is one piece of work, unless there is something wrong with it."""
         deliveries, self._arrived = self._arrived, []
         if deliveries:
@@ -93,7 +93,7 @@ class Sending(Node):
                     self._answer([delivery], rejected(self.peer.failed(failure, self)))
 
     def _send(self, deliveries: list[IncomingDelivery]) -> None:
-        wants_session = self._container.reads_session_ids
+        wants_session = self._entity.reads_session_ids
         messages: list[Incoming] = []
         cost = 0
         for delivery in deliveries:
@@ -104,10 +104,10 @@ class Sending(Node):
             cost += delivery.end - delivery.at
         if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
             raise ServerBusy("The broker waits for its store and takes no more messages for now.")
-        cost += MESSAGE_BYTES * len(messages) * self._container.copies
-        self._container.send(messages, partial(self._sent, deliveries, cost))
+        cost += MESSAGE_BYTES * len(messages) * self._entity.copies
+        self._entity.send(messages, partial(self._sent, deliveries, cost))
         for delivery in deliveries:
-            delivery.let_go()
+            delivery.drop_data()
         self._in_flight += len(deliveries)
         self.peer.unsaved_bytes += cost
         self._journal.charge(cost)
@@ -120,7 +120,7 @@ class Sending(Node):
                 raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
             transaction = self.peer.transactions.get(state.txn_id)
             scope = self.peer.scope(self._destination(delivery), self._link)
-            transaction.send(self._container, self._read_unusual(delivery), scope)
+            transaction.send(self._entity, self._read_unusual(delivery), scope)
         except Exception as error:
             failure = self.peer.failed(error, self)
             if isinstance(state, TransactionalState):
@@ -136,7 +136,7 @@ class Sending(Node):
             raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of this entity.")
         if delivery.message_format:
             raise NotSupported(f"Message format 0x{delivery.message_format:x} is not known.")
-        return [read_incoming(delivery.payload, self._container.reads_session_ids)]
+        return [read_incoming(delivery.payload, self._entity.reads_session_ids)]
 
     def _read_batch(self, delivery: IncomingDelivery) -> list[Incoming]:
         if delivery.oversize:
@@ -149,7 +149,7 @@ class Sending(Node):
             raise InvalidMessage("The batch holds no message.")
         if len(encoded) > MAX_BATCH_MESSAGES:
             raise MessageSizeExceeded(f"The batch holds more than {MAX_BATCH_MESSAGES} messages.")
-        wants_session = self._container.reads_session_ids
+        wants_session = self._entity.reads_session_ids
         return [read_incoming(message, wants_session) for message in encoded]
 
     def _sent(self, deliveries: list[IncomingDelivery], cost: int, error: BrokerError | None) -> None:
@@ -177,16 +177,16 @@ class SendingNode(Sending):
         peer: Peer,
         address: Address,
         link: Receiver,
-        container: AnyEntity,
+        entity: AnyEntity,
         *,
         through: AnyEntity | None = None,
         destination: Address | None = None,
     ) -> None:
-        super().__init__(peer, address, link, container)
+        super().__init__(peer, address, link, entity)
         self.destination = destination
-        container.check_sending()
-        self.stand_at(link, container, *(() if through is None else (through,)))
-        limit = link.max_message_size = container.max_message_bytes
+        entity.check_sending()
+        self.depend_on(link, entity, *(() if through is None else (through,)))
+        limit = link.max_message_size = entity.max_message_bytes
         properties: dict[Any, Any] = {Symbol(MAX_BATCH_SIZE): ULong(min(limit, MAX_BATCH_BYTES))}
         asked = link.remote.properties if link.remote is not None else None
         if asked and TRANSFER_DESTINATION in asked:
@@ -195,4 +195,4 @@ class SendingNode(Sending):
         link.grant(CREDIT)
 
     def entity_changed(self) -> None:
-        self._limit = self._link.max_message_size = self._container.max_message_bytes
+        self._limit = self._link.max_message_size = self._entity.max_message_bytes

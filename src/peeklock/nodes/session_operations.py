@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from peeklock.amqp.types import Array, Int, Timestamp
+from peeklock.broker.envelope import END_OF_TIME
 from peeklock.broker.errors import (
     BrokerError,
     MessageSizeExceeded,
@@ -12,20 +13,20 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.session import Session
-from peeklock.broker.session_queue import SessionQueue
+from peeklock.broker.session_queue import SessionQueue, is_with_sessions
 from peeklock.entities.authorization import Right
-from peeklock.nodes.operation import MAX_SKIP, Call, Field, Kind, Operation, check_page
+from peeklock.nodes.fields import MAX_SKIP, Field, Kind, check_page
+from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.session_receiving import SessionReceivingNode
 
 MAX_LISTED: Final = 10_000
-ALL_SESSIONS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: from there on a time means every session."""
 
 
 def _queue(call: Call) -> SessionQueue:
-    if not isinstance(call.container, SessionQueue):
-        raise OperationNotAllowed(f"The entity '{call.container.path}' has no sessions.")
-    return call.container
+    queue = call.queue
+    if not is_with_sessions(queue):
+        raise OperationNotAllowed(f"The entity '{queue.path}' has no sessions.")
+    return queue
 
 
 def session_id_of(call: Call) -> str | None:
@@ -37,7 +38,7 @@ def session_id_of(call: Call) -> str | None:
     if named is not None or call.link_name is None:
         return named
     holders = (node for node in call.peer.nodes if isinstance(node, SessionReceivingNode))
-    sessions = (node.session_of(call.container, call.link_name) for node in holders)
+    sessions = (node.session_of(call.queue, call.link_name) for node in holders)
     return next((session.id for session in sessions if session is not None), None)
 
 
@@ -108,7 +109,8 @@ def get_message_sessions(call: Call) -> None:
         else:
             call.answer({"skip": Int(min(skip + len(ids), MAX_SKIP)), "sessions-ids": Array(ids, str)})
 
-    everything = updated_after >= ALL_SESSIONS
+    # A time from the last millisecond of the year 9999 on means every session.
+    everything = updated_after >= END_OF_TIME
     queue.list_sessions(None if everything else updated_after, skip, top, read)
 
 

@@ -57,7 +57,7 @@ class SessionReceivingNode(Receiving):
                 outcome = InvalidProperty(f"The filters of the attach cannot be said back: {error.description}.")
         if isinstance(outcome, BrokerError):
             self._link.refuse(error_of(outcome))
-            self.peer.gone(self._link)
+            self.peer.drop(self._link)
             self.peer.wake()
             return
         self.session = outcome
@@ -89,7 +89,7 @@ class SessionReceivingNode(Receiving):
     def session_lost(self, failure: BrokerError) -> None:
         self.session = None
         self._link.detach(error_of(failure))
-        self.peer.gone(self._link)
+        self.peer.drop(self._link)
         self.peer.wake()
 
     def on_credit(self) -> None:
@@ -100,7 +100,7 @@ class SessionReceivingNode(Receiving):
         else:
             self.starved()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         if self._waiter is not None:
             self._queue.stop_waiting(self._waiter)
         if self.session is not None:

@@ -33,7 +33,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.selectors import Selector, rule_of
-from peeklock.broker.session_queue import AnyQueue
+from peeklock.broker.session_queue import AnyQueue, is_without_sessions
 from peeklock.broker.temporary import Owner
 from peeklock.broker.topic import Topic
 from peeklock.engine.links import Sender
@@ -118,13 +118,13 @@ class ConsumerNode(WaitingNode):
 
     def __init__(self, peer: Peer, link: Sender, wanted: Wanted) -> None:
         path = wanted.path
-        super().__init__(peer, Address(path, wanted.topic, path), link)
+        super().__init__(peer, Address(path=path, entity=path, owner=wanted.topic), link)
         self._sender = link
         self._wanted = wanted
         self._attempts = 0
 
-    def attached(self) -> None:
-        super().attached()
+    def on_attached(self) -> None:
+        super().on_attached()
         self._proceed()
 
     def _proceed(self) -> None:
@@ -155,9 +155,7 @@ class ConsumerNode(WaitingNode):
     def _find(self) -> Queue | None:
         """The subscription, if it is as the link wants it. If not, what makes it so is on its way."""
         wanted = self._wanted
-        topic = self.peer.namespace.entity(wanted.topic)
-        if not isinstance(topic, Topic):
-            raise EntityNotFound(wanted.topic)
+        topic = self.peer.namespace.topic(wanted.topic)
         found = topic.subscriptions.get(fold(wanted.name))
         if found is None:
             if not self._delete_elsewhere(topic):
@@ -165,7 +163,7 @@ class ConsumerNode(WaitingNode):
             return None
         if found.doomed:
             raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
-        if not isinstance(found, Queue):
+        if not is_without_sessions(found):
             raise OperationNotAllowed(f"The subscription '{found.path}' requires sessions.")
         definition = found.definition
         assert isinstance(definition, SubscriptionDefinition)
@@ -250,22 +248,22 @@ class UnsubscribingNode(Node):
 
     def __init__(self, peer: Peer, link: Sender, topic: Topic, subscription: AnyQueue) -> None:
         path = subscription.path
-        super().__init__(peer, Address(path, topic.path, path))
+        super().__init__(peer, Address(path=path, entity=path, owner=topic.path))
         self._link = link
         self._subscription = subscription
         self._is_deleting = False
-        self.stand_at(link, subscription)
+        self.depend_on(link, subscription)
         definition = subscription.definition
         assert isinstance(definition, SubscriptionDefinition)
         capabilities = [TOPIC, *([SHARED] if definition.shared else [])]
         link.accept(source=Source(address=topic.path, durable=2, expiry_policy=NEVER, capabilities=capabilities))
         link.answers_detach_later = True
 
-    def link_closed(self) -> None:
+    def on_link_closed(self) -> None:
         path = self._subscription.path
         self._is_deleting = True
         try:
-            self.peer.claims.check(self.address.entity, self.address.entity, Right.MANAGE, self.peer.namespace.now())
+            self.peer.claims.check(self.address.owner, self.address.owner, Right.MANAGE, self.peer.namespace.now())
             if _is_active(self._subscription):
                 raise SubscriptionInUse(f"The subscription '{path}' has a consumer.")
             self.peer.namespace.administration.delete(self._subscription, self._deleted)
@@ -278,7 +276,7 @@ class UnsubscribingNode(Node):
         self._link.detach(None if error is None else error_of(error))
         self.peer.wake()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         if not self._is_deleting and not self._link.attached:
             self._link.detach()  # the client only suspended it
 
@@ -298,7 +296,7 @@ def _receiving(peer: Peer, link: Sender, topic: str, subscription: Queue) -> Nod
         peer.when_gone(link, partial(temporary.leave, path))
     subscription.check_receiving()
     link.accept()  # here, because the selector is in force: as the rule
-    return ReceivingNode(peer, Address(path, topic, path), link, subscription)
+    return ReceivingNode(peer, Address(path=path, entity=path, owner=topic), link, subscription)
 
 
 def _wanted(peer: Peer, link: Sender, topic: Topic, source: Source, selector: Selector | None) -> Wanted:

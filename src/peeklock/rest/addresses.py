@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import unquote
 
-from peeklock.broker.catalogue import DEAD_LETTER_SUFFIX, TRANSFER_DEAD_LETTER_SUFFIX, topic_of
+from peeklock.broker.catalogue import owner_of
 from peeklock.entities.authorization import Right
 from peeklock.entities.names import fold
 
@@ -39,7 +39,7 @@ class Asked:
     """A request for messages."""
 
     action: Action
-    container: str
+    entity: str
     """The path of the queue, topic, subscription or sub-queue, as the client spells it."""
     place: str
     """The same as it is in the request's address."""
@@ -57,12 +57,9 @@ class Asked:
         return f"/{self.place}/{MESSAGES}" + (f"/{self.message}/..." if self.lock_token else "")
 
     @property
-    def entity(self) -> str:
-        """The queue or topic that it belongs to, folded: whose rules give rights here."""
-        path = fold(self.container)
-        for suffix in (TRANSFER_DEAD_LETTER_SUFFIX, DEAD_LETTER_SUFFIX):
-            path = path.removesuffix(f"/{fold(suffix)}")
-        return topic_of(path) or path
+    def owner(self) -> str:
+        """The queue or topic that the entity is or belongs to, folded: whose rules give rights here."""
+        return owner_of(self.entity)
 
 
 def parse_request(method: str, raw_path: str) -> Asked | None:

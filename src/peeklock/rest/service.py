@@ -31,6 +31,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
+from peeklock.broker.session_queue import is_without_sessions
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.rest.addresses import MESSAGES, Action, Asked, parse_request
 from peeklock.rest.holders import Body, Holders
@@ -79,7 +80,7 @@ class RestService:
         if asked.action is Action.UNLOCK and request.can_read_body and request.content_length != 0:
             return False  # an entity is created or updated
         whole = request.path.strip("/")
-        return not self._has(whole) or ("api-version" not in request.query and self._has(asked.container))
+        return not self._has(whole) or ("api-version" not in request.query and self._has(asked.entity))
 
     def _has(self, path: str) -> bool:
         try:
@@ -102,7 +103,7 @@ class RestService:
                 statuses=_STATUSES,
                 sub_codes={},
                 action=asked.action,
-                entity=asked.container,
+                entity=asked.entity,
                 is_change=False,
                 path=asked.shown,
             )
@@ -113,8 +114,8 @@ class RestService:
     async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         token = request.headers.get("Authorization", "")
         claim = verified(self._namespace, token, request.rel_url.raw_path, request[TICKET])
-        if not claim.allows(asked.right, asked.entity):
-            raise Unauthorized(f"Unauthorized access to '{asked.container}': '{asked.right}' claim is required.")
+        if not claim.allows(asked.right, asked.owner):
+            raise Unauthorized(f"Unauthorized access to '{asked.entity}': '{asked.right}' claim is required.")
         match asked.action:
             case Action.SEND:
                 return await self._send(request, asked, claim)
@@ -126,9 +127,9 @@ class RestService:
     # --- sending ---
 
     async def _send(self, request: web.Request, asked: Asked, claim: Claim) -> web.Response:
-        container = self._namespace.entity(asked.container)
-        container.check_sending()
-        limit, wants_session = container.max_message_bytes, container.reads_session_ids
+        entity = self._namespace.entity(asked.entity)
+        entity.check_sending()
+        limit, wants_session = entity.max_message_bytes, entity.reads_session_ids
         with self._holders.body(claim.rule) as body:
             if request.content_type.lower() == BATCH_TYPE:
                 text = await _read_body(request, min(limit, MAX_BATCH_BYTES), body)
@@ -139,11 +140,11 @@ class RestService:
             journal = self._namespace.journal
             if journal.unsaved_bytes > MAX_UNSAVED_BYTES:
                 raise ServerBusy("The broker waits for its store and takes no more messages for now.")
-            size = sum(len(message.bare) for message in messages) * container.copies
+            size = sum(len(message.bare) for message in messages) * entity.copies
             body.take(size)
             journal.charge(size)
             try:
-                await durable(partial(container.send, messages))
+                await durable(partial(entity.send, messages))
             finally:
                 journal.discharge(size)
         return web.Response(status=HTTPStatus.CREATED)
@@ -205,8 +206,8 @@ class RestService:
         return web.Response()
 
     def _queue(self, asked: Asked) -> Queue:
-        queue = self._namespace.queue(asked.container)
-        if not isinstance(queue, Queue):
+        queue = self._namespace.queue(asked.entity)
+        if not is_without_sessions(queue):
             raise OperationNotAllowed(
                 f"The entity '{queue.path}' requires sessions, which cannot be received over HTTP: use AMQP."
             )

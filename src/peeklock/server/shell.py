@@ -16,7 +16,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection
 from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslServer
-from peeklock.nodes.containers import CAPABILITIES
+from peeklock.nodes.capabilities import CAPABILITIES
 from peeklock.nodes.peer import Peer
 from peeklock.server.admission import Ticket
 from peeklock.server.limits import Limits
@@ -79,7 +79,7 @@ class Shell:
             settings, SaslServer(MECHANISMS if refusal is None else WITHOUT_KEYS, self._authenticate), is_server=True
         )
         self.peer = Peer(self.connection, namespace, name, self.wake, ticket, audit)
-        self.peer.hang_up = self.close
+        self.peer.close_connection = self.close
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
         self.reading = True
@@ -150,13 +150,13 @@ class Shell:
     def resume_writing(self) -> None:
         self.connection.congested = False
         self._unread_answers = 0
-        self._guarded(self.peer.writable)
+        self._guarded(self.peer.on_writable)
         self.wake()
 
     def quiesce(self) -> None:
         """The broker is stopping: take no more work and hand none out, but let what is under way be answered."""
         self._quiet = True
-        self.peer.closed()
+        self.peer.on_closed()
         self._steer_reading()
 
     def close(self, error: Error) -> None:
@@ -167,7 +167,7 @@ class Shell:
         self._handshake.cancel()
         self._ticker.cancel()
         try:
-            self.peer.closed()
+            self.peer.on_closed()
             self.connection.close(error)
             self._flush()
         except Exception:
@@ -189,7 +189,7 @@ class Shell:
         self._ticket.unauthenticated.forget(self)
         self._handshake.cancel()
         self._ticker.cancel()
-        self.peer.closed()
+        self.peer.on_closed()
         # By hand, because what it holds (half a message, a full buffer) would else stay until cycles are looked for.
         self.connection.lost()
         self._on_gone(self)

@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
 SHARED_SUBSCRIPTIONS: Final = "SHARED-SUBS"
 SOLE_CONNECTION: Final = "sole-connection-for-container"
-ContainerKey = tuple[str, str]
+ClientKey = tuple[str, str]
 """The rules that a connection logged in with, and its container's id."""
 CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS, CLAIMS)
 """What every open of the broker offers."""
 
 
-def claim_container(peer: Peer, opened: Open) -> Error | None:
+def reserve_client_id(peer: Peer, opened: Open) -> Error | None:
     """The connection asks to be the only one of its container: why it is refused, if another one is."""
     identity: list[Claim] = peer.connection.identity or []
     if not identity or SOLE_CONNECTION not in (opened.desired_capabilities or ()):
         return None
     peer.connection.offered_capabilities.append(SOLE_CONNECTION)
-    key: ContainerKey = ",".join(sorted(claim.rule for claim in identity)), str(opened.container_id)
+    key: ClientKey = ",".join(sorted(claim.rule for claim in identity)), str(opened.container_id)
     if key in peer.namespace.sole_containers:
         info: dict[Any, Any] = {Symbol("invalid-field"): Symbol("container-id")}
         description = f"The client id '{opened.container_id}' is in use by another connection."
         return Error(condition=Condition.INVALID_FIELD, description=description, info=info)
     peer.namespace.sole_containers.add(key)
-    peer.container_key = key
+    peer.client_key = key
     return None
 
 
-def give_up_container(peer: Peer) -> None:
+def release_client_id(peer: Peer) -> None:
     """The connection is gone."""
-    if peer.container_key is not None:
-        peer.namespace.sole_containers.discard(peer.container_key)
-        peer.container_key = None
+    if peer.client_key is not None:
+        peer.namespace.sole_containers.discard(peer.client_key)
+        peer.client_key = None

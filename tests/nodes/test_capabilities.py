@@ -17,7 +17,7 @@ from peeklock.entities.authorization import (
     default_authorization_rule,
 )
 from peeklock.entities.namespaces import NamespaceDefinition
-from peeklock.nodes.containers import CAPABILITIES, SOLE_CONNECTION
+from peeklock.nodes.capabilities import CAPABILITIES, SOLE_CONNECTION
 from raw_client import eventually
 from sdk.raw_peer import RawPeer
 from serving import BrokerThread, StartBroker

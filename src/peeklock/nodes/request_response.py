@@ -70,7 +70,7 @@ class ReplyNode(Node):
         self.peer.held.take(len(encoded))
         self.on_credit()
 
-    def closed(self) -> None:
+    def on_closed(self) -> None:
         self._is_closed = True
         self._waiting.clear()
         self.peer.held.give_back(self._waiting_bytes)

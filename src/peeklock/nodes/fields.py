@@ -1,0 +1,128 @@
+"""The keys of requests and responses of `$management`, and how the values of a request are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from peeklock.amqp.types import Array, Described, ULong
+from peeklock.broker.errors import InvalidProperty
+
+MAX_ITEMS: Final = 65536
+MAX_SKIP: Final = (1 << 31) - 1
+"""It is an int, and so is the one that is answered."""
+
+
+class Kind(Enum):
+    """The type of a key, as documentation names it."""
+
+    STRING = "string"
+    INT = "int"
+    LONG = "long"
+    UBYTE = "ubyte"
+    BOOLEAN = "boolean"
+    BINARY = "binary"
+    TIMESTAMP = "timestamp"
+    UUID = "uuid"
+    ULONG = "ulong"
+    MAP = "map"
+    UUIDS = "array of uuid"
+    LONGS = "array of long"
+    MAPS = "list of map"
+    DESCRIBED = "described list"
+    STRINGS = "array of string"
+    TIMESTAMPS = "array of timestamp"
+
+
+def _is_integer(value: Any) -> bool:
+    """A number that fits a long, whatever its type: SDKs differ in the width they send."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
+
+
+_FITS: dict[Kind, Callable[[Any], bool]] = {
+    Kind.STRING: lambda value: isinstance(value, str),
+    Kind.INT: _is_integer,
+    Kind.LONG: _is_integer,
+    Kind.UBYTE: _is_integer,
+    Kind.BOOLEAN: lambda value: isinstance(value, bool),
+    Kind.BINARY: lambda value: isinstance(value, bytes),
+    Kind.UUID: lambda value: isinstance(value, UUID),
+    Kind.ULONG: lambda value: _is_integer(value) or isinstance(value, ULong),
+    Kind.TIMESTAMP: _is_integer,
+    Kind.MAP: lambda value: isinstance(value, dict),
+    Kind.UUIDS: lambda value: isinstance(value, list) and all(isinstance(item, UUID) for item in value),
+    Kind.LONGS: lambda value: isinstance(value, list) and all(_is_integer(item) for item in value),
+    Kind.MAPS: lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
+}
+"""How a request's value is judged: generously as to width, strictly as to what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One key of a request or a response."""
+
+    name: str
+    kind: Kind
+    required: bool = True
+    note: str = ""
+    keys: tuple[Field, ...] = ()
+    """The keys of a map, or of each map in a list."""
+    or_described: bool = False
+    """Whether a described list is taken in place of the map; what is in it is for the operation to say."""
+    also: tuple[Kind, ...] = ()
+    """Other types that are accepted."""
+    or_utf8: bool = False
+    """Whether binary is accepted for the string that it is in UTF-8: the Python SDK sends received strings so."""
+
+    @property
+    def types(self) -> str:
+        """All types that are accepted, for documentation and errors."""
+        *others, last = (kind.value for kind in (self.kind, *self.also))
+        return f"{', '.join(others)} or {last}" if others else last
+
+    def check(self, value: Any) -> Any:
+        if value is None:
+            if self.required:
+                raise InvalidProperty(f"The request has no '{self.name}' ({self.kind.value}).")
+            return None
+        if self.or_described and isinstance(value, Described):
+            return value
+        if isinstance(value, Array):
+            value = list(value)
+        elif isinstance(value, str):
+            value = str(value)  # a symbol says the same
+        elif self.or_utf8 and type(value) is bytes:
+            try:
+                value = value.decode()
+            except UnicodeDecodeError:
+                raise InvalidProperty(f"'{self.name}' is binary and not valid UTF-8: send a string.") from None
+        if not any(_FITS[kind](value) for kind in (self.kind, *self.also)):
+            raise InvalidProperty(f"'{self.name}' must be {_article(self.types)}.")
+        if isinstance(value, list):
+            if not value:
+                raise InvalidProperty(f"'{self.name}' is empty.")
+            if len(value) > MAX_ITEMS:
+                raise InvalidProperty(f"'{self.name}' has {len(value)} items; at most {MAX_ITEMS} are allowed.")
+        return value
+
+
+def _article(words: str) -> str:
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def check_keys(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values of a map by key, None for those left out; InvalidProperty names what is wrong."""
+    return {field.name: field.check(given.get(field.name)) for field in fields}
+
+
+def check_page(arguments: dict[str, Any], most: int) -> tuple[int, int]:
+    """`skip` and `top` of a request for one page of a listing, which has so many items at most."""
+    skip, top = arguments["skip"], arguments["top"]
+    if not 0 <= skip <= MAX_SKIP:
+        raise InvalidProperty(f"'skip' must be between 0 and {MAX_SKIP}.")
+    if top < 1:
+        raise InvalidProperty("'top' must be at least 1.")
+    return skip, min(top, most)
