@@ -75,6 +75,7 @@ LADDER: dict[str, set[str]] = {
         "amqp",
         "engine",
         "entities",
+        "atom",
         "broker",
         "nodes",
         "store.base",

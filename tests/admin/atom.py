@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from xml.etree.ElementTree import Element, fromstring
 
-from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS
+from peeklock.atom.markup import ATOM, INSTANCE, SERVICE_BUS
 from peeklock.client.tokens import sas_token
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME
 from raw_client import HOST, PATIENCE

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import pytest
 
 from admin.atom import queue, sent, subscription
 from peeklock.admin.descriptions import (
     Shown,
+    describe,
+    describe_namespace,
     read_settings,
-    write_description,
-    write_namespace,
 )
-from peeklock.admin.markup import description_of, parse
+from peeklock.atom.entries import description_of
+from peeklock.atom.markup import parse, to_text
 from peeklock.broker.administration import Runtime
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
@@ -33,6 +35,11 @@ RUNTIME = Runtime(
     updated_at=1_767_225_601_500,
     accessed_at=0,
 )
+
+
+def inner(description: Element) -> str:
+    """The elements of a description."""
+    return "".join(map(to_text, description))
 
 
 def read(
@@ -114,8 +121,8 @@ def test_the_size_of_messages_is_known_since_a_version_of_the_interface() -> Non
         read(data, version="2017-04")
     assert "max_message_size_in_kilobytes" not in read(queue(), version="2017-04")
     shown = Shown(QueueDefinition(name="q"), RUNTIME, PROFILES["premium"], "https://h", "2021-05")
-    assert "<MaxMessageSizeInKilobytes>102400</MaxMessageSizeInKilobytes>" in write_description(shown)
-    assert "MaxMessageSize" not in "".join(write_description(replace(shown, api_version="2017-04")))
+    assert "<MaxMessageSizeInKilobytes>102400</MaxMessageSizeInKilobytes>" in inner(describe(shown))
+    assert "MaxMessageSize" not in inner(describe(replace(shown, api_version="2017-04")))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +196,7 @@ def test_a_queue_is_written_whole_and_in_order() -> None:
         ),
     )
     shown = Shown(definition, RUNTIME, PROFILES["standard"], "https://host:5300", "2024-05")
-    assert "".join(write_description(shown)) == (
+    assert inner(describe(shown)) == (
         "<LockDuration>PT1M</LockDuration>"
         "<MaxSizeInMegabytes>1024</MaxSizeInMegabytes>"
         "<RequiresDuplicateDetection>false</RequiresDuplicateDetection>"
@@ -267,10 +274,7 @@ def test_a_queue_is_written_whole_and_in_order() -> None:
 def test_what_was_written_is_read_as_it_was(definition: Any) -> None:
     kind = type(definition)
     shown = Shown(definition, RUNTIME, PROFILES["standard"], "http://[::1]:5300", "2024-05")
-    text = f"<{kind.__name__} xmlns='http://schemas.microsoft.com/netservices/2010/10/servicebus/connect' " + (
-        f"xmlns:i='http://www.w3.org/2001/XMLSchema-instance'>{''.join(write_description(shown))}</{kind.__name__}>"
-    )
-    found = read_settings(kind, parse(text.encode()), "2024-05", definition)
+    found = read_settings(kind, parse(to_text(describe(shown)).encode()), "2024-05", definition)
     assert replace(definition, **found) == definition
     assert kind(name="e", **found) == definition
 
@@ -284,7 +288,7 @@ def test_what_was_written_is_read_as_it_was(definition: Any) -> None:
     ],
 )
 def test_a_namespace_passes_for_the_tier_whose_limits_it_has(profile: str, sku: str, units: str) -> None:
-    assert "".join(write_namespace("ns", PROFILES[profile], 1_767_225_600_000)) == (
+    assert inner(describe_namespace("ns", PROFILES[profile], 1_767_225_600_000)) == (
         f"<CreatedTime>2026-01-01T00:00:00Z</CreatedTime><MessagingSKU>{sku}</MessagingSKU>{units}"
         "<ModifiedTime>2026-01-01T00:00:00Z</ModifiedTime><Name>ns</Name><NamespaceType>Messaging</NamespaceType>"
     )

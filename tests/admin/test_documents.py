@@ -6,13 +6,15 @@ import re
 from xml.etree.ElementTree import fromstring
 
 from peeklock.admin.documents import Entry, Page, Place, write_entry, write_feed
+from peeklock.atom.entries import description
+from peeklock.atom.markup import leaf
 from peeklock.server.refusals import write_error
 
 PLACE = Place("https://host:5300", "2021-05", "sbemulatorns")
 NOW = 1_767_225_600_000
-RULE = Entry(
-    "a/b/Subscriptions/s/Rules/$Default", "$Default", "RuleDescription", ["<Name>$Default</Name>"], '"1"', NOW, NOW
-)
+DESCRIPTION = description("RuleDescription")
+leaf(DESCRIPTION, "Name", "$Default")
+RULE = Entry("a/b/Subscriptions/s/Rules/$Default", "$Default", DESCRIPTION, '"1"', NOW, NOW)
 
 
 def page(count: int, *, skip: int = 0, top: int = 2, is_last: bool) -> Page:
@@ -24,7 +26,7 @@ def test_an_entry_has_the_shape_that_clients_take_names_from() -> None:
     assert write_entry(RULE, PLACE) == (
         f'<entry xmlns="http://www.w3.org/2005/Atom"><id>{url}</id><title type="text">$Default</title>'
         "<published>2026-01-01T00:00:00Z</published><updated>2026-01-01T00:00:00Z</updated>"
-        f'<author><name>sbemulatorns</name></author><link rel="self" href="{url}"/>'
+        f'<author><name>sbemulatorns</name></author><link rel="self" href="{url}" />'
         '<content type="application/xml"><RuleDescription'
         ' xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"'
         ' xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><Name>$Default</Name></RuleDescription></content></entry>'
@@ -35,8 +37,8 @@ def test_a_feed_with_more_to_come_has_exactly_two_links_and_the_second_leads_the
     text = write_feed(page(2, skip=4, is_last=False), PLACE, NOW)
     links = re.findall(r"<link [^>]*>", text.split("<entry>")[0])
     assert links == [
-        '<link rel="self" href="https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=4&amp;$top=2"/>',
-        '<link rel="next" href="https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=6&amp;$top=2"/>',
+        '<link rel="self" href="https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=4&amp;$top=2" />',
+        '<link rel="next" href="https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=6&amp;$top=2" />',
     ]
     assert text.count("<entry>") == 2
 
@@ -47,7 +49,8 @@ def test_the_last_page_of_a_feed_has_one_link() -> None:
         '<feed xmlns="http://www.w3.org/2005/Atom"><title type="text">Queues</title>'
         "<id>https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=0&amp;$top=2</id>"
         "<updated>2026-01-01T00:00:00Z</updated>"
-        '<link rel="self" href="https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=0&amp;$top=2"/></feed>'
+        '<link rel="self" href="https://host:5300/$Resources/Queues?api-version=2021-05&amp;$skip=0&amp;$top=2" />'
+        "</feed>"
     )
 
 

@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from admin.atom import sent
-from peeklock.admin.markup import INSTANCE, SERVICE_BUS, description_of, parse
-from peeklock.admin.rule_descriptions import read_rule, write_rule
+from peeklock.admin.rule_descriptions import describe_rule, read_rule
+from peeklock.atom.entries import description_of
+from peeklock.atom.markup import INSTANCE, SERVICE_BUS, parse, to_text
 from peeklock.entities.names import DefinitionError
 from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 
@@ -77,10 +78,18 @@ def test_what_dotnet_sends_is_read() -> None:
     )
 
 
+START, END = f'<RuleDescription xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">', "</RuleDescription>"
+
+
 def described(inner: str) -> RuleDefinition:
-    return read_rule(
-        parse(f'<RuleDescription xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{inner}</RuleDescription>'.encode())
-    )
+    return read_rule(parse(f"{START}{inner}{END}".encode()))
+
+
+def written(rule: RuleDefinition) -> str:
+    """The elements of the description."""
+    text = to_text(describe_rule(rule))
+    assert text.startswith(START)
+    return text.removeprefix(START).removesuffix(END)
 
 
 def test_a_description_that_says_nothing_is_the_default_rule() -> None:
@@ -140,7 +149,7 @@ def test_a_rule_is_written_in_the_form_that_clients_look_for() -> None:
         action="SET b=1",
         created_at=1_767_225_600_000,
     )
-    assert "".join(write_rule(rule)) == (
+    assert written(rule) == (
         '<Filter i:type="SqlFilter"><SqlExpression>a &lt; @p</SqlExpression><CompatibilityLevel>20</CompatibilityLevel>'
         "<Parameters><KeyValueOfstringanyType><Key>@p</Key>"
         '<Value i:type="d6p1:int" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">1</Value>'
@@ -152,12 +161,12 @@ def test_a_rule_is_written_in_the_form_that_clients_look_for() -> None:
 
 
 def test_a_rule_that_lets_everything_pass_is_written_with_its_expression() -> None:
-    assert "".join(write_rule(RuleDefinition())) == (
+    assert written(RuleDefinition()) == (
         '<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression>'
         "<CompatibilityLevel>20</CompatibilityLevel></Filter>"
-        '<Action i:type="EmptyRuleAction"/><CreatedAt>0001-01-01T00:00:00Z</CreatedAt><Name>$Default</Name>'
+        '<Action i:type="EmptyRuleAction" /><CreatedAt>0001-01-01T00:00:00Z</CreatedAt><Name>$Default</Name>'
     )
-    assert "<SqlExpression>1=0</SqlExpression>" in write_rule(RuleDefinition(filter_kind=FilterKind.FALSE))[0]
+    assert "<SqlExpression>1=0</SqlExpression>" in written(RuleDefinition(filter_kind=FilterKind.FALSE))
 
 
 @pytest.mark.parametrize(
@@ -193,8 +202,9 @@ def test_a_value_is_written_with_its_type_and_read_as_it_was(value: PropertyValu
     before = RuleDefinition(
         name="r", filter_kind=FilterKind.CORRELATION, correlation=CorrelationFilter(properties={"p": value})
     )
-    parts = "".join(write_rule(before))
-    assert f'<Value i:type="d6p1:{kind}" xmlns:d6p1="http://www.w3.org/2001/XMLSchema">{text}</Value>' in parts
+    parts = written(before)
+    start = f'<Value i:type="d6p1:{kind}" xmlns:d6p1="http://www.w3.org/2001/XMLSchema"'
+    assert (f"{start}>{text}</Value>" if text else f"{start} />") in parts
     after = described(parts)
     assert after == before
     assert after.correlation is not None

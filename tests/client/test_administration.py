@@ -19,10 +19,10 @@ import pytest
 from client.atom_server import Answer, AtomServer
 from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int
+from peeklock.atom.descriptions import AuthorizationRule
 from peeklock.client import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout, connect
 from peeklock.client.administration import PAGE, AdministrationClient
 from peeklock.client.descriptions import (
-    AuthorizationRule,
     Duration,
     Entity,
     FilterKind,
@@ -361,12 +361,12 @@ def test_whether_something_exists_is_not_guessed(client: Client) -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("not XML", "no XML"),
-        (b"\xff\xfe", "no XML"),
+        ("not XML", "not well-formed XML"),
+        (b"\xff\xfe", "not well-formed XML"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "document type"),
-        (entry("x", ""), "describes nothing"),
+        (entry("x", ""), "must have one content"),
         (entry("x", f"<Colour {SB}/>"), "describes a Colour"),
-        (entry("x", QUEUE.replace(">10<", ">ten<")), "MaxDeliveryCount is no number"),
+        (entry("x", QUEUE.replace(">10<", ">ten<")), "MaxDeliveryCount has the value 'ten', which is no int"),
     ],
 )
 def test_an_answer_that_is_none_is_refused(client: Client, body: str | bytes, complaint: str) -> None:

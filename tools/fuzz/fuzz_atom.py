@@ -7,25 +7,19 @@ read and is another one when it is written and read again.
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree.ElementTree import Element
 
 import atheris  # type: ignore[import-untyped]
 from harness import fuzz
 
-with atheris.instrument_imports(include=["peeklock.admin", "peeklock.entities.definitions", "peeklock.broker.rules"]):
+READERS = ["peeklock.admin", "peeklock.atom", "peeklock.entities", "peeklock.broker.rules"]
+
+with atheris.instrument_imports(include=READERS):
     from peeklock.admin.addresses import owner_of, parse_address
     from peeklock.admin.descriptions import ENTITY_DESCRIPTIONS, read_settings
-    from peeklock.admin.markup import (
-        ATOM,
-        INSTANCE,
-        SCHEMA,
-        SERVICE_BUS,
-        MarkupError,
-        branch,
-        description_of,
-        parse,
-        written,
-    )
-    from peeklock.admin.rule_descriptions import read_rule, write_rule
+    from peeklock.admin.rule_descriptions import describe_rule, read_rule
+    from peeklock.atom.entries import add_content, description, description_of, document
+    from peeklock.atom.markup import SCHEMA, MarkupError, branch, leaf, parse, to_text
     from peeklock.broker.errors import EntityNotFound
     from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
     from peeklock.entities.names import DefinitionError
@@ -38,20 +32,19 @@ SENT = Path(__file__).parents[2] / "tests" / "admin" / "sent"
 def check(data: bytes) -> None:
     check_address(data)
     try:
-        description = description_of(parse(data))
+        found = description_of(parse(data))
     except MarkupError:
         return
     for kind in KINDS:
         try:
-            kind(name="fuzzed", **read_settings(kind, description, "2021-05", None))
+            kind(name="fuzzed", **read_settings(kind, found, "2021-05", None))
         except DefinitionError:
             continue
     try:
-        rule = read_rule(description, "fuzzed")
+        rule = read_rule(found, "fuzzed")
     except DefinitionError:
         return
-    document = entry("RuleDescription", "".join(write_rule(rule)))
-    again = read_rule(description_of(parse(document)), "fuzzed")
+    again = read_rule(description_of(parse(entry(describe_rule(rule)))), "fuzzed")
     assert again == rule
 
 
@@ -62,18 +55,22 @@ def check_address(data: bytes) -> None:
         return
 
 
-def entry(name: str, inner: str) -> bytes:
-    described = branch(name, [inner], f' xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"')
-    return f'<entry xmlns="{ATOM}"><content>{described}</content></entry>'.encode()
+def entry(described: Element) -> bytes:
+    root = document("entry")
+    add_content(root, described)
+    return to_text(root).encode()
 
 
 def examples() -> list[bytes]:
     """What the SDKs sent, and a little of everything."""
-    sql = "<Filter i:type='SqlFilter'><SqlExpression>{}</SqlExpression></Filter>"
+    rule = description("RuleDescription")
+    leaf(branch(rule, "Filter", i_type="SqlFilter"), "SqlExpression", "a = 1 AND b <> 'c'")
+    entities = [description(name) for name in ENTITY_DESCRIPTIONS]
+    for each in entities:
+        leaf(each, "LockDuration", "PT1M")
     return [
         *(path.read_bytes() for path in sorted(SENT.glob("*.xml"))),
-        *(entry(name, "<LockDuration>PT1M</LockDuration>") for name in ENTITY_DESCRIPTIONS),
-        entry("RuleDescription", sql.format(written("a = 1 AND b <> 'c'"))),
+        *map(entry, (*entities, rule)),
         b"/topic/subscriptions/s/rules/r",
         b"<!DOCTYPE x [<!ENTITY y 'z'>]><x>&y;</x>",
     ]

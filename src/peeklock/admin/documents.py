@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
+from xml.etree.ElementTree import Element
 
-from peeklock.admin.markup import ATOM, INSTANCE, SERVICE_BUS, branch, leaf
-from peeklock.admin.moments import format_moment
-from peeklock.server.refusals import written
+from peeklock.atom.entries import add_content, document
+from peeklock.atom.markup import branch, leaf, to_text
+from peeklock.atom.moments import format_moment
 
 ENTRY_TYPE: Final = "application/atom+xml;type=entry;charset=utf-8"
 FEED_TYPE: Final = "application/atom+xml;type=feed;charset=utf-8"
 
 _IN_PATHS: Final = "/$!'()*,;:@&=+~"
-_CONTENT: Final = f' xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One resource: where it is, what it is called, and its description."""
+    """One resource: its path, its name and its description."""
 
     path: str
-    """Clients take names out of it, so `Subscriptions` and `Rules` are spelt so."""
+    """Clients take names out of it, so it has `Subscriptions` and `Rules` in exactly this spelling."""
     title: str
-    description: str
-    """The name of the element."""
-    parts: list[str]
+    description: Element
     etag: str
     published: int | None = None
     updated: int | None = None
@@ -35,14 +32,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the client found us, as links to other resources begin and end."""
+    """The address by which the client reached the broker; links to other resources begin with it."""
 
     origin: str
     api_version: str
     namespace: str
     names_version: bool = True
-    """Whether the request names a version of the interface. Clients that do not are old: they take all that follows the
-    host, `/subscriptions` or `/rules` in an address as the name of the entity."""
+    """Whether the request names a version of the interface. Old clients do not: they take the text after the host,
+    `/subscriptions` or `/rules` in an address as the name of the entity."""
 
     def url(self, path: str, **query: int) -> str:
         parts = [f"api-version={quote(self.api_version)}"] if self.names_version else []
@@ -53,7 +50,7 @@ class Place:
 
 
 def _as_old_clients_spell(path: str) -> str:
-    """With `subscriptions` and `rules` in lower case; no name of a topic has a segment `Subscriptions`."""
+    """Return the path with `subscriptions` and `rules` in lower case; no topic has a segment `Subscriptions`."""
     segments = path.split("/")
     if "Subscriptions" in segments:
         at = segments.index("Subscriptions")
@@ -74,37 +71,32 @@ class Page:
 
 
 def write_entry(entry: Entry, place: Place) -> str:
-    return _entry(entry, place, f' xmlns="{ATOM}"')
+    root = document("entry")
+    _fill(root, entry, place)
+    return to_text(root)
 
 
 def write_feed(page: Page, place: Place, now: int) -> str:
-    """When more follows there are exactly two links, the second one to the next page: clients count them."""
+    """If more entries follow there are exactly two links, the second one to the next page: clients count them."""
     here = place.url(page.path, skip=page.skip, top=page.top)
-    parts = [
-        leaf("title", page.title, ' type="text"'),
-        leaf("id", here),
-        leaf("updated", format_moment(now)),
-        _link("self", here),
-    ]
+    feed = document("feed")
+    leaf(feed, "title", page.title, type="text")
+    leaf(feed, "id", here)
+    leaf(feed, "updated", format_moment(now))
+    branch(feed, "link", rel="self", href=here)
     if not page.is_last:
-        parts.append(_link("next", place.url(page.path, skip=page.skip + page.top, top=page.top)))
-    parts += [_entry(entry, place) for entry in page.entries]
-    return branch("feed", parts, f' xmlns="{ATOM}"')
+        branch(feed, "link", rel="next", href=place.url(page.path, skip=page.skip + page.top, top=page.top))
+    for entry in page.entries:
+        _fill(branch(feed, "entry"), entry, place)
+    return to_text(feed)
 
 
-def _entry(entry: Entry, place: Place, attributes: str = "") -> str:
+def _fill(element: Element, entry: Entry, place: Place) -> None:
     here = place.url(entry.path)
-    parts: Iterable[str] = (
-        leaf("id", here),
-        leaf("title", entry.title, ' type="text"'),
-        leaf("published", format_moment(entry.published)),
-        leaf("updated", format_moment(entry.updated)),
-        branch("author", (leaf("name", place.namespace),)),
-        _link("self", here),
-        branch("content", (branch(entry.description, entry.parts, _CONTENT),), ' type="application/xml"'),
-    )
-    return branch("entry", parts, attributes)
-
-
-def _link(relation: str, url: str) -> str:
-    return f'<link rel="{relation}" href="{written(url)}"/>'
+    leaf(element, "id", here)
+    leaf(element, "title", entry.title, type="text")
+    leaf(element, "published", format_moment(entry.published))
+    leaf(element, "updated", format_moment(entry.updated))
+    leaf(branch(element, "author"), "name", place.namespace)
+    branch(element, "link", rel="self", href=here)
+    add_content(element, entry.description)

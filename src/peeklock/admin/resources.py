@@ -27,13 +27,14 @@ from peeklock.admin.descriptions import (
     NAMES,
     SUBSCRIPTION_DESCRIPTION,
     Shown,
+    describe,
+    describe_namespace,
     read_settings,
-    write_description,
-    write_namespace,
 )
 from peeklock.admin.documents import Entry, Place
-from peeklock.admin.markup import SERVICE_BUS, MarkupError, child
-from peeklock.admin.rule_descriptions import read_rule, write_rule
+from peeklock.admin.rule_descriptions import RULE_DESCRIPTION, describe_rule, read_rule
+from peeklock.atom.elements import FIRST_RULE
+from peeklock.atom.markup import SERVICE_BUS, MarkupError, child, to_text
 from peeklock.broker.administration import Administration, explain_refused_rule
 from peeklock.broker.catalogue import AnyEntity
 from peeklock.broker.entity import Done
@@ -47,8 +48,6 @@ from peeklock.entities.definitions import (
 )
 from peeklock.entities.rules import RuleDefinition
 from peeklock.server.waits import durable
-
-RULE_DESCRIPTION: Final = "RuleDescription"
 
 Definition = AnyDefinition | RuleDefinition
 KINDS: Final[dict[type, str]] = {
@@ -143,8 +142,8 @@ class Resources:
 
     def namespace_entry(self) -> Entry:
         name, created_at = self.namespace.definition.name, self.namespace.created_at
-        parts = write_namespace(name, self.namespace.profile, created_at)
-        return Entry("$namespaceinfo", name, "NamespaceInfo", parts, _etag(parts), created_at, created_at)
+        description = describe_namespace(name, self.namespace.profile, created_at)
+        return Entry("$namespaceinfo", name, description, _etag(to_text(description)), created_at, created_at)
 
     def container_entry(self, container: AnyEntity) -> Entry:
         """A queue, a topic or a subscription."""
@@ -153,8 +152,7 @@ class Resources:
         return Entry(
             container.path,
             definition.name,
-            NAMES[type(definition)],
-            write_description(shown),
+            describe(shown),
             etag_of(definition),
             runtime.created_at,
             runtime.updated_at,
@@ -223,7 +221,7 @@ class SubscriptionResource:
         if not _is(description, SUBSCRIPTION_DESCRIPTION):
             raise MarkupError(f"The entry must have a {SUBSCRIPTION_DESCRIPTION} as its content.")
         wanted = _read(SubscriptionDefinition, self._name, description, former, self._resources)
-        first = child(description, "DefaultRuleDescription")
+        first = child(description, FIRST_RULE)
         if former is None and first is not None:
             wanted = replace(wanted, rules=(read_rule(first),))
         return wanted
@@ -277,7 +275,7 @@ class RuleResource:
 def rule_entry(rules: str, rule: RuleDefinition) -> Entry:
     """`rules` is the path of the list that it stands in."""
     path, created_at = f"{rules}/{rule.name}", rule.created_at
-    return Entry(path, rule.name, RULE_DESCRIPTION, write_rule(rule), etag_of(rule), created_at, created_at)
+    return Entry(path, rule.name, describe_rule(rule), etag_of(rule), created_at, created_at)
 
 
 def etag_of(definition: Definition) -> str:

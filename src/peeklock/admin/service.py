@@ -21,8 +21,9 @@ from peeklock.admin.documents import (
     write_entry,
     write_feed,
 )
-from peeklock.admin.markup import MarkupError, description_of, parse
 from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resources, RuleResource, etag_of
+from peeklock.atom.entries import description_of
+from peeklock.atom.markup import MarkupError, parse
 from peeklock.broker.access import Claim, key_name_of
 from peeklock.broker.audit import OK
 from peeklock.broker.errors import (

@@ -1,7 +1,7 @@
 """Administering a namespace: a small blocking client of the ATOM API, with what the hosted service has and no more.
 
 Asks over HTTPS, or over plain HTTP for a connection string with `UseDevelopmentEmulator=true`, and shows a token made
-of the connection string's key. Leaves the documents to `atom`.
+of the connection string's key. `documents` reads and writes the documents.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element
 
 from peeklock.amqp.errors import Condition
-from peeklock.client.atom import (
-    NotAnAnswer,
-    entries_of,
-    parse_document,
+from peeklock.atom.entries import entries_of
+from peeklock.atom.markup import MarkupError
+from peeklock.client.descriptions import SETTINGS, Entity, Kind, Rule
+from peeklock.client.documents import (
+    parse_answer,
     read_entity,
     read_facts,
     read_failure,
@@ -27,7 +28,6 @@ from peeklock.client.atom import (
     write_entity,
     write_rule,
 )
-from peeklock.client.descriptions import SETTINGS, Entity, Kind, Rule
 from peeklock.client.errors import AuthenticationFailed, ConnectionLost, RequestRefused, Timeout
 from peeklock.client.strings import Endpoint, parse_endpoint
 from peeklock.client.tokens import LIFETIME_SECONDS, sas_token
@@ -202,10 +202,10 @@ class AdministrationClient:
 
     def _read(self, path: str, answer: bytes, read: Callable[[Element], T]) -> list[T]:
         try:
-            return [read(entry) for entry in entries_of(parse_document(answer))]
-        except NotAnAnswer as problem:
+            return [read(entry) for entry in entries_of(parse_answer(answer))]
+        except MarkupError as problem:
             raise RequestRefused(
-                http.client.BAD_GATEWAY, Condition.DECODE_ERROR, f"The answer for '{path}' cannot be used: {problem}."
+                http.client.BAD_GATEWAY, Condition.DECODE_ERROR, f"The answer for '{path}' cannot be used. {problem}"
             ) from None
 
     def _request(

@@ -1,7 +1,7 @@
 """Queues, topics, subscriptions and rules as the administration API describes them.
 
 Names and values are those of the API's elements: a duration stays ISO 8601 text. `entities.definitions` declares which
-settings an entity has. `atom` reads and writes the documents; the service checks the values.
+settings an entity has. `documents` reads and writes the documents; the service checks the values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
+from peeklock.atom.descriptions import AuthorizationRule
 from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.settings import Plain, Setting, settings_of
 
@@ -45,16 +46,6 @@ SETTINGS: Final[Mapping[Kind, Mapping[str, Setting[Any]]]] = {
     for kind, definition in DEFINITIONS.items()
 }
 """The settings of each kind of entity by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthorizationRule:
-    """A named pair of keys of an entity."""
-
-    name: str
-    rights: tuple[str, ...]
-    primary_key: str = field(repr=False)
-    secondary_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,16 @@ Which status a failure has that is not the broker's own is for the caller to say
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Final, TypeVar
 from uuid import uuid4
-from xml.sax.saxutils import escape
+from xml.etree.ElementTree import Element
 
 from aiohttp import web
 
+from peeklock.atom.markup import leaf, to_text
 from peeklock.broker.audit import FAILED
 from peeklock.broker.errors import BrokerError
 from peeklock.server.http import audit_denied, audit_request
@@ -29,8 +29,6 @@ T = TypeVar("T")
 ERROR_TYPE: Final = "application/xml; charset=utf-8"
 MAX_SHOWN: Final = 200
 """Characters of a path or a reason in the log."""
-
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Refused(Exception):
@@ -90,12 +88,10 @@ def write_error(status: int, sub_code: int, sentence: str, tracker: str) -> str:
     """Clients read the sub-code out of the detail."""
     moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "")
     detail = f"SubCode={sub_code}. {sentence} TrackingId:{uuid4()}, SystemTracker:{tracker}, Timestamp:{moment}"
-    return f"<Error><Code>{status}</Code><Detail>{written(detail)}</Detail></Error>"
-
-
-def written(text: str) -> str:
-    """Text as character data of XML. What XML cannot carry is replaced, so that the rest arrives."""
-    return escape(_NOT_IN_XML.sub("\ufffd", text), {"\r": "&#13;", '"': "&quot;"})
+    error = Element("Error")
+    leaf(error, "Code", f"{status}")
+    leaf(error, "Detail", detail)
+    return to_text(error)
 
 
 def _log_refused(request: web.Request, path: str, status: HTTPStatus, sentence: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from peeklock.client.atom import ATOM, SERVICE_BUS
+from peeklock.atom.markup import ATOM, SERVICE_BUS
 from tools.hostile.attack import attack, require
 from tools.hostile.attacks.requests import queue_entry
 from tools.hostile.victim import Victim

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from peeklock.amqp.message import Message
 from peeklock.amqp.performatives import Accepted
-from peeklock.client.atom import ATOM, INSTANCE, SERVICE_BUS
+from peeklock.atom.markup import ATOM, INSTANCE, SERVICE_BUS
 from tools.hostile.attack import attack, require
 from tools.hostile.attacks.transfers import sealed_bombs
 from tools.hostile.victim import CLOSE, SUBSCRIPTION, TOPIC, Requests, Victim, outcomes, transfer

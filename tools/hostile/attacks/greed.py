@@ -8,7 +8,7 @@ from typing import Final
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.performatives import Accepted, Attach, Transfer
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp
-from peeklock.client.atom import ATOM, SERVICE_BUS
+from peeklock.atom.markup import ATOM, SERVICE_BUS
 from peeklock.client.connection import SESSION_FILTER
 from tools.hostile.attack import attack, require
 from tools.hostile.lines import frame

@@ -6,7 +6,7 @@ import gzip
 import os
 import struct
 
-from peeklock.client.atom import ATOM, SERVICE_BUS
+from peeklock.atom.markup import ATOM, SERVICE_BUS
 from tools.hostile.attack import attack, require
 from tools.hostile.victim import HOST, OTHER, QUEUE, UPGRADE, Victim
 

@@ -1,4 +1,4 @@
-"""Moments as the ATOM documents write them: RFC 3339, UTC."""
+"""Moments as ATOM documents have them: RFC 3339, UTC."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 UNSET: Final = "0001-01-01T00:00:00Z"
-"""How .NET, and so every client, writes a moment that has not been."""
+"""How .NET, and so every client, writes the absence of a moment."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_moment(ms: int | None) -> str:
-    """Unix milliseconds as text."""
+    """Format Unix milliseconds."""
     if not ms:
         return UNSET
     moment = _EPOCH + timedelta(milliseconds=ms)
