@@ -717,7 +717,7 @@ def test_what_was_made_again_starts_clean(store: Any) -> None:
     world.send("later", session_id="x", at=world.clock() + MINUTE)
     world.send("old", to="t")
     holder = SessionReceiver(world, "x", path="q")
-    assert world.administer(lambda done: world.sessions("q").set_state("x", b"state", done)) is None
+    assert world.administer(lambda done: world.sessions("q").states.set("x", b"state", done)) is None
     assert holder.bodies == ["old"]
     before = set(rows(world).values())
     delete(world, "q")
@@ -728,7 +728,7 @@ def test_what_was_made_again_starts_clean(store: Any) -> None:
         assert world.runtime("q").total == world.runtime("t").total == world.runtime("t/Subscriptions/a").total == 0
         states: list[Any] = []
         holder = SessionReceiver(world, "x", path="q")
-        world.sessions("q").get_state("x", states.append)
+        world.sessions("q").states.get("x", states.append)
         world.run()
         assert (holder.bodies, states) == ([], [None])
         holder.close()
@@ -1004,7 +1004,7 @@ def test_sessions_are_taken_up_when_the_deletion_fails() -> None:
     outcomes = deleting(world)
     stays.more()
     world.advance(30 * SECOND)
-    world.sessions("q").renew_session(world.sessions("q").held("y"))
+    world.sessions("q").sessions.renew(world.sessions("q").sessions.held("y"))
     world.advance(45 * SECOND)
     assert (expires.failure, stays.bodies) == (None, [])
     spared(world, store, outcomes)
@@ -1027,11 +1027,14 @@ def test_a_session_is_lost_with_its_queue() -> None:
     with pytest.raises(BrokerError):
         old.settlements.complete(holder.locks[0], lambda error: None)
     with pytest.raises(BrokerError):
-        old.held("x")
-    for accept in (lambda: old.accept("x", holder), lambda: old.accept_next(holder, SECOND, lambda outcome: None)):
+        old.sessions.held("x")
+    for accept in (
+        lambda: old.sessions.accept("x", holder),
+        lambda: old.sessions.accept_next(holder, SECOND, lambda outcome: None),
+    ):
         with pytest.raises(EntityNotFound):
             accept()
-    old.let_go(session, holder)
+    old.sessions.close_session(session, holder)
     world.advance(10 * MINUTE)
     assert world.namespace.agenda.next_due is None
     assert world.namespace._machinery.budget.used == 0

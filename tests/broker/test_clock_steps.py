@@ -79,7 +79,7 @@ def test_a_session_is_held_as_long_as_it_would_have_been(step: int) -> None:
     world.advance(MINUTE - 1)
     assert receiver.failure is None
     world.settle(queue.settlements.complete, receiver.locks[0])
-    assert queue.renew_session(receiver.session) == world.clock() + MINUTE
+    assert queue.sessions.renew(receiver.session) == world.clock() + MINUTE
     world.advance(MINUTE - 1)
     assert receiver.failure is None
     world.advance(1)

@@ -273,14 +273,14 @@ def test_a_read_that_is_late_is_not_answered_with_messages_of_the_next_entity() 
     peeked: list[Any] = []
     store.late = []
     old.peek(1, 10, None, peeked.append)
-    old.list_sessions(None, 0, 10, peeked.append)
+    old.states.list_sessions(None, 0, 10, peeked.append)
     delete(world, "q")
     assert not churn(world)
     store.ask_now()
     assert peeked == [[], []]
     assert churn(world)
     old.peek(1, 10, None, peeked.append)
-    old.list_sessions(None, 0, 10, peeked.append)
+    old.states.list_sessions(None, 0, 10, peeked.append)
     world.run()
     assert peeked == [[], [], [], []]
     world.check()
@@ -496,16 +496,16 @@ class Churn:
                 self.world.run()
                 for message in found[0]:
                     self.is_of(container.path, self.born.get(container.path, 0), message)
-                    assert not container.doomed
+                    assert not container.is_deleting
 
     def set_state(self) -> None:
         for path, born, receiver in self.receivers:
             if isinstance(receiver, SessionReceiver) and receiver.id is not None:
                 states: list[Any] = []
                 with suppress(BrokerError):
-                    receiver._queue.get_state(receiver.id, states.append)
+                    receiver._queue.states.get(receiver.id, states.append)
                     self.number += 1
-                    receiver._queue.set_state(receiver.id, b"%d" % self.number, lambda error: None)
+                    receiver._queue.states.set(receiver.id, b"%d" % self.number, lambda error: None)
                 self.world.run()
                 assert not states or states[0] is None or int(states[0]) > born, path
 

@@ -35,7 +35,8 @@ from peeklock.broker.envelope import (
     read_incoming,
 )
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
-from peeklock.broker.forwarding import AGAIN_MS, MAX_UNDER_WAY
+from peeklock.broker.forwarding import MAX_UNDER_WAY
+from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES, Status
@@ -486,9 +487,9 @@ def test_a_forward_that_fails_loses_and_doubles_nothing_and_is_tried_again() -> 
     for _ in range(3):
         assert (world.bodies("q"), world.bodies("to")) == (["one", "two"], [])
         world.check()
-        world.advance(AGAIN_MS)
+        world.advance(RETRY_MS)
     store.fails = lambda changes: None
-    world.advance(AGAIN_MS)
+    world.advance(RETRY_MS)
     assert (world.bodies("q"), world.bodies("to")) == ([], ["one", "two"])
     assert {message.delivery_count for message in world.stored("to")} == {0}
     world.check()
@@ -502,7 +503,7 @@ def test_a_message_that_could_not_even_be_set_aside_stays_and_is_tried_again() -
     world.send("one")
     assert world.bodies("q") == ["one"]
     store.fails = lambda changes: None
-    world.advance(AGAIN_MS)
+    world.advance(RETRY_MS)
     assert world.bodies("q/$Transfer/$DeadLetterQueue") == ["one"]
     world.check()
 
@@ -523,7 +524,7 @@ def test_messages_do_not_overtake_each_other_when_the_store_refuses_some() -> No
     world.run()
     store.release_commits()
     world.run()
-    world.advance(AGAIN_MS)
+    world.advance(RETRY_MS)
     assert world.bodies("to") == ["1", "2", "3", "4"]
     world.check()
 
@@ -602,7 +603,7 @@ def test_a_message_whose_forward_fails_goes_with_the_source_that_is_deleted() ->
     world.run()
     store.fails = refuse_forwards
     store.release_commits()
-    world.advance(10 * AGAIN_MS)
+    world.advance(10 * RETRY_MS)
     assert outcomes == [None]
     assert world.bodies("to") == []
     world.check()
@@ -619,7 +620,7 @@ def test_a_source_that_is_spared_goes_on_forwarding() -> None:
     assert [error is not None for error in outcomes] == [True]
     assert (world.bodies("q"), world.bodies("to")) == (["one"], [])
     store.fails = lambda changes: None
-    world.advance(AGAIN_MS)
+    world.advance(RETRY_MS)
     assert (world.bodies("q"), world.bodies("to")) == ([], ["one"])
     world.send("two")
     assert world.bodies("to") == ["one", "two"]
@@ -688,7 +689,7 @@ def test_a_message_is_not_lost_as_the_repetition_of_one_that_was_never_stored() 
     store.release_commits()
     world.run()
     assert [error is None for error in other] == [False]
-    world.advance(AGAIN_MS)
+    world.advance(RETRY_MS)
     assert (world.bodies("q"), world.bodies("to")) == ([], ["zero", "one", "two"])
     world.check()
 
@@ -751,6 +752,6 @@ def test_nothing_is_forwarded_before_the_target_knows_its_sessions(disk: Awaited
         else:
             disk.answer()
     world = world.restarted()
-    assert world.sessions()._sessions["x"].active == 2
+    assert world.sessions().sessions._by_id["x"].active == 2
     assert SessionReceiver(world, "x").bodies == ["first", "second"]
     world.check()

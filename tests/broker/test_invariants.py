@@ -188,7 +188,7 @@ class Broker(RuleBasedStateMachine):
         if chance.random() < 0.5:
             with suppress(BrokerError):
                 queue = self.world.sessions()
-                queue.renew_session(queue.held(holder.session.id))
+                queue.sessions.renew(queue.sessions.held(holder.session.id))
         holder.more(2)
 
     # --- settling ---
@@ -483,7 +483,7 @@ class Broker(RuleBasedStateMachine):
             waiting = {body(message) for message in self._stored(to) if message.state != DEFERRED}
             got: list[str] = []
             if to == "s":
-                while self.world.sessions()._free:
+                while self.world.sessions().sessions._free:
                     holder = SessionReceiver(self.world, deletes=True)
                     numbers = holder.numbers
                     assert numbers == sorted(numbers)

@@ -20,7 +20,8 @@ from broker.world import (
     topic,
 )
 from peeklock.broker.errors import BrokerError, EntityNotFound, OperationNotAllowed, StorageFull
-from peeklock.broker.namespace import PROBE_INTERVAL_MS, Namespace
+from peeklock.broker.namespace import Namespace
+from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.names import DefinitionError
@@ -301,12 +302,12 @@ def test_a_store_that_failed_is_tried_again_until_it_works() -> None:
     world = World(store=store)
     fill(world, store)
     for _ in range(3):
-        world.advance(PROBE_INTERVAL_MS)
+        world.advance(RETRY_MS)
         assert world.namespace.journal.failure is not None
     store.fails = lambda changes: None
-    world.advance(PROBE_INTERVAL_MS)
+    world.advance(RETRY_MS)
     assert world.namespace.journal.failure is None
-    world.advance(10 * PROBE_INTERVAL_MS)
+    world.advance(10 * RETRY_MS)
     assert world.namespace.agenda.next_due is None
 
 
@@ -316,7 +317,7 @@ def test_trying_the_store_leaves_no_message_behind() -> None:
     world.send("before")
     fill(world, store)
     store.fails = lambda changes: None
-    world.advance(PROBE_INTERVAL_MS)
+    world.advance(RETRY_MS)
     world.send("after")
     assert Receiver(world, world.queue()).bodies == ["before", "after"]
     again = World(store=store)
@@ -332,7 +333,7 @@ def test_a_send_that_works_ends_the_trying() -> None:
     outcomes: list[BrokerError | None] = world.send("fits")
     assert outcomes == [None]
     assert world.namespace.journal.failure is None
-    world.advance(PROBE_INTERVAL_MS)
+    world.advance(RETRY_MS)
     assert Receiver(world, world.queue()).bodies == ["fits"]
 
 

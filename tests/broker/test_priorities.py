@@ -28,7 +28,6 @@ from broker.world import (
 )
 from peeklock.amqp.message import Header, Properties
 from peeklock.broker.backlog import OBJECT_BYTES
-from peeklock.broker.priorities import PriorityQueue
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.names import DefinitionError
 from peeklock.store.base import DEFERRED, StoredMessage
@@ -88,7 +87,7 @@ def test_a_queue_without_the_setting_delivers_in_order_of_arrival_and_stores_no_
     send(world, "4a", "9a", "0a")
     assert Receiver(world, world.queue()).bodies == ["4a", "9a", "0a"]
     assert {message.session_id for message in world.stored()} == {None}
-    assert not isinstance(world.queue(), PriorityQueue)
+    assert not world.queue().delivers_by_priority
 
 
 def test_a_new_message_overtakes_however_many_wait() -> None:

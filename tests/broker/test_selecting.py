@@ -289,7 +289,7 @@ def test_who_leaves_gets_nothing_and_costs_nothing(either: World) -> None:
     either.send("2000")
     assert sum(selector.looks.values()) == looks
     assert queue._selecting is None
-    assert queue._backlog._returns is None
+    assert queue._waiting._returns is None
     check(either)
 
 

@@ -17,7 +17,7 @@ from peeklock.broker.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from peeklock.broker.session_queue import MAX_WAITING
+from peeklock.broker.session_table import MAX_WAITING
 from peeklock.store.base import DEFERRED, StoreError
 from peeklock.store.memory import MemoryStore
 
@@ -36,18 +36,18 @@ def send(world: World, session_id: str, *bodies: str, **fields: Any) -> None:
 
 def listed(world: World, updated_after: int | None = None) -> Any:
     answers: list[Any] = []
-    world.sessions().list_sessions(updated_after, 0, 100, answers.append)
+    world.sessions().states.list_sessions(updated_after, 0, 100, answers.append)
     return answers[0]
 
 
 def state_of(world: World, id: str) -> Any:
     answers: list[Any] = []
-    world.sessions().get_state(id, answers.append)
+    world.sessions().states.get(id, answers.append)
     return answers[0]
 
 
 def set_state(world: World, id: str, state: bytes | None) -> None:
-    world.sessions().set_state(id, state, ignore)
+    world.sessions().states.set(id, state, ignore)
     world.run()
 
 
@@ -328,9 +328,9 @@ def test_nothing_works_with_a_session_lock_that_has_run_out_even_before_anybody_
     with pytest.raises(SessionLockLost):
         queue.settlements.complete(receiver.locks[0], ignore)
     with pytest.raises(SessionLockLost):
-        queue.held("a")
+        queue.sessions.held("a")
     with pytest.raises(SessionLockLost):
-        queue.set_state("a", b"x", ignore)
+        queue.states.set("a", b"x", ignore)
 
 
 def test_nothing_is_delivered_to_a_holder_whose_lock_has_run_out() -> None:
@@ -350,7 +350,7 @@ def test_a_session_is_held_longer_when_it_is_renewed() -> None:
     queue = world.sessions()
     for _ in range(5):
         world.advance(20 * SECOND)
-        assert queue.renew_session(queue.held("a")) == world.clock() + 30 * SECOND
+        assert queue.sessions.renew(queue.sessions.held("a")) == world.clock() + 30 * SECOND
     assert receiver.locks[0].locked_until == world.clock() + 30 * SECOND
     queue.settlements.complete(receiver.locks[0], ignore)
     world.advance(30 * SECOND)
@@ -645,9 +645,9 @@ def test_a_state_is_for_the_holder_only() -> None:
     queue = world.sessions()
     send(world, "a", "1")
     with pytest.raises(SessionLockLost):
-        queue.set_state("a", b"x", ignore)
+        queue.states.set("a", b"x", ignore)
     with pytest.raises(SessionLockLost):
-        queue.get_state("a", lambda _: None)
+        queue.states.get("a", lambda _: None)
 
 
 def test_a_state_that_could_not_be_stored_is_the_old_one() -> None:
@@ -657,7 +657,7 @@ def test_a_state_that_could_not_be_stored_is_the_old_one() -> None:
     set_state(world, "a", b"old")
     store.fails = lambda changes: StoreError("not now")
     outcomes: list[BrokerError | None] = []
-    world.sessions().set_state("a", b"new", outcomes.append)
+    world.sessions().states.set("a", b"new", outcomes.append)
     world.run()
     assert outcomes[0] is not None
     assert state_of(world, "a") == b"old"

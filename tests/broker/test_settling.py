@@ -69,7 +69,7 @@ def world_with_a_session() -> tuple[World, SlowStore, SessionQueue, Holder, Sess
     assert isinstance(queue, SessionQueue)
     send_to_session(world, queue)
     holder = Holder()
-    session = queue.accept("s", holder)
+    session = queue.sessions.accept("s", holder)
     queue.want(session)
     world.run()
     assert len(holder.locks) == 1
@@ -114,15 +114,15 @@ def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_
     store.hold()
     queue.settlements.complete(holder.locks[0], lambda error: None)
     world.run()
-    queue.let_go(session, holder)
+    queue.sessions.close_session(session, holder)
     following = Holder()
-    waiter = queue.accept_when_settled("s", following, following.accepted)
+    waiter = queue.sessions.accept_when_settled("s", following, following.accepted)
     world.run()
     assert waiter is not None
     assert following.session is None
     store.let_go(world)
     assert isinstance(following.session, Session)
-    assert queue.held("s") is following.session
+    assert queue.sessions.held("s") is following.session
 
 
 def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
@@ -130,14 +130,14 @@ def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
     store.hold()
     queue.settlements.complete(holder.locks[0], lambda error: None)
     world.run()
-    queue.let_go(session, holder)
+    queue.sessions.close_session(session, holder)
     first, second = Holder(), Holder()
-    waiter = queue.accept_when_settled("s", first, first.accepted)
+    waiter = queue.sessions.accept_when_settled("s", first, first.accepted)
     assert waiter is not None
-    queue.stop_waiting(waiter)
+    queue.sessions.stop_waiting(waiter)
     store.let_go(world)
     assert first.session is None
-    queue.accept_when_settled("s", second, second.accepted)
+    queue.sessions.accept_when_settled("s", second, second.accepted)
     assert isinstance(second.session, Session)
 
 
@@ -146,10 +146,10 @@ def test_of_two_who_wait_for_a_session_one_gets_it() -> None:
     store.hold()
     queue.settlements.complete(holder.locks[0], lambda error: None)
     world.run()
-    queue.let_go(session, holder)
+    queue.sessions.close_session(session, holder)
     first, second = Holder(), Holder()
     for each in (first, second):
-        queue.accept_when_settled("s", each, each.accepted)
+        queue.sessions.accept_when_settled("s", each, each.accepted)
     store.let_go(world)
     assert isinstance(first.session, Session)
     assert isinstance(second.session, SessionCannotBeLocked)
@@ -161,10 +161,10 @@ def test_a_session_let_go_while_a_deferred_message_is_fetched_is_free() -> None:
     world.run()
     store.hold()
     fetched(world, lambda done: queue.deferred.receive([1], "s", False, done))
-    queue.let_go(session, holder)
+    queue.sessions.close_session(session, holder)
     store.let_go(world)
     following = Holder()
-    queue.accept_when_settled("s", following, following.accepted)
+    queue.sessions.accept_when_settled("s", following, following.accepted)
     assert isinstance(following.session, Session)
     ((message, _),) = fetched(world, lambda done: queue.deferred.receive([1], "s", False, done))[0]
     assert message.sequence_number == 1

@@ -136,7 +136,7 @@ def test_deferred_messages_are_not_fetched_when_the_session_passed_to_another_re
         store.held_answers = []
 
         def check(asking: SessionReceiver = first) -> None:
-            if queue.held("x").holder is not asking:
+            if queue.sessions.held("x").holder is not asking:
                 raise SessionLockLost
 
         queue.deferred.receive([1], "x", deletes, answers.append, check)

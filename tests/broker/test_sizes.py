@@ -11,7 +11,7 @@ import pytest
 from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_queue, subscription, topic
 from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
 from peeklock.broker.locks import Lock
-from peeklock.broker.session_queue import STATE_BYTES
+from peeklock.broker.session_states import STATE_BYTES
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES
@@ -27,7 +27,7 @@ def ignore(error: BrokerError | None) -> None: ...
 
 def set_state(world: World, session: str, state: bytes | None) -> BrokerError | None:
     outcomes: list[BrokerError | None] = []
-    world.sessions().set_state(session, state, outcomes.append)
+    world.sessions().states.set(session, state, outcomes.append)
     world.run()
     return outcomes[0]
 
@@ -70,10 +70,10 @@ def test_states_on_their_way_to_the_store_count() -> None:
     for name in ("a", "b"):
         SessionReceiver(world, name)
     store.held = []
-    world.sessions().set_state("a", b"x" * MEGABYTE, ignore)
+    world.sessions().states.set("a", b"x" * MEGABYTE, ignore)
     world.run()
     with pytest.raises(QuotaExceeded):
-        world.sessions().set_state("b", b"", ignore)
+        world.sessions().states.set("b", b"", ignore)
     store.fails = lambda changes: StoreError("not now")
     store.release_commits()
     world.run()
@@ -247,7 +247,7 @@ def test_what_is_added_to_messages_and_sessions_of_a_subscription_counts_in_its_
     sessions = world.sessions("t/Subscriptions/z")
     SessionReceiver(world, "a", path="t/Subscriptions/z")
     with pytest.raises(QuotaExceeded):
-        sessions.set_state("a", b"x", ignore)
+        sessions.states.set("a", b"x", ignore)
 
 
 def test_what_is_added_to_dead_letters_counts_in_their_queue() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from peeklock.broker.agenda import Agenda, ManualClock
-from peeklock.broker.timetable import AGAIN_MS, BATCH, BATCH_BYTES, Finished, Timetable
+from peeklock.broker.retries import RETRY_MS
+from peeklock.broker.timetable import BATCH, BATCH_BYTES, Finished, Timetable
 from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 
 
@@ -147,7 +148,7 @@ def test_after_a_failure_it_looks_again_in_a_while_and_not_at_once() -> None:
     bench.run()
     bench.finish(well=False)
     assert bench.looks == 1
-    bench.advance(AGAIN_MS)
+    bench.advance(RETRY_MS)
     assert bench.looks == 2
 
 
@@ -156,7 +157,7 @@ def test_a_read_that_failed_is_tried_again_in_a_while() -> None:
     bench.timetable.look()
     bench.reads.pop()(StoreError("the disk is on fire"))
     assert bench.held == 0
-    bench.advance(AGAIN_MS - 1)
+    bench.advance(RETRY_MS - 1)
     assert bench.looks == 1
     bench.advance(1)
     assert bench.looks == 2
@@ -169,7 +170,7 @@ def test_a_bad_moment_is_waited_out() -> None:
     bench.run()
     assert bench.looks == 0
     bench.good_moment = True
-    bench.advance(AGAIN_MS)
+    bench.advance(RETRY_MS)
     assert bench.looks == 1
     assert bench.held == 1
     bench.answer()
@@ -210,7 +211,7 @@ def test_what_is_due_and_does_not_come_is_looked_for_in_a_while_and_not_at_once(
     bench.timetable.look()
     bench.answer_with([], 10)
     assert bench.looks == 1
-    bench.advance(AGAIN_MS)
+    bench.advance(RETRY_MS)
     assert bench.looks == 2
 
 
@@ -219,7 +220,7 @@ def test_after_a_failure_it_begins_anew() -> None:
     bench.timetable.look()
     bench.answer_with([10, 20], 30)
     bench.finish(well=False)
-    bench.advance(AGAIN_MS)
+    bench.advance(RETRY_MS)
     assert bench.places == [None, None]
 
 
@@ -233,7 +234,7 @@ def test_a_timetable_that_is_stopped_during_a_look_does_not_look_again() -> None
         if bench.acts:
             bench.finish(well=False)
         bench.timetable.expect(bench.clock())
-        bench.advance(10 * AGAIN_MS)
+        bench.advance(10 * RETRY_MS)
         assert (bench.looks, bench.reads) == (1, [])
         assert bench.held == 0
 
@@ -256,7 +257,7 @@ def test_a_failure_at_what_is_due_is_not_the_last_look() -> None:
     bench.answer()
     assert (bench.looks, bench.held) == (1, 0)
     fails = False
-    bench.advance(AGAIN_MS)
+    bench.advance(RETRY_MS)
     bench.answer()
     bench.finish()
     assert (bench.due, bench.looks, bench.held) == ([], 2, 0)
@@ -290,5 +291,5 @@ def test_a_read_that_fails_at_once_is_made_again() -> None:
     bench.advance(1000)
     assert bench.held == 0
     fails = False
-    bench.advance(AGAIN_MS)
+    bench.advance(RETRY_MS)
     assert bench.looks == 1

@@ -21,7 +21,7 @@ def check_windows(world: World) -> None:
         assert not container.watches.under_way
         if isinstance(container, Topic):
             continue
-        assert not container._sweeps
+        assert not container.is_swept
         assert not any(lock.settling for lock in container.locks.by_number.values())
         stored = world.stored_of(container.id)
         numbers = {message.sequence_number for message in stored}
@@ -31,16 +31,16 @@ def check_windows(world: World) -> None:
         if isinstance(container, SessionQueue):
             _check_sessions(container, stored)
         else:
-            for backlog in container._backlog.lanes:
+            for backlog in container._waiting.lanes:
                 _check_window(container, backlog, _active(stored, backlog.session_id))
     assert world.namespace._machinery.budget.used == used
 
 
 def _backlogs(queue: Queue | SessionQueue) -> Iterator[Backlog]:
     if isinstance(queue, SessionQueue):
-        yield from (session.backlog for session in queue._held if session.backlog is not None)
+        yield from (session.backlog for session in queue.sessions._held if session.backlog is not None)
     else:
-        yield from queue._backlog.lanes
+        yield from queue._waiting.lanes
 
 
 def _active(stored: list[StoredMessage], session: str | None = None) -> set[int]:
@@ -61,17 +61,17 @@ def _check_window(queue: Queue | SessionQueue, backlog: Backlog, active: set[int
 
 def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
     counts = Counter(message.session_id for message in stored if message.state == ACTIVE)
-    assert {id: session.active for id, session in queue._sessions.items() if session.active} == dict(counts)
-    for id, session in queue._sessions.items():
+    assert {id: session.active for id, session in queue.sessions._by_id.items() if session.active} == dict(counts)
+    for id, session in queue.sessions._by_id.items():
         assert session.id == id
         assert session.active or session.holder is not None
-        assert (id in queue._free) == (session.holder is None)
+        assert (id in queue.sessions._free) == (session.holder is None)
         assert session.holder is not None or not session.locks
         if session.backlog is not None:
             _check_window(queue, session.backlog, _active(stored, id))
-    assert queue._free.keys() <= queue._sessions.keys()
-    assert not (queue._free and queue._waiting), "somebody waits though a session is free"
-    assert sum(len(session.locks) for session in queue._sessions.values()) == len(queue.locks.by_number)
+    assert queue.sessions._free.keys() <= queue.sessions._by_id.keys()
+    assert not (queue.sessions._free and queue.sessions._waiters), "somebody waits though a session is free"
+    assert sum(len(session.locks) for session in queue.sessions._by_id.values()) == len(queue.locks.by_number)
 
 
 def _window(backlog: Backlog) -> list[int]:

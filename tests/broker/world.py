@@ -508,9 +508,9 @@ class SessionReceiver(Consumer):
         self._queue = world.sessions(path)
         self.waiter: Waiter | None
         if id is None:
-            self.waiter = self._queue.accept_next(self, time_out, self._accepted)
+            self.waiter = self._queue.sessions.accept_next(self, time_out, self._accepted)
         else:
-            self.waiter = self._queue.accept_when_settled(id, self, self._accepted)
+            self.waiter = self._queue.sessions.accept_when_settled(id, self, self._accepted)
         world.run()
 
     def _accepted(self, outcome: Session | BrokerError) -> None:
@@ -536,9 +536,9 @@ class SessionReceiver(Consumer):
 
     def close(self) -> None:
         if self.waiter is not None:
-            self._queue.stop_waiting(self.waiter)
+            self._queue.sessions.stop_waiting(self.waiter)
         if self.session is not None:
-            self._queue.let_go(self.session, self)
+            self._queue.sessions.close_session(self.session, self)
             self.session = None
         self._world.run()
 

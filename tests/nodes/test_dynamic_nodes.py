@@ -16,7 +16,8 @@ from peeklock.amqp.performatives import Attach, Detach, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
-from peeklock.broker.temporary import MAX_OF_CONNECTION, RETRY_MS
+from peeklock.broker.retries import RETRY_MS
+from peeklock.broker.temporary import MAX_OF_CONNECTION
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES

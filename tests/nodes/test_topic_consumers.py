@@ -13,7 +13,7 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.performatives import Attach, Detach, Open, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
-from peeklock.broker.temporary import RETRY_MS
+from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.rules import FilterKind, RuleDefinition

@@ -29,7 +29,7 @@ class Waiting:
     @property
     def waiters(self) -> int:
         queue: Any = self._broker.broker.namespace.queue("sessions")
-        return self._broker.call(lambda: len(queue._waiting))
+        return self._broker.call(lambda: queue.sessions.waiting)
 
     def answered(self) -> Receiver:
         """Wait for the answer to the attach; LinkClosed when it is a refusal."""

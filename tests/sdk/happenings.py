@@ -20,5 +20,5 @@ def await_session_waiter(broker: BrokerThread, path: str) -> None:
     """Until a client waits for the next session of that queue."""
     queue = broker.broker.namespace.queue(path)
     assert isinstance(queue, SessionQueue)
-    while not broker.call(lambda: len(queue._waiting)):
+    while not broker.call(lambda: queue.sessions.waiting):
         pass

@@ -284,18 +284,18 @@ class Administration:
         if any(path.startswith(below) for path in self._changing):
             raise EntityChanging(f"Something of the entity '{container.path}' is being changed; try again.")
         self._begin(container.path, container)
-        doomed: list[Entity] = [container, *container.dependents]
+        deleted_together: list[Entity] = [container, *container.dependents]
         lane = self._journal.rest
         lane.changes.dropped_entities += self._catalogue.ids_of(container)
-        for each in doomed:
-            each.doom(True)
+        for each in deleted_together:
+            each.mark_deleting(True)
 
         def deleted(error: BrokerError | None) -> None:
             if error is None:
                 self._catalogue.remove(container)
             else:
-                for each in doomed:
-                    each.doom(False)
+                for each in deleted_together:
+                    each.mark_deleting(False)
             done(error)
 
         self._commit(lane, container.path, deleted)
@@ -327,7 +327,7 @@ class Administration:
 
     def _begin(self, path: str, of: Entity | None) -> None:
         """A change of what is at that path, which goes with the entity it is or belongs to."""
-        if fold(path) in self._changing or (of is not None and of.doomed):
+        if fold(path) in self._changing or (of is not None and of.is_deleting):
             raise EntityChanging(f"The entity '{path}' is being changed; try again.")
         self._changing.add(fold(path))
 

@@ -258,8 +258,7 @@ class Backlog(Waiting):
         if self._loading and (self._missed is None or first < self._missed):
             self._missed = first  # the page may have been read before
 
-    def next_after(self, number: int) -> int:
-        """No message above that number and below this one waits; those in between are taken, as far as is known."""
+    def next_after(self, number: int, session_id: str | None = None) -> int:
         ready = self._ready
         at = bisect_right(ready, number, key=_number_of)
         lowest = ready[at].sequence_number if at < len(ready) else max(number, self._through) + 1

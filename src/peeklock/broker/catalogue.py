@@ -16,7 +16,6 @@ from peeklock.broker.entity import Entity, Machinery
 from peeklock.broker.entity_ids import EntityIds
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.idleness import Idleness
-from peeklock.broker.priorities import PriorityQueue
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.topic import Topic
@@ -264,23 +263,22 @@ class Catalogue:
             Queue(row.id, row.path, definition, self._machinery, row.counters, None)
             for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
         )
-        queue = self._class_of(main.path, definition)(
-            main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable
-        )
+        queue: AnyQueue
+        made = main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable
+        if definition.requires_session:
+            queue = SessionQueue(*made)
+        else:
+            queue = Queue(*made, by_priority=self._is_by_priority(main.path, definition))
         for part in (letters, unforwardable, queue):
             self._queues[fold(part.path)] = part
         if queue.kind is EntityKind.SUBSCRIPTION:
             self._topics[topic_of(main.path)].add(queue)
         return queue
 
-    def _class_of(self, path: str, definition: QueueDefinition | SubscriptionDefinition) -> type[AnyQueue]:
-        if definition.requires_session:
-            return SessionQueue
-        if isinstance(definition, SubscriptionDefinition):
-            by_priority = self._topics[topic_of(path)].orders_by_priority
-        else:
-            by_priority = definition.order_by_priority
-        return PriorityQueue if by_priority else Queue
+    def _is_by_priority(self, path: str, definition: QueueDefinition | SubscriptionDefinition) -> bool:
+        if isinstance(definition, QueueDefinition):
+            return definition.order_by_priority
+        return self._topics[topic_of(path)].orders_by_priority
 
     def begin(self, entity: AnyEntity) -> None:
         """Everything that the entity may refer to exists: its timers and forwarding may start."""
@@ -320,7 +318,7 @@ class Catalogue:
             del self._stored[part.id]
         self._topics.pop(fold(entity.path), None)
         self._idleness.forget(entity)
-        entity.vanish()
+        entity.close()
         self._keys.set(entity.path, ())  # after its links have been told that it is gone
         self._ids.retire(ids)
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 from peeklock.broker.agenda import Appointment
+from peeklock.broker.claim_lanes import ClaimLanes
 from peeklock.broker.claim_records import MAX_RUNS, Claim, Coverage, Parts, without
 from peeklock.broker.errors import BrokerError, EntityNotFound, StorageFailed
 from peeklock.broker.watches import Watches
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN_MS: Final = 10
+CLAIM_RETRY_MS: Final = 10
 """How soon a claim is tried again while the entity reads a page of messages."""
 SESSIONS_AT_ONCE: Final = 64
 """Sessions that are looked into at the same time."""
@@ -47,42 +48,23 @@ class ClaimHost(Protocol):
     def path(self) -> str: ...
 
     @property
-    def doomed(self) -> bool: ...
+    def is_deleting(self) -> bool: ...
 
     @property
     def counters(self) -> Counters: ...
 
-    def pause_for_claim(self) -> bool:
-        """Hand out nothing that a claim may find, until `resume_after_claim`; False if that is not possible now."""
-        ...
+    @property
+    def claim_lanes(self) -> ClaimLanes: ...
 
-    def resume_after_claim(self) -> None: ...
-
-    def lanes_to_claim(self, name: str, most: int) -> Iterable[str | None]:
-        """Where to look for messages, in order: session ids, at most so many sessions; None for all messages."""
-        ...
-
-    def claim_from(self, lane: str | None, name: str) -> int | None:
-        """Keep the lane for this name. Returns the number behind which to look; None if it is not to be had."""
-        ...
-
-    def out_numbers(self) -> list[int]:
+    def taken_numbers(self) -> list[int]:
         """Messages that do not wait: locked, or leaving."""
         ...
 
     @property
     def watches(self) -> Watches: ...
 
-    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
-        """Active messages of the lane are being set aside: they wait no longer."""
-        ...
-
     def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
         """They are set aside. The counters are right already."""
-        ...
-
-    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
-        """They wait again: the store refused, or the claim was released. Without runs: nothing was found."""
         ...
 
 
@@ -309,12 +291,12 @@ class Claiming:
     def _begin(self, request: Request) -> None:
         host = self._host
         self._has_news = False
-        if host.doomed:
+        if host.is_deleting:
             self._end(request, EntityNotFound(host.path))
-        elif host.pause_for_claim():
+        elif host.claim_lanes.pause():
             self._look(self._search(request))
         else:
-            self._agenda.after(AGAIN_MS, partial(self._begin, request))
+            self._agenda.after(CLAIM_RETRY_MS, partial(self._begin, request))
 
     def _end(self, request: Request, outcome: Claim | BrokerError) -> None:
         self._current = None
@@ -328,7 +310,7 @@ class Claiming:
         host, request = self._host, search.request
         search.asked = []
         for lane in islice(search.lanes, SESSIONS_AT_ONCE if self._is_by_session else 1):
-            after = host.claim_from(lane, request.name)
+            after = host.claim_lanes.keep(lane, request.name)
             if after is not None:
                 self._lanes.add(lane)
                 search.asked.append((lane, after))
@@ -339,7 +321,7 @@ class Claiming:
 
     def _read(self, search: _Search) -> None:
         host, request = self._host, search.request
-        out, now = host.out_numbers(), self._agenda.now()
+        out, now = host.taken_numbers(), self._agenda.now()
         search.answers = [[] for _ in search.asked]
         left = len(search.asked)
 
@@ -372,9 +354,9 @@ class Claiming:
                 failure = answer
             else:
                 lanes.append((lane, answer))
-        if host.doomed or failure is not None:
+        if host.is_deleting or failure is not None:
             why = f"The broker could not read from its store: {failure}"
-            self._abandon(search, EntityNotFound(host.path) if host.doomed else StorageFailed(why))
+            self._abandon(search, EntityNotFound(host.path) if host.is_deleting else StorageFailed(why))
             return
         for lane, runs in lanes:
             if search.is_full or not search.takes(lane, runs):
@@ -387,31 +369,31 @@ class Claiming:
     def _finish(self, search: _Search) -> None:
         """All that is to be claimed is found. If some of it left meanwhile, or is leaving, begin anew."""
         host, request = self._host, search.request
-        if host.doomed:
+        if host.is_deleting:
             self._abandon(search, EntityNotFound(host.path))
             return
         changed = host.watches.end(search.watch)
         has = Coverage(run for runs in search.parts.values() for run in runs).has
-        if any(map(has, changed)) or any(map(has, host.out_numbers())):
+        if any(map(has, changed)) or any(map(has, host.taken_numbers())):
             self._give_up_lanes()
             self._call_soon(partial(self._look, self._search(request)))
         else:
             self._stage(search)
 
     def _search(self, request: Request) -> _Search:
-        lanes = iter(self._host.lanes_to_claim(request.name, request.sessions))
+        lanes = iter(self._host.claim_lanes.names(request.name, request.sessions))
         return _Search(request, lanes, self._is_by_session, self._host.watches.start())
 
     def _abandon(self, search: _Search, failure: BrokerError) -> None:
         self._host.watches.end(search.watch)
         self._give_up_lanes()
-        self._host.resume_after_claim()
+        self._host.claim_lanes.resume()
         self._end(search.request, failure)
 
     def _give_up_lane(self, lane: str | None) -> None:
         self._lanes.discard(lane)
         self._is_giving_up = True
-        self._host.on_claim_undone(lane, [])
+        self._host.claim_lanes.on_undone(lane, [])
         self._is_giving_up = False
 
     def _give_up_lanes(self) -> None:
@@ -424,7 +406,7 @@ class Claiming:
         host, request = self._host, search.request
         if not search.parts or not request.waiters:
             self._give_up_lanes()
-            host.resume_after_claim()
+            host.claim_lanes.resume()
             self._current = None
             if self._has_news and request.waiters and request.wait_ms:
                 self._queue.append(request)
@@ -437,7 +419,7 @@ class Claiming:
         self._staged, self._damaged = Coverage(claim.runs), []
         self.on_staged(claim)
         for lane, runs in claim.parts.items():
-            host.on_claim_staged(lane, runs)
+            host.claim_lanes.on_staged(lane, runs)
 
         def stage() -> None:
             lane = self._journal.rest
@@ -461,7 +443,7 @@ class Claiming:
         else:
             self.on_failed(claim)
             for lane, runs in claim.parts.items():
-                host.on_claim_undone(lane, without(runs, self._damaged))
-        host.resume_after_claim()
+                host.claim_lanes.on_undone(lane, without(runs, self._damaged))
+        host.claim_lanes.resume()
         self._end(request, claim if error is None else error)
         claim.changed()

@@ -144,7 +144,7 @@ class Claims:
     def claim(self, request: Request, owner: bytes, holder: object) -> None:
         """Claim messages for that owner, whose link is the holder; the request hears of the outcome."""
         host = self._host
-        if host.doomed:
+        if host.is_deleting:
             raise EntityNotFound(host.path)
         known = self._claims.get(request.id)
         if known is not None and known.name != request.name:
@@ -281,7 +281,7 @@ class Claims:
 
     def _end(self, ending: _Ending) -> None:
         claim, entity = ending.claim, self._host.id
-        if self._host.doomed:
+        if self._host.is_deleting:
             ending.done(EntityNotFound(self._host.path))
             claim.changed()
             return
@@ -321,7 +321,7 @@ class Claims:
             counters.size_in_bytes -= sum(run.size for run in ending.runs)
         for lane in before:
             back = without(ending.gone.get(lane, []), ending.damaged) if ending.releases else []
-            self._host.on_claim_undone(lane, back)
+            self._host.claim_lanes.on_undone(lane, back)
         ending.done(count)
         claim.changed()
 

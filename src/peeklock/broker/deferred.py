@@ -72,7 +72,7 @@ class Deferred:
             # One is on its way back, or out: see what becomes of it. A lock that ran out is no reason to refuse.
             self._journal.after_commit(partial(self.receive, numbers, session_id, deletes, done, check))
             return
-        if queue.doomed:
+        if queue.is_deleting:
             done(EntityNotFound(queue.path))
             return
         now = self._agenda.now()
@@ -97,7 +97,7 @@ class Deferred:
             if deletes:
                 self._fetch_for_good(wanted, done)
             else:
-                self._lend(wanted, done)
+                self._lock(wanted, done)
         except BrokerError as failure:
             done(failure)
 
@@ -111,13 +111,13 @@ class Deferred:
             for message in messages:
                 queue.leaving.discard(message.sequence_number)
                 if error is None:
-                    queue.gone(message)
+                    queue.on_removed(message)
             done([(message, None) for message in messages] if error is None else error)
 
         lane.then(deleted, None)
 
-    def _lend(self, messages: list[StoredMessage], done: Fetched) -> None:
+    def _lock(self, messages: list[StoredMessage], done: Fetched) -> None:
         """Lock them. The fetch counts as a delivery; as for any lock, that is stored when they are given back."""
         changed = self._queue.settlements.changed
         counted = [changed(message, delivery_count=message.delivery_count + 1) for message in messages]
-        done(list(zip(counted, self._queue.lend(counted), strict=True)))
+        done(list(zip(counted, self._queue.lock_deferred(counted), strict=True)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from peeklock.broker.errors import BrokerError, EntityNotFound
 from peeklock.broker.reading import unreadable
-from peeklock.broker.timetable import AGAIN_MS
+from peeklock.broker.retries import BUSY_RETRY_MS
 from peeklock.store.base import ACTIVE, StoredMessage, StoreError
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ class Deletion:
 
     def delete_before(self, enqueued_before: int, limit: int, session_id: str | None, done: Deleted) -> None:
         """Delete active messages that nobody holds, from the head; `done` hears how many."""
-        if not self._queue.may_sweep():
+        if not self._queue.begin_sweep():
             again = partial(self.delete_before, enqueued_before, limit, session_id, done)
-            self._machinery.agenda.after(AGAIN_MS // 10, again)
+            self._machinery.agenda.after(BUSY_RETRY_MS, again)
             return
         self._delete_after(0, enqueued_before, limit, session_id, done)
 
@@ -41,14 +41,14 @@ class Deletion:
         queue, machinery = self._queue, self._machinery
 
         def finish(outcome: int | BrokerError) -> None:
-            queue.swept()
+            queue.end_sweep()
             done(outcome)
 
         def found(messages: list[StoredMessage] | StoreError, changed: set[int]) -> None:
             if isinstance(messages, StoreError):
                 finish(deleted or unreadable(messages))  # what was deleted before is gone
                 return
-            if queue.doomed:
+            if queue.is_deleting:
                 finish(deleted or EntityNotFound(queue.path))
                 return
             leaving = [message for message in messages if self._may_go(message, enqueued_before, changed)]
@@ -58,7 +58,7 @@ class Deletion:
             lane = machinery.journal.rest
             for message in leaving:
                 queue.leaving.add(message.sequence_number)
-                queue.discard(message)
+                queue.windows.drop(message)
                 lane.changes.removals.append((queue.id, message))
             lane.then(removed, (messages, leaving))
 
@@ -67,9 +67,9 @@ class Deletion:
             for message in leaving:
                 queue.leaving.discard(message.sequence_number)
                 if error is None:
-                    queue.gone(message)
+                    queue.on_removed(message)
                 else:
-                    queue.stayed(message)
+                    queue.on_returned(message, was_refused=True)
             count = deleted + len(leaving)
             if error is not None:
                 finish(deleted or error)
@@ -79,10 +79,10 @@ class Deletion:
                 last = messages[-1].sequence_number
                 self._delete_after(last, enqueued_before, limit, session_id, done, count)
 
-        after = queue.next_waiting(after, session_id) - 1
+        after = queue.windows.next_after(after, session_id) - 1
         wanted = queue.page_after(after, limit - deleted, session_id, state=ACTIVE)
         queue.watches.read(partial(machinery.store.read, wanted), found)
 
     def _may_go(self, message: StoredMessage, enqueued_before: int, changed: set[int]) -> bool:
         number = message.sequence_number
-        return message.enqueued_at < enqueued_before and not self._queue.is_out(number) and number not in changed
+        return message.enqueued_at < enqueued_before and not self._queue.is_taken(number) and number not in changed

@@ -32,6 +32,7 @@ from peeklock.broker.errors import (
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.pace import Pace
+from peeklock.broker.priorities import lane_of
 from peeklock.broker.scheduled import Scheduled
 from peeklock.broker.watches import Watches
 from peeklock.entities.base import EntityKind
@@ -123,7 +124,8 @@ class Entity:
         self.watchers: set[Watcher] = set()
         self._waiting_browsers: dict[Browser, None] = {}
         """Those that saw all there was, in the order in which they began to wait."""
-        self.doomed = False
+        self.is_deleting = False
+        """A commit is on its way that deletes it."""
         """It is deleted, or about to be: nothing is added to it any more."""
         self.counters = counters
         """As the store has them; what is staged is not counted yet."""
@@ -135,10 +137,11 @@ class Entity:
         """The highest that was given, also to a message that is not in the store yet."""
         self.staged_bytes = 0
         """What is on its way to the store."""
-        self._max_bytes = definition.max_size_in_megabytes << 20
+        self.max_bytes = definition.max_size_in_megabytes << 20
+        """Its maximum size."""
         self.state_bytes = 0
         """What the states of its sessions count for."""
-        self._refuses_sends = self._why_no_sends()
+        self._refusal = self._why_no_sends()
         self.history: History | None = None
         """Where duplicates are detected."""
         if definition.requires_duplicate_detection and not self.is_dead_letter_queue:
@@ -150,6 +153,8 @@ class Entity:
                 machinery.agenda,
                 machinery.max_message_ids,
             )
+        self.delivers_by_priority = False
+        """Whether messages are stored in lanes by priority: the name of the lane is stored as the session id."""
         self.watches = Watches()
         self.leaving: set[int] = set()
         """Numbers of messages on their way out that nobody has locked: expired, deleted, enqueued, cancelled."""
@@ -254,14 +259,14 @@ class Entity:
         self.counters.count(damage.state, -1)
         self.counters.damaged += 1
 
-    def arrived(self, message: StoredMessage) -> None:
+    def on_active(self, message: StoredMessage) -> None:
         """A new active message is in the store, and counted. A topic has none."""
 
-    def left(self, message: StoredMessage) -> None:
-        """An active message is gone, or no longer active."""
+    def on_inactive(self, message: StoredMessage) -> None:
+        """A message that was active is removed, or in another state."""
 
-    def spared(self) -> None:
-        """It was to be deleted and is not, after all: what was left alone meanwhile is taken up."""
+    def resume(self) -> None:
+        """Deliver again: a sweep is over, or the deletion of the entity failed."""
 
     # --- its life ---
 
@@ -286,8 +291,8 @@ class Entity:
     def reconfigure(self, definition: AnyDefinition) -> None:
         """Go on under another definition, one with the same unchangeable settings."""
         self.definition = definition
-        self._max_bytes = definition.max_size_in_megabytes << 20
-        self._refuses_sends = self._why_no_sends()
+        self.max_bytes = definition.max_size_in_megabytes << 20
+        self._refusal = self._why_no_sends()
         if self.history is not None:
             self.history.window_ms = definition.duplicate_detection_window_ms
         for part in self.sub_queues:
@@ -314,19 +319,20 @@ class Entity:
             for watcher in list(part.watchers):
                 watcher.entity_changed()
 
-    def doom(self, doomed: bool) -> None:
-        """It is about to be deleted; or not, after all."""
-        for part in self.parts:
-            part.doomed = doomed
-            part._refuses_sends = part._why_no_sends()
-            if not doomed:
-                part.spared()
+    def mark_deleting(self, is_deleting: bool) -> None:
+        """A commit is on its way that deletes the entity; or it failed, and the entity goes on."""
+        self.is_deleting = is_deleting
+        self._refusal = self._why_no_sends()
+        if not is_deleting:
+            self.resume()
+        for part in self.sub_queues:
+            part.mark_deleting(is_deleting)
 
-    def vanish(self) -> None:
-        """It is deleted: let go of everything."""
+    def close(self) -> None:
+        """The entity was deleted: end everything that waits for it."""
         self.id = NO_ENTITY
         for part in self.sub_queues:
-            part.vanish()
+            part.close()
         failure = EntityNotFound(self.path)
         for watcher in list(self.watchers):
             watcher.entity_gone(failure)
@@ -344,7 +350,7 @@ class Entity:
 
     def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:
         """The messages as they will be stored, but for their numbers. Raises why they are not taken."""
-        if self._refuses_sends is not None:
+        if self._refusal is not None:
             self.check_sending()
         self._check_room()
         now = self._agenda.now()
@@ -359,14 +365,17 @@ class Entity:
                 admitted.append(self._admit_timed(message, now))
             else:
                 admitted.append(StoredMessage(0, message.bare, now, None, 0, ACTIVE, session_id, None, message.annex))
+        if self.delivers_by_priority:
+            for each in admitted:
+                each.session_id = lane_of(each.annex)
         return admitted
 
     def _check_room(self) -> None:
-        if self.size_in_bytes + self.staged_bytes >= self._max_bytes:
-            raise self._full()
+        if self.size_in_bytes + self.staged_bytes >= self.max_bytes:
+            raise self.size_exceeded()
 
-    def _full(self) -> QuotaExceeded:
-        return QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
+    def size_exceeded(self) -> QuotaExceeded:
+        return QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self.max_bytes >> 20} MB.")
 
     @property
     def whole(self) -> Entity:
@@ -379,16 +388,16 @@ class Entity:
     def check_growth(self, growth: int, beyond: int = 0) -> None:
         """Raise unless there is room after so many bytes more; in one part in `beyond` more than the maximum size."""
         whole = self.whole
-        most = whole._max_bytes + (whole._max_bytes // beyond if beyond else 0)
+        most = whole.max_bytes + (whole.max_bytes // beyond if beyond else 0)
         if whole.size_in_bytes + whole.staged_bytes + growth >= most:
-            raise whole._full()
+            raise whole.size_exceeded()
 
     def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done, come_back: bool = False) -> None:
         """Number the admitted messages and send them on their way.
 
         `come_back`: they leave this entity or its sub-queue in the same commit, and are no duplicates of themselves.
         """
-        if self.doomed:
+        if self.is_deleting:
             raise EntityNotFound(self.path)
         if self.history is not None and not come_back:
             messages, done = self.history.sift(lane, messages, done)
@@ -423,6 +432,8 @@ class Entity:
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
         """A message that is enqueued now: its time to live starts."""
+        if self.delivers_by_priority:
+            session_id = lane_of(annex)
         default = self.definition.default_message_ttl_ms
         if default is not None and (ttl is None or ttl > default):
             ttl = default
@@ -433,7 +444,7 @@ class Entity:
         return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
 
     def _why_no_sends(self) -> BrokerError | None:
-        if self.doomed:
+        if self.is_deleting:
             return EntityNotFound(self.path)
         if self.is_dead_letter_queue:
             return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
@@ -449,11 +460,11 @@ class Entity:
         for message in messages:
             self.staged_bytes -= len(message.payload) if message.body is None else message.size
             if error is None:
-                self.enter(message)
+                self.on_stored(message)
         done(error)
 
-    def enter(self, message: StoredMessage) -> None:
-        """A message is in the store now."""
+    def on_stored(self, message: StoredMessage) -> None:
+        """A message was added to the store."""
         counters = self.counters
         counters.size_in_bytes += len(message.payload) if message.body is None else message.size
         if message.sequence_number > counters.last_sequence_number:
@@ -462,7 +473,7 @@ class Entity:
             self._tell_browsers()
         if message.state == ACTIVE:
             counters.active += 1
-            self.arrived(message)
+            self.on_active(message)
         else:
             counters.scheduled += 1
             self.scheduled.expect(message)
@@ -471,8 +482,8 @@ class Entity:
 
     def check_sending(self) -> None:
         """Raise why nobody may send to this entity."""
-        if self._refuses_sends is not None:
-            raise self._refuses_sends.with_traceback(None)  # raised often: each time would add to the trace
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)  # raised often: each time would add to the trace
 
     def check_receiving(self) -> None:
         """Raise why nobody may receive from this entity."""
@@ -481,14 +492,14 @@ class Entity:
                 f"The entity '{self.path}' cannot be received from: its status is {self.definition.status}."
             )
 
-    def gone(self, message: StoredMessage) -> None:
-        """A message left the store."""
+    def on_removed(self, message: StoredMessage) -> None:
+        """A message was removed from the store."""
         if self.watches.under_way:
             self.watches.note(message.sequence_number)
         counters = self.counters
         counters.size_in_bytes -= len(message.payload) if message.body is None else message.size
         if message.state == ACTIVE:
             counters.active -= 1
-            self.left(message)
+            self.on_inactive(message)
         else:
             counters.count(message.state, -1)

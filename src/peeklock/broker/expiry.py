@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.broker.errors import BrokerError, ChangeRefused, StorageFailed
-from peeklock.broker.timetable import AGAIN_MS, Batch, Finished, Timetable, read_watched
+from peeklock.broker.retries import RETRY_MS
+from peeklock.broker.timetable import Batch, Finished, Timetable, read_watched
 from peeklock.store.base import ACTIVE, StoredMessage
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Expiry:
             ),
             attrgetter("expires_at"),
             self._expire_found,
-            queue.may_sweep,
-            queue.swept,
+            queue.begin_sweep,
+            queue.end_sweep,
         )
 
     def begin(self) -> None:
@@ -59,15 +60,15 @@ class Expiry:
 
     def _expire_found(self, messages: list[StoredMessage], finished: Finished) -> None:
         queue = self._queue
-        if queue.doomed:
+        if queue.is_deleting:
             finished(False)
             return
         batch: Batch | None = None
         for message in messages:
             # Not while it is locked; it is looked at again when it comes back.
-            if not queue.is_out(message.sequence_number):
+            if not queue.is_taken(message.sequence_number):
                 batch = batch or Batch(finished)
-                queue.discard(message)
+                queue.windows.drop(message)
                 self.expire(message, batch)
         if batch is not None:
             lane = self._journal.moves if self._keeps_expired else self._journal.rest
@@ -84,7 +85,7 @@ class Expiry:
             log.exception("a message of '%s' could not expire yet", self._queue.path)
             # Later: whoever takes messages out of the window would find it there again and again.
             again = partial(self._expired, message, None, StorageFailed("The message could not expire."))
-            self._agenda.after(AGAIN_MS, again)
+            self._agenda.after(RETRY_MS, again)
 
     def _stage(self, message: StoredMessage, batch: Batch | None) -> None:
         if self._keeps_expired:
@@ -106,7 +107,7 @@ class Expiry:
     def _dropped(self, argument: tuple[StoredMessage, Batch | None], error: BrokerError | None) -> None:
         message, batch = argument
         if error is None:
-            self._queue.gone(message)
+            self._queue.on_removed(message)
         self._expired(message, batch, error)
 
     def _expired(self, message: StoredMessage, batch: Batch | None, error: BrokerError | None) -> None:
@@ -119,4 +120,4 @@ class Expiry:
             if batch is not None and not isinstance(error, ChangeRefused):
                 batch.is_whole = False
             if message.state == ACTIVE:
-                queue.stayed(message)
+                queue.on_returned(message, was_refused=True)

@@ -25,6 +25,7 @@ from peeklock.broker.errors import (
     StorageFailed,
     TooManyHops,
 )
+from peeklock.broker.retries import RETRY_MS
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ MAX_HOPS: Final = 4
 MAX_UNDER_WAY: Final = 1000
 """Messages on their way from one source at a time. They go together, and others when they have arrived: if the store
 refuses some and takes others, they must not overtake each other."""
-AGAIN_MS: Final = 1000
-"""After the store has failed."""
 
 FAILED: Final = "TransferFailed"
 REASONS: Final[dict[type[BrokerError], str]] = {
@@ -117,7 +116,7 @@ class Forwarder:
 
     def _stage_one(self, lock: Lock, refused: dict[str, int]) -> None:
         """Stage the way of one message, or to where it is set aside. Raises why it has to stay for now."""
-        if self._source.doomed or self._paused:
+        if self._source.is_deleting or self._paused:
             raise MessageLockLost
         self._source.settlements.check_held(lock)
         done = partial(self._done, lock)
@@ -165,7 +164,7 @@ class Forwarder:
         else:
             if not self._paused:
                 self._paused = True
-                self._machinery.agenda.after(AGAIN_MS, self._resume)
+                self._machinery.agenda.after(RETRY_MS, self._resume)
             self._source.settlements.release(lock)
         self._arrived()
 

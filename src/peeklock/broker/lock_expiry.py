@@ -1,48 +1,41 @@
-"""When locks of single messages run out: they are given back, counted. (Those of a session end with its lock.)"""
+"""The expiry of locks of single messages, which are returned then. (The locks of a session end with its lock.)"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.locks import Lock, LockTable
 
-
-class ExpiryHost(Protocol):
-    """The queue."""
-
-    @property
-    def doomed(self) -> bool: ...
-
-    @property
-    def lock_duration_ms(self) -> int: ...
+if TYPE_CHECKING:
+    from peeklock.broker.queue import Queue
 
 
 class LockExpiry:
-    """One appointment for the lock that runs out first."""
+    """One appointment for the lock that expires first."""
 
-    def __init__(self, host: ExpiryHost, locks: LockTable, agenda: Agenda, give_back: Callable[[Lock], None]) -> None:
-        self._host = host
+    def __init__(self, queue: Queue, locks: LockTable, agenda: Agenda, on_expired: Callable[[Lock], None]) -> None:
+        self._queue = queue
         self._locks = locks
         self._agenda = agenda
-        self._give_back = give_back
+        self._on_expired = on_expired
         self._timer: Appointment | None = None
         self._latest = 0
         self._is_disordered = False
-        """Locks are not in the order in which they run out: the lock duration was shortened."""
+        """Locks are not in the order in which they expire: the lock duration was shortened."""
 
     def from_now(self) -> tuple[int, int]:
-        """When a lock that is given now runs out: by the monotonic clock, and in Unix time, as the client is told.
+        """When a lock that is made now expires: by the monotonic clock, and in Unix time, as the client is told.
 
-        The Unix time is read first: should the process rest in between, a lock lasts longer than it was told to.
+        The Unix time is read first: if the process is suspended in between, a lock lasts longer than the client knows.
         """
-        duration = self._host.lock_duration_ms
+        duration = self._queue.definition.lock_duration_ms
         locked_until = self._agenda.now() + duration
         return self._agenda.monotonic() + duration, locked_until
 
     def expect(self, expiry: int) -> None:
-        """A lock was given that runs out then: look, unless that is done earlier anyway."""
+        """A lock was made that expires then: look at that time, unless a look is due earlier."""
         if expiry < self._latest:
             self._is_disordered = True
         else:
@@ -57,16 +50,16 @@ class LockExpiry:
             self._timer = None
 
     def look(self) -> None:
-        """Give back what was held too long, and look again when the next lock runs out."""
+        """Return the messages whose locks expired, and look again when the next lock expires."""
         self.stop()
-        if self._host.doomed:
+        if self._queue.is_deleting:
             return
         now = self._agenda.monotonic()
         held = self._locks.by_number
         if not held:
             return
-        # Settlements that are on their way may fail, so at the latest:
-        due = now + self._host.lock_duration_ms
+        # Settlements that are on their way to the store may fail, so look again at the latest:
+        due = now + self._queue.definition.lock_duration_ms
         latest, is_ordered = 0, True
         for lock in list(held.values()):
             is_ordered = is_ordered and lock.expires_at >= latest
@@ -78,7 +71,7 @@ class LockExpiry:
                 if not self._is_disordered:
                     break
             else:
-                self._give_back(lock)
+                self._on_expired(lock)
         if self._is_disordered and is_ordered:
             self._is_disordered = False
             self._latest = latest

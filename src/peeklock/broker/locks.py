@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from peeklock.broker.accounts import Account
 from peeklock.broker.backlog import memory_cost
-from peeklock.broker.errors import MessageLockLost
+from peeklock.broker.errors import BrokerError, MessageLockLost, SessionLockLost
 from peeklock.broker.lock_tags import LockTags
 from peeklock.store.base import StoredMessage
 
@@ -53,6 +53,12 @@ class Lock:
         """Where the memory is counted that the message holds as long as it is locked."""
         self.charged = 0
         """Bytes counted there."""
+
+    def lost(self) -> BrokerError:
+        """The error for a settlement after the lock expired."""
+        if self.session is not None:
+            return SessionLockLost(f"The session lock of '{self.session.id}' has expired.")
+        return MessageLockLost()
 
     def charge(self, account: Account) -> None:
         self.account = account

@@ -1,6 +1,7 @@
-"""A queue as all of its rooms know it: what is common to queues with and without sessions.
+"""What queues with and without sessions share: the parts that do the work on messages, and looks at messages.
 
-Who receives, and where active messages wait, is for `queue` and `sessions` to say.
+Where active messages wait is for `windows`, a part of the queue. Five methods differ between the two kinds of queue:
+`on_active`, `on_inactive`, `on_returned`, `resume` and `lock_deferred`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from peeklock.broker.claim_lanes import ClaimLanes
 from peeklock.broker.claim_records import Span
 from peeklock.broker.claims import Claims
 from peeklock.broker.deferred import Deferred
@@ -19,6 +21,7 @@ from peeklock.broker.locks import Lock, LockTable
 from peeklock.broker.packed import PackedRead, read_packed
 from peeklock.broker.reading import unreadable
 from peeklock.broker.settlements import Settlements
+from peeklock.broker.waiting import Windows
 from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.store.base import Counters, Damage, Range, Run, StoredMessage, StoreError
 
@@ -29,7 +32,12 @@ Peeked = Callable[[list[StoredMessage] | BrokerError], None]
 
 
 class MessageQueue(Entity):
-    """A queue, a subscription, or a sub-queue of one: it lends messages, and takes receivers' word on them."""
+    """A queue, a subscription, or a sub-queue of one: it delivers messages under locks, which receivers settle."""
+
+    windows: Windows
+    """Its active messages that are in memory."""
+    claim_lanes: ClaimLanes
+    """Where claims look for active messages."""
 
     def __init__(
         self,
@@ -51,41 +59,35 @@ class MessageQueue(Entity):
         self.deletion = Deletion(self, machinery)
         self.claims = Claims(self, machinery, is_by_session=self.has_sessions)
         self._sweeps = 0
-        """How many are removing messages wherever they stand."""
 
-    # --- for subclasses ---
+    # --- what differs between queues with and without sessions; see also `Entity` ---
 
-    def returned(self, message: StoredMessage) -> None:
-        """An active message that was locked, or on its way out, waits again."""
+    def on_returned(self, message: StoredMessage, *, was_refused: bool = False) -> None:
+        """An active message can be received again: its lock ended, or it was to be removed and was not.
+
+        `was_refused`: the store refused to remove it, so it is not delivered at once, nor does it expire at once.
+        """
         raise NotImplementedError  # abstract
 
-    def stayed(self, message: StoredMessage) -> None:
-        """An active message was to leave and the store refused: it waits again, and nobody is told for a while."""
+    def lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
+        """Lock deferred messages, of one session where there are sessions. BrokerError when they cannot be locked."""
         raise NotImplementedError  # abstract
 
-    def discard(self, message: StoredMessage) -> None:
-        """A waiting message leaves; it may stand in a window."""
-        raise NotImplementedError  # abstract
+    # --- its life ---
 
-    def next_waiting(self, after: int, session_id: str | None) -> int:
-        """The lowest number above that one that may be a waiting message's; those in between are locked."""
-        return after + 1
+    def begin(self) -> None:
+        self.expiry.begin()
+        super().begin()
 
-    def may_sweep(self) -> bool:
-        """Whether messages may be removed wherever they stand; if so no pages are read until `swept`."""
-        raise NotImplementedError  # abstract
+    def close(self) -> None:
+        self.claims.close()
+        self.expiry.stop()
+        super().close()
+        self.locks.forget()
 
-    def swept(self) -> None:
-        """One of those who may sweep is done."""
-        raise NotImplementedError  # abstract
-
-    def check_lock(self, lock: Lock, monotonic: int) -> None:
-        """Raise why a lock is not good any more, at that time."""
-        raise NotImplementedError  # abstract
-
-    def lend(self, messages: list[StoredMessage]) -> list[Lock]:
-        """Lock deferred messages, of one session where there are sessions. Raises when they cannot be lent."""
-        raise NotImplementedError  # abstract
+    def on_message_damaged(self, damage: Damage) -> None:
+        super().on_message_damaged(damage)
+        self.claims.on_damaged(damage.sequence_number)
 
     @property
     def subscription_definition(self) -> SubscriptionDefinition:
@@ -94,41 +96,56 @@ class MessageQueue(Entity):
         assert isinstance(definition, SubscriptionDefinition)
         return definition
 
-    # --- its life ---
-
-    def begin(self) -> None:
-        self.expiry.begin()
-        super().begin()
-
-    def on_message_damaged(self, damage: Damage) -> None:
-        super().on_message_damaged(damage)
-        self.claims.on_damaged(damage.sequence_number)
-
-    def vanish(self) -> None:
-        self.claims.close()
-        self.expiry.stop()
-        super().vanish()
-        self.locks.forget()
-
     # --- locks ---
 
     def unlock(self, lock: Lock) -> None:
-        """The lock is no more."""
+        """Remove a lock that ended."""
         self.locks.remove(lock)
         if self.watches.under_way:
             self.watches.note(lock.message.sequence_number)
+        if lock.session is not None:
+            lock.session.on_unlocked(lock)
 
-    def is_out(self, number: int) -> bool:
-        """Whether a message does not wait: somebody has it, or it is leaving."""
+    def is_taken(self, number: int) -> bool:
+        """Whether an active message cannot be received: it is locked, claimed or being removed."""
         return number in self.locks.by_number or number in self.leaving or self.claims.covers(number)
 
-    # --- looking ---
+    def taken_numbers(self) -> list[int]:
+        """The messages that are locked or being removed."""
+        return sorted({*self.locks.by_number, *self.leaving})
+
+    # --- sweeps: removing messages wherever they wait, in memory or only in the store ---
+
+    def begin_sweep(self) -> bool:
+        """Read no pages until `end_sweep`. False while a page is being read, which may have what the sweep removes."""
+        if self.windows.loading:
+            return False
+        self._sweeps += 1
+        self.windows.hold(True)
+        return True
+
+    def end_sweep(self) -> None:
+        self.read_pages_again()
+        self.resume()
+
+    def read_pages_again(self) -> None:
+        self._sweeps -= 1
+        self.windows.hold(self._sweeps > 0)
+
+    @property
+    def is_swept(self) -> bool:
+        """Whether a sweep is under way, so that more messages may be read after it."""
+        return self._sweeps > 0
+
+    # --- looks at messages ---
 
     def peek(
         self, first: int, limit: int, session_id: str | None, done: Peeked, max_bytes: int = MAX_PEEKED_BYTES
     ) -> None:
-        """Messages from a number on, in any state, ascending; nothing is locked or counted. An empty answer says that
-        nothing follows."""
+        """Read messages from a number on, in any state, ascending; nothing is locked or counted.
+
+        An empty answer says that no message follows.
+        """
 
         def found(messages: list[StoredMessage] | StoreError) -> None:
             if isinstance(messages, StoreError):
@@ -138,7 +155,7 @@ class MessageQueue(Entity):
             if there or not messages:
                 done(there)
             else:
-                # All of them are on their way out; an empty answer would say that nothing follows.
+                # All of them are being removed; an empty answer would say that no message follows.
                 self.peek(messages[-1].sequence_number + 1, limit, session_id, done, max_bytes)
 
         wanted = self.page_after(max(0, first - 1), limit, session_id, state=None, max_bytes=max_bytes)
@@ -153,7 +170,7 @@ class MessageQueue(Entity):
         state: int | None,
         max_bytes: int = MAX_PEEKED_BYTES,
     ) -> Range:
-        """What to ask the store for."""
+        """The range of the store with the messages after a number."""
         return Range(
             entity=self.id,
             after=after,
@@ -165,44 +182,15 @@ class MessageQueue(Entity):
         )
 
     def read_packed(self, spans: Sequence[Span], max_bytes: int, done: PackedRead) -> None:
-        """Messages with these numbers, in any state, up to so many bytes."""
+        """Read the messages with these numbers, in any state, up to so many bytes."""
         read_packed(self, self._store, self._machinery.call_soon, spans, max_bytes, done)
+
+    # --- for claims ---
 
     def state_of(self, span: Span) -> int | None:
         """The state of all messages between these numbers; None if it is not known."""
         return self.claims.state_of(span)
 
-    # --- for claims ---
-
-    def pause_for_claim(self) -> bool:
-        """Hand out nothing that a claim may find, until `resume_after_claim`; False if that is not possible now."""
-        raise NotImplementedError  # abstract
-
-    def resume_after_claim(self) -> None:
-        raise NotImplementedError  # abstract
-
-    def lanes_to_claim(self, name: str, most: int) -> list[str | None]:
-        """Where to look for messages, in order: session ids, at most so many sessions; None for all messages."""
-        return [None]
-
-    def claim_from(self, lane: str | None, name: str) -> int | None:
-        """Keep the lane for claims of that name. Returns the number behind which to look; None if it is not to be
-        had."""
-        raise NotImplementedError  # abstract
-
-    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
-        """Active messages of the lane are being set aside: they wait no longer."""
-        raise NotImplementedError  # abstract
-
     def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
-        """They are set aside. The counters are right already."""
+        """The store has the claim of these messages, and the counters are right already."""
         self.watches.note_runs(runs)
-
-    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
-        """They wait again: the store refused, or the claim was released. Without runs: nothing was found there, or
-        its messages are gone."""
-        raise NotImplementedError  # abstract
-
-    def out_numbers(self) -> list[int]:
-        """Messages that do not wait: locked, or leaving."""
-        return sorted({*self.locks.by_number, *self.leaving})

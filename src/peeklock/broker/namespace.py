@@ -29,6 +29,7 @@ from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.pace import Pace
+from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.session_queue import AnyQueue, is_with_sessions
 from peeklock.broker.temporary import TemporaryEntities
@@ -43,9 +44,6 @@ from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
-
-PROBE_INTERVAL_MS = 1000
-"""How often a store that failed is tried again."""
 
 PASSING_BYTES = 64 * 1024
 
@@ -285,15 +283,13 @@ class Namespace:
         for entity, id, content in self._store.claims():
             queue = by_id.get(entity)
             if queue is not None:
-                claim = queue.claims.load(id, content)
-                if is_with_sessions(queue):
-                    queue.keep_claimed(claim)
+                queue.claim_lanes.load(queue.claims.load(id, content))
 
     def _expect_recovery(self) -> None:
         """The store failed: try it again in a while, because senders may wait to hear that it works."""
         if not self._recovery_expected:
             self._recovery_expected = True
-            self.agenda.after(PROBE_INTERVAL_MS, self._probe)
+            self.agenda.after(RETRY_MS, self._probe)
 
     def _probe(self) -> None:
         self._recovery_expected = False

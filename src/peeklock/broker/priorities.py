@@ -1,4 +1,4 @@
-"""A queue that delivers messages of a higher priority first, and those of one priority in order of their numbers.
+"""Delivery by priority: messages of a higher priority first, and those of one priority in order of their numbers.
 
 Each of the ten priorities has a lane: a backlog of its own, with its own window in memory. The store keeps the lanes
 apart as it does sessions, which such a queue does not have: the session id of a stored message is the name of its lane.
@@ -8,12 +8,10 @@ restart. Its sequence number, and what peeking and browsing show, do not depend 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.envelope import DEFAULT_PRIORITY, Annex, Incoming
-from peeklock.broker.queue import Queue
+from peeklock.broker.envelope import DEFAULT_PRIORITY, Annex
 from peeklock.broker.waiting import Waiting
 from peeklock.store.base import Run, StoredMessage
 
@@ -74,14 +72,7 @@ class PriorityBacklog(Waiting):
         for lane in self._lanes:
             lane.read_again(runs)
 
-    def begin_claim(self) -> int:
-        return min(lane.begin_claim() for lane in self._lanes)
-
-    def lane_from(self, name: str | None) -> int:
-        """The number behind which messages of that lane wait."""
-        return self._by_name[name].begin_claim()
-
-    def next_after(self, number: int) -> int:
+    def next_after(self, number: int, session_id: str | None = None) -> int:
         return min(lane.next_after(number) for lane in self._lanes)
 
     def hold(self, held: bool) -> None:
@@ -91,29 +82,3 @@ class PriorityBacklog(Waiting):
     def forget(self) -> None:
         for lane in self._lanes:
             lane.forget()
-
-
-class PriorityQueue(Queue):
-    """A queue or subscription with `OrderByPriority`."""
-
-    def lanes_to_claim(self, name: str, most: int) -> list[str | None]:
-        return [*reversed(LANES)]
-
-    def claim_from(self, lane: str | None, name: str) -> int | None:
-        assert isinstance(self._backlog, PriorityBacklog)
-        return self._backlog.lane_from(lane)
-
-    def _make_backlog(self) -> Waiting:
-        return PriorityBacklog([self._make_lane(name) for name in reversed(LANES)])
-
-    def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:
-        admitted = super().admit(messages)
-        for message in admitted:
-            message.session_id = lane_of(message.annex)
-        return admitted
-
-    def enqueued(
-        self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
-    ) -> StoredMessage:
-        """Also copies of a topic's messages, and those that are due."""
-        return super().enqueued(bare, annex, ttl, lane_of(annex), now)

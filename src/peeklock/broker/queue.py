@@ -1,59 +1,36 @@
-"""A queue without sessions: competing receivers, served in turn, each message under a lock of its own."""
+"""A queue without sessions: competing receivers get messages in turn, each message under a lock of its own."""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from peeklock.broker.backlog import Backlog
+from peeklock.broker.claim_lanes import QueueLanes
+from peeklock.broker.consumer import Consumer
 from peeklock.broker.entity import Entity, Machinery
-from peeklock.broker.errors import BrokerError, MessageLockLost, OperationNotAllowed
+from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
 from peeklock.broker.lock_expiry import LockExpiry
 from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MessageQueue
+from peeklock.broker.priorities import LANES, PriorityBacklog
+from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.selecting import Selecting, Selection, Selects
-from peeklock.broker.timetable import AGAIN_MS
 from peeklock.broker.waiting import Waiting
 from peeklock.entities.definitions import AnyDefinition
-from peeklock.store.base import Counters, Run, StoredMessage
+from peeklock.store.base import Counters, StoredMessage
 
 log = logging.getLogger(__name__)
 
-READ_AGAIN_MS: Final = 1000
 TURN_MESSAGES: Final = 32
-"""The most that a consumer is given at a time while others wait for their turn."""
-
-
-class Consumer(Protocol):
-    """Somebody who receives."""
-
-    deletes: bool
-    """Receives and deletes: what it gets is gone, without a lock."""
-
-    def ready(self) -> bool:
-        """Whether it can take one more message now."""
-        ...
-
-    def deliver(self, message: StoredMessage, lock: Lock | None) -> None: ...
-
-    def reserve(self) -> None:
-        """A message for it is being deleted and will be delivered when that is done."""
-        ...
-
-    def unreserve(self) -> None:
-        """It could not be deleted, and is not delivered."""
-        ...
-
-    def starved(self) -> None:
-        """There is nothing more for it at the moment (it may want to answer a drain)."""
-        ...
+"""The most messages that a consumer gets at a time while other consumers wait for their turn."""
 
 
 class Queue(MessageQueue):
-    """One queue or sub-queue of a namespace."""
+    """A queue, subscription or sub-queue without sessions."""
 
     def __init__(
         self,
@@ -64,11 +41,15 @@ class Queue(MessageQueue):
         counters: Counters,
         dead_letters: MessageQueue | None,
         transfer_dead_letters: MessageQueue | None = None,
+        by_priority: bool = False,
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
-        self._backlog = self._make_backlog()
-        self._backlog.resume(counters.last_sequence_number, counters.active > 0)
-        self._lock_expiry = LockExpiry(self, self.locks, machinery.agenda, self._lock_ran_out)
+        self.delivers_by_priority = by_priority
+        self._waiting = self._make_waiting()
+        self._waiting.resume(counters.last_sequence_number, counters.active > 0)
+        self.windows = self._waiting
+        self.claim_lanes = QueueLanes(self, self._waiting)
+        self._lock_expiry = LockExpiry(self, self.locks, machinery.agenda, self.settlements.return_expired)
         self._consumers: deque[Consumer] = deque()
         """Those that could take a message when last asked, next in turn first."""
         self._queued: set[Consumer] = set()
@@ -76,14 +57,15 @@ class Queue(MessageQueue):
         self._awake = False
         self._forwarder: Forwarder | None = None
         self._selecting: Selecting | None = None
-        """While there are consumers with selectors."""
+        """Set while there are consumers with selectors."""
         self._is_paused = False
         """While a claim looks for messages."""
         self._is_resting = False
-        """The store refused to part with a message. Those who select would ask it again at once, on and on."""
+        """After the store refused to remove a message: consumers with selectors would select it again at once."""
 
-    def _make_backlog(self) -> Waiting:
-        """Where its messages wait."""
+    def _make_waiting(self) -> Waiting:
+        if self.delivers_by_priority:
+            return PriorityBacklog([self._make_lane(name) for name in reversed(LANES)])
         return self._make_lane(None)
 
     def _make_lane(self, session_id: str | None) -> Backlog:
@@ -95,7 +77,7 @@ class Queue(MessageQueue):
             self.wake,
             self.wake_later,
             session_id=session_id,
-            is_out=self.is_out,
+            is_out=self.is_taken,
             watch=self.watches.read,
         )
 
@@ -124,20 +106,20 @@ class Queue(MessageQueue):
     # --- receiving ---
 
     def want(self, consumer: Consumer) -> None:
-        """The consumer can take messages: serve it in its turn."""
+        """The consumer can take messages: deliver to it in its turn."""
         if consumer not in self._queued:
             self._queued.add(consumer)
             self._consumers.append(consumer)
         self.wake()
 
     def leave(self, consumer: Consumer) -> None:
-        """The consumer is gone. What it holds stays locked until it is settled or the locks run out."""
+        """Remove a consumer. Its messages stay locked until they are settled or the locks expire."""
         if consumer in self._queued:
             self._queued.discard(consumer)
             self._consumers.remove(consumer)
 
     def wake(self) -> None:
-        """Hand out messages at the end of this turn."""
+        """Deliver messages at the end of this turn."""
         if self.claims.is_waiting:
             self.claims.on_available()
         self._wake_consumers()
@@ -145,17 +127,17 @@ class Queue(MessageQueue):
     def _wake_consumers(self) -> None:
         if not self._awake and (self._consumers or self._selecting is not None):
             self._awake = True
-            self._machinery.call_soon(self.pump)
+            self._machinery.call_soon(self._deliver_all)
 
-    def pump(self) -> None:
-        """Hand out what can be handed out, to the consumers in turn."""
+    def _deliver_all(self) -> None:
+        """Deliver all messages that can be delivered, to the consumers in turn."""
         self._awake = False
-        if self.doomed or self._is_paused:
+        if self.is_deleting or self._is_paused:
             return
         if self._selecting is not None and not self._is_resting:
             self._selecting.serve()
         consumers = self._consumers
-        take = self._backlog.take
+        take = self._waiting.take
         now = self._agenda.now()
         expires_at, locked_until = self._lock_expiry.from_now()
         share = left = self._share()
@@ -173,13 +155,13 @@ class Queue(MessageQueue):
                 self.expiry.expire(message)
                 continue
             if consumer.deletes:
-                self._hand_out_for_good(consumer, message)
+                self._remove_and_deliver(consumer, message)
             else:
                 lock = self.locks.make(message, expires_at, locked_until)
                 try:
                     consumer.deliver(message, lock)
                 except Exception:
-                    # Those behind it are delivered; its lock runs out, which is an attempt too many in the end.
+                    # The messages behind it are delivered. Its lock expires, and it is dead-lettered in the end.
                     log.exception("a message of '%s' could not be delivered", self.path)
             left -= 1
             if left <= 0 and len(consumers) > 1:
@@ -191,16 +173,19 @@ class Queue(MessageQueue):
                 left = share
         if self.locks.by_number:
             self._lock_expiry.expect(expires_at)
-        if not self._backlog.loading and not self._sweeps:  # else more may be read soon
+        if not self._waiting.loading and not self._sweeps:  # else more may be read soon
             for consumer in list(consumers):
                 consumer.starved()
 
     # --- consumers with selectors ---
 
     def select(self, consumer: Consumer, selector: Selects) -> Selection:
-        """The consumer gets only what the selector matches; it says by `want_selected` when it can take messages."""
+        """Add a consumer that gets only the messages that its selector matches.
+
+        It calls `want_selected` when it can take messages.
+        """
         if self._selecting is None:
-            self._selecting = Selecting(self, self._machinery, self._backlog.lanes)
+            self._selecting = Selecting(self, self._machinery, self._waiting.lanes)
         return self._selecting.add(consumer, selector)
 
     def want_selected(self, selection: Selection) -> None:
@@ -209,18 +194,18 @@ class Queue(MessageQueue):
             self.wake()
 
     def stop_selecting(self, selection: Selection) -> None:
-        """The consumer is gone; as in `leave`."""
+        """Remove the consumer, as `leave` does."""
         if self._selecting is not None:
             self._selecting.remove(selection)
             if self._selecting.is_over:
                 self._selecting = None
 
-    def dispense(self, consumer: Consumer, message: StoredMessage) -> None:
-        """Give the consumer a message that it selected; or let it expire, if its time is over."""
+    def deliver_selected(self, consumer: Consumer, message: StoredMessage) -> None:
+        """Deliver a message that the consumer selected; or let it expire, if its time to live is over."""
         if message.expires_at is not None and message.expires_at <= self._agenda.now():
             self.expiry.expire(message)
         elif consumer.deletes:
-            self._hand_out_for_good(consumer, message)
+            self._remove_and_deliver(consumer, message)
         else:
             expires_at, locked_until = self._lock_expiry.from_now()
             lock = self.locks.make(message, expires_at, locked_until)
@@ -230,37 +215,43 @@ class Queue(MessageQueue):
             except Exception:
                 log.exception("a message of '%s' could not be delivered", self.path)
 
-    # --- handing out ---
+    # --- delivering ---
 
     def _share(self) -> int:
-        """How many messages each consumer is given in the next round, so that there are as many for the others.
-        Neighbours that go the same way come back together, and leave the store as one piece."""
-        return min(TURN_MESSAGES, self._backlog.at_hand // max(1, len(self._consumers)))
+        """How many messages each consumer gets in the next round, so that all get as many.
+
+        Neighbours that go to one consumer are settled together, and leave the store as one piece.
+        """
+        return min(TURN_MESSAGES, self._waiting.at_hand // max(1, len(self._consumers)))
 
     def wake_later(self) -> None:
-        """The store could not be read: receivers that wait would not ask again by themselves."""
-        self._agenda.after(READ_AGAIN_MS, self.wake)
+        """Deliver messages after a while: the store could not be read, and waiting consumers do not ask again."""
+        self._agenda.after(RETRY_MS, self.wake)
 
-    def _hand_out_for_good(self, consumer: Consumer, message: StoredMessage) -> None:
-        """Received is gone: delivered only when it is gone, so that a crash cannot bring it back."""
+    def resume(self) -> None:
+        self._lock_expiry.look()
+        self.wake()
+
+    def _remove_and_deliver(self, consumer: Consumer, message: StoredMessage) -> None:
+        """Deliver a message after its removal is in the store, so that a crash cannot make it active again."""
         consumer.reserve()
         self.leaving.add(message.sequence_number)
         lane = self._journal.rest
         lane.changes.removals.append((self.id, message))
-        lane.then(self._deleted, (consumer, message))
+        lane.then(self._on_deleted, (consumer, message))
 
-    def _deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:
+    def _on_deleted(self, argument: tuple[Consumer, StoredMessage], error: BrokerError | None) -> None:
         consumer, message = argument
         self.leaving.discard(message.sequence_number)
         if error is None:
-            self.gone(message)
+            self.on_removed(message)
             consumer.deliver(message, None)
         else:
             consumer.unreserve()
-            self.stayed(message)
+            self.on_returned(message, was_refused=True)
 
-    def vanish(self) -> None:
-        super().vanish()
+    def close(self) -> None:
+        super().close()
         if self._forwarder is not None:
             self._forwarder.stop()
         self._consumers.clear()
@@ -268,84 +259,52 @@ class Queue(MessageQueue):
         if self._selecting is not None:
             self._selecting.close()
             self._selecting = None
-        self._backlog.forget()
+        self._waiting.forget()
         self._lock_expiry.stop()
 
-    # --- where messages wait ---
+    # --- what happens to active messages ---
 
-    def arrived(self, message: StoredMessage) -> None:
-        if (self.leaving or self._is_paused) and self.is_out(message.sequence_number):
-            return  # a sweep or a claim saw it in the store before we were told that it is there
-        self._backlog.add(message)
+    def on_active(self, message: StoredMessage) -> None:
+        if (self.leaving or self._is_paused) and self.is_taken(message.sequence_number):
+            return  # a sweep or a claim read it from the store before its commit was answered
+        self._waiting.add(message)
         self.expiry.expect(message)
         if not self._awake:
             self.wake()
 
-    def returned(self, message: StoredMessage) -> None:
-        self._backlog.add(message)
-        self.expiry.expect(message)
-        self.wake()
-
-    def stayed(self, message: StoredMessage) -> None:
-        self._backlog.add(message)
-        self.expiry.expect(message, AGAIN_MS)
+    def on_returned(self, message: StoredMessage, *, was_refused: bool = False) -> None:
+        self._waiting.add(message)
+        if not was_refused:
+            self.expiry.expect(message)
+            self.wake()
+            return
+        self.expiry.expect(message, RETRY_MS)
         if not self._is_resting:
             self._is_resting = True
-            self._agenda.after(READ_AGAIN_MS, self._go_on)
+            self._agenda.after(RETRY_MS, self._end_rest)
 
-    def _go_on(self) -> None:
+    def _end_rest(self) -> None:
         self._is_resting = False
         self.wake()
 
-    def may_sweep(self) -> bool:
-        # A page on its way may hold what the sweep removes: one after the other.
-        if self._backlog.loading:
-            return False
-        self._sweeps += 1
-        self._backlog.hold(True)
-        return True
+    # --- for claims ---
 
-    def swept(self) -> None:
-        self._end_sweep()
-        self.wake()
-
-    def _end_sweep(self) -> None:
-        self._sweeps -= 1
-        self._backlog.hold(self._sweeps > 0)
-
-    def pause_for_claim(self) -> bool:
-        if not self.may_sweep():
+    def pause(self) -> bool:
+        """Deliver no messages until `end_pause`; False if that is not possible now."""
+        if not self.begin_sweep():
             return False
         self._is_paused = True
         return True
 
-    def resume_after_claim(self) -> None:
+    def end_pause(self) -> None:
         self._is_paused = False
-        self._end_sweep()
+        self.read_pages_again()
         self._wake_consumers()
-
-    def claim_from(self, lane: str | None, name: str) -> int | None:
-        return self._backlog.begin_claim()
-
-    def on_claim_staged(self, lane: str | None, runs: list[Run]) -> None:
-        self._backlog.drop_runs(runs)
-
-    def on_claim_undone(self, lane: str | None, runs: list[Run]) -> None:
-        if runs:
-            self._backlog.read_again(runs)
-            self.expiry.look()
-            self.wake()
-
-    def discard(self, message: StoredMessage) -> None:
-        self._backlog.drop(message)
-
-    def next_waiting(self, after: int, session_id: str | None) -> int:
-        return self._backlog.next_after(after)
 
     # --- locks ---
 
     def renew(self, locks: Sequence[Lock]) -> int:
-        """Hold these messages for another lock duration, or none when one is not held; returns until when."""
+        """Renew these locks for another lock duration; returns until when. MessageLockLost when one is not held."""
         held = self.settlements.all_held(locks)
         expires_at, locked_until = self._lock_expiry.from_now()
         for lock in held:
@@ -353,28 +312,8 @@ class Queue(MessageQueue):
         self._lock_expiry.expect(expires_at)
         return locked_until
 
-    @property
-    def lock_duration_ms(self) -> int:
-        return self.definition.lock_duration_ms
-
-    def lend(self, messages: list[StoredMessage]) -> list[Lock]:
+    def lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
         expires_at, locked_until = self._lock_expiry.from_now()
         locks = [self.locks.make(message, expires_at, locked_until) for message in messages]
         self._lock_expiry.expect(expires_at)
         return locks
-
-    def check_lock(self, lock: Lock, monotonic: int) -> None:
-        if lock.expires_at <= monotonic:
-            self._lock_expiry.look()
-            raise MessageLockLost
-
-    def _lock_ran_out(self, lock: Lock) -> None:
-        self.settlements.give_back(lock, self._after_unlocking)
-
-    def _after_unlocking(self, error: BrokerError | None) -> None:
-        if error is not None:
-            log.error("a message of '%s' could not be unlocked yet: %s", self.path, error)
-
-    def spared(self) -> None:
-        self._lock_expiry.look()
-        self.wake()

@@ -12,7 +12,8 @@ from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASO
 from peeklock.broker.envelope import Annex
 from peeklock.broker.errors import BrokerError, ChangeRefused, EntityNotFound, MessageNotFound
 from peeklock.broker.reading import read_numbers, unreadable
-from peeklock.broker.timetable import AGAIN_MS, Batch, Finished, Timetable, read_watched
+from peeklock.broker.retries import RETRY_MS
+from peeklock.broker.timetable import Batch, Finished, Timetable, read_watched
 from peeklock.store.base import SCHEDULED, StoredMessage, StoreError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Scheduled:
 
     def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
         """Scheduled messages become active: with new numbers, at the time they were meant for."""
-        if self._entity.doomed:
+        if self._entity.is_deleting:
             finished(False)
             return
         leaving = self._entity.leaving
@@ -107,7 +108,7 @@ class Scheduled:
             return
         self._entity.leaving.discard(message.sequence_number)
         if error is None:
-            self._entity.gone(message)
+            self._entity.on_removed(message)
         else:
             batch.is_whole = False
 
@@ -127,7 +128,7 @@ class Scheduled:
         self._entity.leaving.discard(message.sequence_number)
         if error is not None:
             batch.is_whole = batch.is_whole and isinstance(error, ChangeRefused)
-            self._due.expect(self._agenda.now() + AGAIN_MS)
+            self._due.expect(self._agenda.now() + RETRY_MS)
 
     # --- before they are due ---
 
@@ -146,7 +147,7 @@ class Scheduled:
         if numbers & changed:
             self.cancel(list(numbers), done)
             return
-        if entity.doomed:
+        if entity.is_deleting:
             done(EntityNotFound(entity.path))
             return
         scheduled = {message.sequence_number: message for message in found if message.state == SCHEDULED}
@@ -164,7 +165,7 @@ class Scheduled:
         for message in messages:
             self._entity.leaving.discard(message.sequence_number)
             if error is None:
-                self._entity.gone(message)
+                self._entity.on_removed(message)
             else:
                 self.expect(message)  # it may have fallen due meanwhile
         done(error)

@@ -60,23 +60,23 @@ class Host(Protocol):
     def id(self) -> int: ...
 
     @property
-    def doomed(self) -> bool:
-        """It is about to be deleted: nothing is given out."""
+    def is_deleting(self) -> bool:
+        """Whether it is about to be deleted, so that nothing is delivered."""
         ...
 
     def wake(self) -> None: ...
 
     def wake_later(self) -> None: ...
 
-    def is_out(self, number: int) -> bool:
-        """Whether a message does not wait."""
+    def is_taken(self, number: int) -> bool:
+        """Whether an active message cannot be received."""
         ...
 
     @property
     def watches(self) -> Watches: ...
 
-    def dispense(self, consumer: Any, message: StoredMessage) -> None:
-        """Give a message, which is taken, to the consumer; or let it expire, if its time is over."""
+    def deliver_selected(self, consumer: Any, message: StoredMessage) -> None:
+        """Deliver a message that was taken to the consumer; or let it expire, if its time to live is over."""
         ...
 
 
@@ -229,7 +229,7 @@ class Selecting:
                 work -= selection.selector.work(message)
                 if selection.selector.matches(message):
                     backlog.take_out(message.sequence_number)
-                    self._host.dispense(consumer, message)
+                    self._host.deliver_selected(consumer, message)
         return work, False
 
     # --- in the store ---
@@ -268,7 +268,7 @@ class Selecting:
                 log.error("messages of '%s' could not be read: %s", self._host.path, answer)
                 self._host.wake_later()
                 return
-            if selection in self._selections and not self._host.doomed:
+            if selection in self._selections and not self._host.is_deleting:
                 started = self._agenda.monotonic()
                 look(answer, changed)
                 self._pace.worked(started)
@@ -302,11 +302,11 @@ class Selecting:
         """Look at a message that is not in memory, and take it if it is selected; False if it cannot be taken now."""
         number = message.sequence_number
         # One that changed was taken meanwhile; if it came back, that is noted.
-        if message.state == ACTIVE and number not in changed and not self._host.is_out(number):
+        if message.state == ACTIVE and number not in changed and not self._host.is_taken(number):
             if not selection.selector.matches(message):
                 return True
             if not selection.consumer.ready():
                 return False
             place.backlog.take_beyond(number)
-            self._host.dispense(selection.consumer, message)
+            self._host.deliver_selected(selection.consumer, message)
         return True

@@ -1,4 +1,4 @@
-"""One session, whoever holds it, and whoever waits for one."""
+"""One session, the receiver that holds it, and a receiver that waits for a session."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.backlog import Backlog
+from peeklock.broker.consumer import Consumer
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
-from peeklock.broker.queue import Consumer
 from peeklock.broker.selecting import Selects
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ class SessionHolder(Consumer, Protocol):
 
     @property
     def selector(self) -> Selects | None:
-        """Of the messages of the session that it takes; None for all."""
+        """Which messages of the session it takes; None for all."""
         ...
 
     def session_lost(self, failure: BrokerError) -> None:
-        """The session is no longer the holder's."""
+        """The session's lock was lost."""
         ...
 
 
@@ -33,6 +33,7 @@ class Session:
     """A session with messages, or with a holder."""
 
     __slots__ = (
+        "_on_free",
         "active",
         "awake",
         "backlog",
@@ -45,15 +46,16 @@ class Session:
         "timer",
     )
 
-    def __init__(self, id: str) -> None:
+    def __init__(self, id: str, on_free: Callable[[Session], None]) -> None:
         self.id = id
+        self._on_free = on_free
         self.active = 0
         """Active messages, locked ones too."""
         self.holder: SessionHolder | None = None
         self.expires_at = 0
         """By the monotonic clock, which counts."""
         self.locked_until = 0
-        """The same in Unix time, as the holder was told."""
+        """The same in Unix time, as the client was told."""
         self.timer: Appointment | None = None
         self.backlog: Backlog | None = None
         """While it is held."""
@@ -64,12 +66,18 @@ class Session:
 
     @property
     def is_free(self) -> bool:
-        """Nobody holds it, and nothing of its last holder's is still on the way to the store."""
+        """Whether no receiver holds it, and no settlement of its last holder is on its way to the store."""
         return self.holder is None and not self.locks
+
+    def on_unlocked(self, lock: Lock) -> None:
+        """A lock of one of its messages ended."""
+        self.locks.pop(lock.message.sequence_number, None)
+        if self.is_free:
+            self._on_free(self)
 
 
 class Waiter:
-    """Somebody who waits for the next free session."""
+    """A receiver that waits for a session."""
 
     __slots__ = ("deadline", "holder", "outcome")
 

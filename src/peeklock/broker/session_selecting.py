@@ -60,9 +60,9 @@ class SelectingSession:
         return self._queue.id
 
     @property
-    def doomed(self) -> bool:
-        """Nothing more is given out: the queue is about to be deleted, or the hold is over."""
-        return not self._queue.gives_to(self._session, self._holder)
+    def is_deleting(self) -> bool:
+        """Whether nothing more is delivered: the queue is about to be deleted, or the hold is over."""
+        return not self._queue.delivers_to(self._session, self._holder)
 
     def wake(self) -> None:
         self._queue.wake(self._session)
@@ -70,12 +70,12 @@ class SelectingSession:
     def wake_later(self) -> None:
         self._queue.wake_later(self._session)
 
-    def is_out(self, number: int) -> bool:
-        return self._queue.is_out(number)
+    def is_taken(self, number: int) -> bool:
+        return self._queue.is_taken(number)
 
     @property
     def watches(self) -> Watches:
         return self._queue.watches
 
-    def dispense(self, consumer: Any, message: StoredMessage) -> None:
-        self._queue.dispense(self._session, consumer, message)
+    def deliver_selected(self, consumer: Any, message: StoredMessage) -> None:
+        self._queue.deliver_selected(self._session, consumer, message)

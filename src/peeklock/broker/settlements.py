@@ -5,6 +5,7 @@ A settlement is checked against the lock, staged in one piece, and confirmed whe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,6 +30,8 @@ from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
 if TYPE_CHECKING:
     from peeklock.broker.message_queue import MessageQueue
+
+log = logging.getLogger(__name__)
 
 MAX_REASON_LENGTH: Final = 4096
 MAX_ADDED_BYTES: Final = 16 * 1024 * 1024
@@ -92,7 +95,8 @@ class Settlements:
         queue = self._queue
         if lock.settling or not queue.locks.holds(lock):
             raise MessageLockLost
-        queue.check_lock(lock, self._agenda.monotonic())
+        if lock.expires_at <= self._agenda.monotonic():
+            raise lock.lost()
 
     def all_held(self, locks: Sequence[Lock | None]) -> list[Lock]:
         """Raises unless all of them are held at this moment."""
@@ -103,7 +107,8 @@ class Settlements:
         for lock in locks:
             if lock is None or lock.settling or held.get(lock.message.sequence_number) is not lock:
                 raise MessageLockLost
-            queue.check_lock(lock, monotonic)
+            if lock.expires_at <= monotonic:
+                raise lock.lost()
             found.append(lock)
         return found
 
@@ -159,14 +164,14 @@ class Settlements:
         locks, done = argument
         for lock in locks:
             if error is None:
-                self._queue.gone(lock.message)
+                self._queue.on_removed(lock.message)
             self._settled(lock, error)
         done(error)
 
     def _completed(self, argument: tuple[Lock, Done], error: BrokerError | None) -> None:
         lock, done = argument
         if error is None:
-            self._queue.gone(lock.message)
+            self._queue.on_removed(lock.message)
         self._settled(lock, error)
         done(error)
 
@@ -196,7 +201,7 @@ class Settlements:
         if not lock.settling and self._queue.locks.holds(lock):
             self._queue.unlock(lock)
             if lock.message.state == ACTIVE:
-                self._queue.returned(lock.message)
+                self._queue.on_returned(lock.message)
 
     def defer(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
         """Set the message aside: from now on it is only had by its number."""
@@ -231,7 +236,7 @@ class Settlements:
                 counters.deferred += 1
                 counters.size_in_bytes += len(changed.payload) - len(message.payload)  # the body is the same
                 if message.state == ACTIVE:
-                    self._queue.left(message)
+                    self._queue.on_inactive(message)
             self._settled(lock, error)
         done(error)
 
@@ -303,6 +308,14 @@ class Settlements:
         if lock.session is not None and lock.session.holder is None:
             self.release(lock)  # whoever holds the session next reads the message again
 
+    def return_expired(self, lock: Lock) -> None:
+        """Return a message whose lock expired, counted. What fails is tried again when the lock is looked at next."""
+        self.give_back(lock, self._on_expired_returned)
+
+    def _on_expired_returned(self, error: BrokerError | None) -> None:
+        if error is not None:
+            log.error("a message of '%s' could not be unlocked yet: %s", self._queue.path, error)
+
     def give_back(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
         """As `abandon`, of a lock that may have run out."""
         queue, message = self._queue, lock.message
@@ -332,7 +345,7 @@ class Settlements:
         if error is None:
             self._queue.counters.size_in_bytes += changed.size - lock.message.size
             if changed.state == ACTIVE:
-                self._queue.returned(changed)
+                self._queue.on_returned(changed)
         done(error)
 
     def changed(
@@ -377,7 +390,7 @@ class Settlements:
         """Stage the way to the dead-letter queue, or another sub-queue; `outcome(message, argument, error)` follows."""
         target = target or self._queue.dead_letters
         assert target is not None
-        if self._queue.doomed:
+        if self._queue.is_deleting:
             raise EntityNotFound(self._queue.path)
         payload, annex = envelope.dead_letter(message.payload, message.annex, properties, self._queue.path)
         letter = StoredMessage(
@@ -402,8 +415,8 @@ class Settlements:
         target, message, letter, outcome, rest = argument
         self._queue.whole.staged_bytes -= _growth(message, letter)
         if error is None:
-            self._queue.gone(message)
-            target.enter(letter)
+            self._queue.on_removed(message)
+            target.on_stored(letter)
         outcome(message, rest, error)
 
     def set_aside(self, lock: Lock, reason: str, description: str, target: Entity, done: Done) -> None:

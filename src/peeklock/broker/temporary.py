@@ -20,6 +20,7 @@ from peeklock.broker.agenda import Agenda
 from peeklock.broker.catalogue import AnyEntity, Catalogue, owner_of, subscription_path
 from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, EntityChanging, EntityNotFound, OperationNotAllowed, QuotaExceeded
+from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.entities.settings import Profile
@@ -29,8 +30,6 @@ log = logging.getLogger(__name__)
 MAX_OF_CONNECTION: Final = 200
 MAX_OF_RULE: Final = 1000
 MAX_OF_ALL: Final = 2000
-RETRY_MS: Final = 1000
-"""How long until an entity that could not be deleted is deleted again."""
 
 Made = Callable[[AnyEntity | BrokerError], None]
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.errors import BrokerError
+from peeklock.broker.retries import BUSY_RETRY_MS, RETRY_MS
 from peeklock.broker.watches import Watches
 from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 
@@ -20,8 +21,6 @@ log = logging.getLogger(__name__)
 BATCH: Final = 1000
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """A batch also ends with the message that reaches this many."""
-AGAIN_MS: Final = 1000
-"""After a failure, or when it is not a good moment."""
 
 Read = Callable[[int, int, int, Position | None, TimedRead], None]
 """(now, limit, max_bytes, after, done)"""
@@ -127,7 +126,7 @@ class Timetable:
             self._missed = True
             return
         if not self._begin():
-            self._look_after(AGAIN_MS // 10)
+            self._look_after(BUSY_RETRY_MS)
             return
         self._looking = True
         # A failure of ours must not be the last look: nothing would expire or fall due here any more.
@@ -176,7 +175,7 @@ class Timetable:
         self._missed = False  # what was missed is seen then
         self._after = None
         self._finish(None)
-        self._look_after(AGAIN_MS)
+        self._look_after(RETRY_MS)
 
     def _finish(self, again_at: int | None) -> None:
         self._looking = False

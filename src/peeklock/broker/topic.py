@@ -109,12 +109,12 @@ class Topic(Entity):
         if self._allowance > 0:
             return
         staged = self.staged_bytes + sum(each.staged_bytes for each in self.subscriptions.values())
-        self._allowance = self._max_bytes - self.size_in_bytes - staged
+        self._allowance = self.max_bytes - self.size_in_bytes - staged
         if self._allowance <= 0:
-            raise self._full()
+            raise self.size_exceeded()
 
-    def _full(self) -> QuotaExceeded:
-        return QuotaExceeded(f"The topic '{self.path}' has reached its maximum size of {self._max_bytes >> 20} MB.")
+    def size_exceeded(self) -> QuotaExceeded:
+        return QuotaExceeded(f"The topic '{self.path}' has reached its maximum size of {self.max_bytes >> 20} MB.")
 
     def reconfigure(self, definition: Any) -> None:
         self._allowance = 0
@@ -143,19 +143,19 @@ class Topic(Entity):
         if placed:
             lane.changes.advances[self.id] = self.last_number
         appends = lane.changes.appends
-        for container, copy in placed:
+        for entity, copy in placed:
             size = copy.size
-            container.staged_bytes += size
+            entity.staged_bytes += size
             self._allowance -= size
-            appends.append((container.id, copy))
+            appends.append((entity.id, copy))
         lane.then(self._placed, (placed, done))
 
     def _placed(self, argument: tuple[Placed, Done], error: BrokerError | None) -> None:
         placed, done = argument
-        for container, copy in placed:
-            container.staged_bytes -= copy.size
+        for entity, copy in placed:
+            entity.staged_bytes -= copy.size
             if error is None:
-                container.enter(copy)
+                entity.on_stored(copy)
         done(error)
 
     # --- copies ---
@@ -200,7 +200,7 @@ class Topic(Entity):
         Nor to a subscription whose deletion is on its way to the store, which would refuse the copy, and all others.
         """
         subscription: AnyQueue = copy.subscription
-        if subscription.doomed:
+        if subscription.is_deleting:
             return None
         annex, session_id = message.annex, None
         if copy.view is not None:

@@ -16,7 +16,8 @@ from peeklock.broker.errors import BrokerError, MessageLockLost, SessionLockLost
 from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.queue import READ_AGAIN_MS, Queue
+from peeklock.broker.queue import Queue
+from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
@@ -88,7 +89,7 @@ class Receiving(Node):
         self._reserved -= 1
         self._answer_drain()
         # The queue has taken it for one that can hold no more. Not at once: the store would refuse again.
-        self.peer.namespace.agenda.after(READ_AGAIN_MS, self._want_again)
+        self.peer.namespace.agenda.after(RETRY_MS, self._want_again)
 
     def _want_again(self) -> None:
         if self._link.attached:

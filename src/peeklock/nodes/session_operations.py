@@ -47,7 +47,7 @@ def held_session(call: Call) -> tuple[SessionQueue, Session]:
     queue = _queue(call)
     id = session_id_of(call)
     assert id is not None
-    session = queue.held(id)
+    session = queue.sessions.held(id)
     check_holder(call, session)
     return queue, session
 
@@ -61,7 +61,7 @@ def check_holder(call: Call, session: Session) -> None:
 
 def check_not_held_by_another(call: Call, queue: SessionQueue, id: str) -> None:
     """SessionLockLost if another receiver holds the session; one that nobody holds is open to all who may listen."""
-    holder = queue.holder_of(id)
+    holder = queue.sessions.holder_of(id)
     if holder is not None and not (
         isinstance(holder, SessionReceivingNode) and holder.is_of(call.peer, call.link_name)
     ):
@@ -70,7 +70,7 @@ def check_not_held_by_another(call: Call, queue: SessionQueue, id: str) -> None:
 
 def renew_session_lock(call: Call) -> None:
     queue, session = held_session(call)
-    call.answer({"expiration": Timestamp(queue.renew_session(session))})
+    call.answer({"expiration": Timestamp(queue.sessions.renew(session))})
 
 
 def set_session_state(call: Call) -> None:
@@ -80,7 +80,7 @@ def set_session_state(call: Call) -> None:
     limit = call.peer.namespace.profile.max_message_bytes
     if state is not None and len(state) > limit:
         raise MessageSizeExceeded(f"The session state is larger than {limit} bytes.")
-    queue.set_state(session.id, state, call.done)
+    queue.states.set(session.id, state, call.done)
 
 
 def get_session_state(call: Call) -> None:
@@ -92,7 +92,7 @@ def get_session_state(call: Call) -> None:
         else:
             call.answer({"session-state": state})
 
-    queue.get_state(session.id, read)
+    queue.states.get(session.id, read)
 
 
 def get_message_sessions(call: Call) -> None:
@@ -111,7 +111,7 @@ def get_message_sessions(call: Call) -> None:
 
     # A time from the last millisecond of the year 9999 on means every session.
     everything = updated_after >= END_OF_TIME
-    queue.list_sessions(None if everything else updated_after, skip, top, read)
+    queue.states.list_sessions(None if everything else updated_after, skip, top, read)
 
 
 _SESSION_ID = Field("session-id", Kind.STRING, or_utf8=True)

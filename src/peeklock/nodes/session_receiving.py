@@ -43,9 +43,9 @@ class SessionReceivingNode(Receiving):
         self._selector_key = filters.selector_key
         id = session_id_of(filters)
         if id is None:
-            self._waiter = queue.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
+            self._waiter = queue.sessions.accept_next(self, _time_to_wait(link.remote.properties), self._accepted)
         else:
-            self._waiter = queue.accept_when_settled(id, self, self._accepted)
+            self._waiter = queue.sessions.accept_when_settled(id, self, self._accepted)
 
     def _accepted(self, outcome: Session | BrokerError) -> None:
         self._waiter = None
@@ -53,7 +53,7 @@ class SessionReceivingNode(Receiving):
             try:
                 self._answer(outcome)
             except EncodeError as error:
-                self._queue.let_go(outcome, self)
+                self._queue.sessions.close_session(outcome, self)
                 outcome = InvalidProperty(f"The filters of the attach cannot be said back: {error.description}.")
         if isinstance(outcome, BrokerError):
             self._link.refuse(error_of(outcome))
@@ -102,9 +102,9 @@ class SessionReceivingNode(Receiving):
 
     def on_closed(self) -> None:
         if self._waiter is not None:
-            self._queue.stop_waiting(self._waiter)
+            self._queue.sessions.stop_waiting(self._waiter)
         if self.session is not None:
-            self._queue.let_go(self.session, self)
+            self._queue.sessions.close_session(self.session, self)
 
 
 def _time_to_wait(properties: dict[Any, Any] | None) -> int:

@@ -161,7 +161,7 @@ class ConsumerNode(WaitingNode):
             if not self._delete_elsewhere(topic):
                 self._create(topic)
             return None
-        if found.doomed:
+        if found.is_deleting:
             raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
         if not is_without_sessions(found):
             raise OperationNotAllowed(f"The subscription '{found.path}' requires sessions.")
@@ -196,7 +196,7 @@ class ConsumerNode(WaitingNode):
 
     def _replace(self, topic: Topic, found: AnyQueue) -> None:
         """Delete a subscription that is to be made anew."""
-        if found.doomed:
+        if found.is_deleting:
             raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
         if _is_active(found):
             raise SubscriptionInUse(f"The subscription '{found.path}' has a consumer, and another topic or selector.")

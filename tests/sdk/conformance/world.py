@@ -204,7 +204,9 @@ class World:
     def await_session_waiter(self) -> None:
         queue = self.broker.broker.namespace.queue("sessions")
         assert isinstance(queue, SessionQueue)
-        self.until(lambda: self.broker.call(lambda: len(queue._waiting)) > 0, "a receiver waits for the next session")
+        self.until(
+            lambda: self.broker.call(lambda: queue.sessions.waiting) > 0, "a receiver waits for the next session"
+        )
 
     def kind(self, kind: str) -> str:
         """The kind of an error, as far as this SDK tells it from others."""
