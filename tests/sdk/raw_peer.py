@@ -121,7 +121,7 @@ class RawPeer:
         return answer
 
     def open_as_root(self) -> RawPeer:
-        """Opened by somebody who may do everything."""
+        """Open the connection with all rights."""
         outcome = self.login("PLAIN", f"\0{DEFAULT_KEY_NAME}\0{DEFAULT_KEY}".encode())
         assert outcome.code == 0
         self.open()

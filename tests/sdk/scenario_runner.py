@@ -1,4 +1,4 @@
-"""Scenarios that a program in another language runs, one at a time, each against a broker of its own.
+"""Run scenarios in a program of another language, one at a time, each against a new broker.
 
 The program is spoken with in JSON lines. It begins with the names of its scenarios; it is told which to run, against
 which brokers, and says why that failed. Meanwhile it asks for what it cannot do itself: move the broker's clock, count

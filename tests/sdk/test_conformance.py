@@ -1,4 +1,4 @@
-"""The conformance suite: that list, steps and page fit together, that it tells a failure, and the suite itself."""
+"""The conformance suite: its list, steps and page are consistent, it reports failures, and all scenarios pass."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_without_a_namespace_each_lane_has_an_address(monkeypatch: pytest.Monkey
 
 def test_an_error_says_why_no_standard_ports_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(standard_ports, "_address", lambda lane: "192.0.2.1")  # nobody's (RFC 5737)
+    monkeypatch.setattr(standard_ports, "_address", lambda lane: "192.0.2.1")  # reserved for documentation (RFC 5737)
     with pytest.raises(PortsUnavailable, match=r"no program 'unshare'; port 5672 of 192\.0\.2\.1 cannot be bound"):
         standard_ports.find()
 

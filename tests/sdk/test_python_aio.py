@@ -28,7 +28,7 @@ from serving import BrokerThread, ServedBroker, StartBroker
 
 
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """An asyncio test as a plain one, with a loop of its own."""
+    """Run an asyncio test as a plain test, with a new loop."""
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:

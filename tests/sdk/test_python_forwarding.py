@@ -256,7 +256,7 @@ def test_who_waits_for_messages_hears_that_there_will_be_none_of(
 
 def test_who_sends_to_a_deleted_topic_is_told(start_bus: StartBus) -> None:
     bus = start_bus(TopicDefinition(name="topic", subscriptions=(SubscriptionDefinition(name="s"),)))
-    # A second try: at first the SDK only finds that its link is gone.
+    # A second attempt: at the first the SDK only notices that its link is detached.
     with Client(bus.broker.connection_string, retry_total=1, retry_backoff_factor=0.01) as client:
         client.send("topic", "before")
         delete_topic(bus.broker, "topic")

@@ -229,7 +229,7 @@ def test_scheduled_messages_arrive_when_they_are_due(client: ServiceBusClient, b
         broker.advance(seconds=300)
         soon = receive(receiver, 2)
         assert texts(soon) == ["soon-1", "soon-2"]
-        # A number of its own, from the moment on at which it was enqueued.
+        # It gets a new number when it is enqueued.
         assert [message.sequence_number for message in soon] == [5, 6]
         assert [message.enqueued_time_utc for message in soon] == [due, due]
         assert [message.scheduled_enqueue_time_utc for message in soon] == [due, due]
@@ -368,7 +368,7 @@ def test_deferred_messages_are_fetched_and_deleted(client: ServiceBusClient, bro
     assert (counters.active, counters.deferred) == (1, 0)
 
 
-def test_a_deferred_message_expires_when_somebody_asks_for_it(client: ServiceBusClient, broker: BrokerThread) -> None:
+def test_a_deferred_message_expires_when_it_is_requested(client: ServiceBusClient, broker: BrokerThread) -> None:
     with client.get_queue_sender("queue") as sender, client.get_queue_receiver("queue") as receiver:
         sender.send_messages(ServiceBusMessage("short", time_to_live=timedelta(seconds=30)))
         (number,) = defer(receiver, 1)

@@ -114,7 +114,7 @@ def test_an_abandoned_message_comes_back_before_its_followers(client: ServiceBus
         assert (again.delivery_count, second.delivery_count) == (1, 0)
 
 
-def test_two_receivers_hold_different_sessions_and_nobody_else_gets_them(client: ServiceBusClient) -> None:
+def test_a_third_receiver_cannot_get_the_sessions_that_two_receivers_hold(client: ServiceBusClient) -> None:
     send(client, ("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2"))
     with session_of(client, NEXT_AVAILABLE_SESSION) as one, session_of(client, NEXT_AVAILABLE_SESSION) as two:
         assert (one.session.session_id, two.session.session_id) == ("a", "b")

@@ -95,7 +95,7 @@ def test_a_copy_tells_the_number_that_the_topic_gave_in_every_way_to_receive_it(
         assert message.enqueued_sequence_number == int(str(message))
 
 
-def test_a_message_that_nobody_wants_is_accepted_and_dropped(start_bus: StartBus) -> None:
+def test_a_message_that_no_rule_matches_is_accepted_and_dropped(start_bus: StartBus) -> None:
     bus = start_bus(topic(subscription("red", sql("color = 'red'"))), TopicDefinition(name="deserted"))
     bus.send("topic", colored("unwanted", "blue"), colored("wanted", "red"))
     bus.send("deserted", "unheard")

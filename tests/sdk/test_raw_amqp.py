@@ -56,7 +56,7 @@ def peer(broker: BrokerThread) -> Iterator[RawPeer]:
 
 @pytest.fixture
 def root(peer: RawPeer) -> RawPeer:
-    """Opened by somebody who may do everything."""
+    """A connection with all rights."""
     return peer.open_as_root()
 
 
@@ -98,7 +98,7 @@ def test_mechanisms_are_an_array_of_symbols(peer: RawPeer) -> None:
     ("mechanism", "response"),
     [("ANONYMOUS", b""), ("ANONYMOUS", b"\0RootManageSharedAccessKey"), ("MSSBCBS", b"")],
 )
-def test_the_mechanisms_of_the_sdks_let_anybody_in(peer: RawPeer, mechanism: str, response: bytes) -> None:
+def test_the_mechanisms_of_the_sdks_accept_every_client(peer: RawPeer, mechanism: str, response: bytes) -> None:
     assert peer.login(mechanism, response).code == 0
     peer.open()
 

@@ -242,7 +242,7 @@ class SessionReceiver(Receiver):
         super().__init__(program, accepted["handle"])
         self.session: str = accepted["session"]
         self.until: int | None = accepted["until"]
-        """When the lock ends; not every SDK tells."""
+        """When the lock ends; not every SDK returns it."""
 
     @property
     def state(self) -> str | None:

@@ -1,14 +1,14 @@
-"""The program of an SDK: a process that does single things with it as it is told, side by side.
+"""The program of an SDK: a process that executes single commands with the SDK, concurrently.
 
-It is spoken with in JSON lines. It begins with a line of its own; then
+Both sides send JSON lines. The program starts with one line; then
 
     in   {"id": 1, "call": "send", "sender": "h2", "messages": [...]}
     out  {"id": 1, "value": ...}   or   {"id": 1, "error": {"kind": "lock-lost", "text": ...}}
 
-What it opens or receives it keeps, and gives a handle for. `clients.py` has all words and what comes with them. The
-kind of an error is the same word for every SDK where the SDK has a class, code or reason of its own for it, and
-otherwise the name of what it raised: a scenario that expects the word shows that an application can tell. The text is
-what an application can read; where it was raised may come along as `trace`, and is only shown.
+The program keeps what it opens or receives, and returns a handle. `clients.py` has all commands and their arguments.
+The kind of an error is the same word for every SDK that has a class, code or reason for it, and otherwise the name of
+the exception: a scenario that expects the word shows that an application can distinguish the error. The text is the
+message that an application can read; `trace` may have the place where it was raised, and is only shown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SdkError(Exception):
 
 
 class ProgramFailed(Exception):
-    """The program has gone, or does not answer; it cannot be used any more."""
+    """The program has ended or does not answer; it cannot be used any more."""
 
 
 class Program:
@@ -70,7 +70,7 @@ class Program:
                 self._process.stdin.write(line + "\n")
                 self._process.stdin.flush()
             except OSError as error:
-                raise ProgramFailed(f"the program has gone: {error}") from error
+                raise ProgramFailed(f"the program has ended: {error}") from error
         return future
 
     def call(self, call: str, **details: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a scenario is given: a broker of its own with a clock that can be moved, and clients of the SDK."""
+"""The argument of a scenario: its broker, with a clock that can be moved, and clients of the SDK."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ COARSER = {
     ("python", "no-entity"): "unauthorized",
     ("python-aio", "no-entity"): "unauthorized",
 }
-"""What an SDK has no code of its own for. `no-entity`: the token for a queue or topic that is not there is refused."""
+"""Errors for which an SDK has no code. `no-entity`: the token for a missing queue or topic is refused."""
 
 
 class World:
@@ -209,7 +209,7 @@ class World:
         )
 
     def kind(self, kind: str) -> str:
-        """The kind of an error, as far as this SDK tells it from others."""
+        """Return the kind of an error, as far as this SDK distinguishes it."""
         return COARSER.get((self.sdk, kind), "not-found" if kind == "no-entity" else kind)
 
     # --- clients ---

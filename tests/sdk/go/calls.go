@@ -221,7 +221,7 @@ func messagesTo(messages []*sb.ReceivedMessage) []map[string]any {
 	}
 	found := []map[string]any{}
 	for _, message := range messages {
-		// The SDK counts the delivery that it tells of.
+		// The SDK's count includes the current delivery.
 		count := int64(message.DeliveryCount) - 1
 		properties := message.ApplicationProperties
 		if properties == nil {

@@ -35,7 +35,7 @@ func (w *world) ask(question string, details map[string]any) any {
 	}
 	say(message)
 	if !w.lines.Scan() {
-		panic("the test has gone away")
+		panic("the test has ended")
 	}
 	var heard struct{ Answer any }
 	check(json.Unmarshal(w.lines.Bytes(), &heard))
@@ -81,7 +81,7 @@ func (w *world) host() string {
 	return strings.TrimPrefix(endpoint, "Endpoint=sb://")
 }
 
-// Over TLS, whatever the connection string says: this SDK knows nothing else.
+// Over TLS for every connection string: this SDK supports nothing else.
 func (w *world) admin() *admin.Client {
 	return w.adminWith(azcore.ClientOptions{}, w.brokers["plain"])
 }

@@ -1,4 +1,4 @@
-// Administration clients of a broker that listens on a port of its own.
+// Administration clients of a broker on a non-standard port.
 
 import com.azure.core.http.policy.HttpPipelinePolicy;
 import com.azure.core.http.policy.PortPolicy;

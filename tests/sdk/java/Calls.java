@@ -1,4 +1,4 @@
-// Does with azure-messaging-servicebus what it is told, one word at a time; conformance/program.py has the words.
+// Executes the commands of conformance/program.py with azure-messaging-servicebus.
 
 import com.azure.core.amqp.AmqpRetryOptions;
 import com.azure.core.amqp.AmqpTransportType;
@@ -296,7 +296,7 @@ final class Calls {
         Map<String, Object> found = new HashMap<>();
         found.put("handle", keep(asked, receiver));
         found.put("session", receiver.getSessionId());
-        found.put("until", null); // this SDK tells it only when a lock is renewed
+        found.put("until", null); // this SDK returns it only when a lock is renewed
         return found;
     }
 

@@ -1,4 +1,4 @@
-// What a scenario is given: a broker of its own, and what no client can do with it.
+// The argument of a scenario: its broker, and operations on the broker that clients cannot do.
 
 import java.util.List;
 

@@ -35,7 +35,7 @@ final class Run {
     private Run() {}
 
     public static void main(String[] arguments) throws Exception {
-        System.setOut(System.err); // so that nobody else writes between our lines
+        System.setOut(System.err); // so that no library writes between these lines
         say(Map.of("scenarios", ALL.keySet()));
         String line;
         while ((line = IN.readLine()) != null) {

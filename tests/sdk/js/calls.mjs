@@ -1,4 +1,4 @@
-// Does with @azure/service-bus what it is told, one word at a time; conformance/program.py has the words.
+// Executes the commands of conformance/program.py with @azure/service-bus.
 import { isServiceBusError } from "@azure/service-bus";
 import Long from "long";
 import WebSocket from "ws";

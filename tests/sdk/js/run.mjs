@@ -23,7 +23,7 @@ function say(message) {
 async function ask(what, details = {}) {
   say({ ask: what, ...details });
   const { value, done } = await lines.next();
-  if (done) throw new Error("the test has gone away");
+  if (done) throw new Error("the test has ended");
   return JSON.parse(value).answer;
 }
 

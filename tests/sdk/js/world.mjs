@@ -12,7 +12,7 @@ export function connect(world, options = {}, connectionString = world.brokers.pl
   return client;
 }
 
-// Over TLS, whatever the connection string says: this SDK knows nothing else.
+// Over TLS for every connection string: this SDK supports nothing else.
 export function administer(world, options = {}, connectionString = world.brokers.plain) {
   return new ServiceBusAdministrationClient(connectionString, { retryOptions: { maxRetries: 0 }, ...options });
 }

@@ -33,7 +33,7 @@ class Calls:
 
     def reset(self, asked: Json) -> None:
         kept, self._kept = self._kept, {}
-        # The SDK takes a second for each, in which a thread of its own sleeps.
+        # The SDK takes a second for each, in which one of its threads sleeps.
         for thing in kept.values():
             if hasattr(thing, "close"):
                 threading.Thread(target=_close, args=(thing,), daemon=True).start()
