@@ -147,7 +147,7 @@ def test_changes_in_bulk_and_of_rules_are_recorded(broker: BrokerThread, path: P
     with connect(address, user=DEFAULT_KEY_NAME, password=DEFAULT_KEY) as connection:
         with connection.management("orders") as orders:
             numbers = orders.schedule([Message(data=[b"later"])] * 3, now + 1_000_000)
-            orders.scheduled.cancel(numbers)
+            orders.cancel_scheduled(numbers)
             orders.schedule([Message(data=[b"soon"])] * 5, now + 1000)
             broker.advance(1)
             broker.counters("orders")

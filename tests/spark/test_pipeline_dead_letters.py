@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from commands import Commands
 from peeklock.amqp.message import Header, Message, Properties
-from peeklock.cli.messages import DESCRIPTION, REASON
+from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.cli.receiving import peek_all
 from peeklock.client import Sender
 from peeklock.spark.pipelines import amounts
@@ -226,7 +226,7 @@ def dead_letter(commands: Commands, address: str, *failures: tuple[str, str, str
         with connection.receiver(address, credit=0) as receiver:
             for _, reason, description in failures:
                 (received,) = receiver.receive(1, timeout=10)
-                info = {REASON: reason, DESCRIPTION: description}
+                info = {DEAD_LETTER_REASON: reason, DEAD_LETTER_DESCRIPTION: description}
                 receiver.reject(received, "com.microsoft:dead-letter", info=info)
             receiver.confirm()
 
