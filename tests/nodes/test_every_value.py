@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from peeklock.nodes.operations import OPERATIONS
 
 from broker.world import (
     HOUR,
@@ -58,6 +57,7 @@ from peeklock.amqp.types import Int, Symbol
 from peeklock.broker.queue import Queue
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.nodes.operation_table import OPERATIONS
 from peeklock.store.base import Changes, Store, StoredMessage, StoreError
 from tools.hostile.extremes import VALUES, listed, mapped, sized, string, symbol
 
