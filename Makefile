@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve docs test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
+.PHONY: serve docs coverage test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -37,6 +37,13 @@ else
 endif
 endif
 	@echo "The fault test of Spark had 3 kills here; make test-spark has all 20." >&2
+
+# Tests that need no SDK, no Spark and no process of their own, with the branches of src that they reach.
+UNITS = $(addprefix tests/,amqp entities atom engine broker nodes store rest admin client spark)
+
+coverage: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" --cov --cov-report= $(UNITS)
+	$(BIN)/coverage report
 
 test-python:
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not spark" $(ARGS) || [ $$? -eq 5 ]

@@ -15,13 +15,15 @@ PASS, FAIL, NOT = "pass", "fail", "–"
 HEAD = """\
 # Conformance
 
-Written by `make conformance`; do not edit. The same scenarios through every official SDK, unmodified, each by a small
-program in its own language against a broker of its own. `tests/sdk/conformance/scenarios.toml` is the list,
-`tests/sdk/conformance/steps` has what each scenario does, `tests/sdk/conformance/explanations.toml` says why something
-fails. What the SDKs are tested for beyond this is in [Compatibility](compatibility.md).
+For people who want to know whether their SDK works with Peeklock. `make conformance` writes this page; do not edit it.
+
+It runs the same scenarios through every official SDK, unmodified, each by a small program in the SDK's language against a
+broker of its own. `tests/sdk/conformance/scenarios.toml` lists the scenarios, `tests/sdk/conformance/steps` has their
+steps, and `tests/sdk/conformance/explanations.toml` the reason of each failure. [Compatibility](compatibility.md) has
+further tests with the SDKs.
 
 The brokers listen on the ports that the SDKs expect (5671, 5672, 443, 5300), each in a network namespace of its own, or
-on a loopback address of its own where no namespace may be made.
+on a loopback address of its own if namespaces cannot be created.
 """
 
 
