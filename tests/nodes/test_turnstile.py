@@ -60,7 +60,10 @@ def test_one_that_fails_lets_the_next_pass(caplog: pytest.LogCaptureFixture) -> 
     bench.enter("d")
     bench.leaves["a"]()
     assert bench.started == ["a", "b", "c", "d"]
-    assert [str(failure) for failure in bench.failures] == ["There is none.", "The broker failed at this request."]
+    assert [str(failure) for failure in bench.failures] == [
+        "There is none.",
+        "The broker failed at this request; see its log.",
+    ]
     assert "a fault" in caplog.text
 
 

@@ -472,7 +472,7 @@ def refused(peer: RawPeer, payload: bytes, **fields: Any) -> Error:
 def test_what_is_rejected_leaves_the_link_open(root: RawPeer) -> None:
     good = Message(data=[MESSAGE]).encode()
     cases: dict[str, tuple[bytes, dict[str, Any]]] = {
-        "The batch holds no message.": (
+        "The batch has no message.": (
             Message(properties=Properties(message_id="0")).encode(),
             {"message_format": BATCH_FORMAT},
         ),

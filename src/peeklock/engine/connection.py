@@ -327,7 +327,7 @@ class Connection:
         check_open(performative)
         self.remote_open = performative
         self.remote_max_frame_size = performative.max_frame_size
-        self._idleness.peer_wants(performative.idle_time_out)
+        self._idleness.set_remote(performative.idle_time_out)
         check, self.check_open = self.check_open, None
         refusal = None if check is None else check(performative)
         if self.state is ConnectionState.OPEN_RECEIVED:

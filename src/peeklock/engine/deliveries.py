@@ -1,4 +1,4 @@
-"""Deliveries in either direction, as long as they are not settled."""
+"""Unsettled deliveries in either direction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class IncomingDelivery:
-    """A whole message that arrived on a link; also the event that says so."""
+    """A complete message that arrived on a link. It is also the event that reports its arrival."""
 
     __slots__ = ("at", "data", "delivery_id", "end", "link", "message_format", "oversize", "settled", "state", "tag")
 
@@ -36,36 +36,36 @@ class IncomingDelivery:
         self.settled = settled
         self.state = state
         self.data = data
-        """What the message was read from, and more; it is there from `at` to `end`."""
+        """The bytes that were read from the transport; the message is there from `at` to `end`."""
         self.at = at
         self.end = end
         self.oversize = oversize
-        """The message was larger than the link allows; its bytes were not kept."""
+        """The message is larger than the link allows; its bytes were not kept."""
 
     @property
     def payload(self) -> bytes:
         return self.data[self.at : self.end]
 
     def drop_data(self) -> None:
-        """Its bytes were taken, and much that was read together with them need not be kept for its sake."""
+        """The owner has copied the message: free the bytes that it was read with, which may be many more."""
         self.data = b""
 
     def dispose(self, state: bytes, settled: bool = True) -> None:
-        """Tell the sender the state of this delivery (encoded), and by default settle it."""
+        """Send the state of this delivery (encoded) to the sender, and by default settle it."""
         if self.settled:
             return
         session = self.link.session
         if settled:
             self.settled = True
             if session.incoming_unsettled.pop(self.delivery_id, None) is None:
-                return  # the link is gone, and its deliveries with it
+                return  # the link is detached, and its deliveries are forgotten
         elif self.delivery_id not in session.incoming_unsettled:
             return
         session.dispose(True, self.delivery_id, settled, state)
 
 
 class OutgoingDelivery:
-    """A message sent on a link and not settled yet."""
+    """An unsettled message that was sent on a link."""
 
     __slots__ = ("context", "delivery_id", "link", "tag")
 
@@ -74,17 +74,17 @@ class OutgoingDelivery:
         self.delivery_id = delivery_id
         self.tag = tag
         self.context = context
-        """What the sender of the message wants to find again when it is settled."""
+        """Of the owner: what it needs when the message is settled."""
 
     def settle(self, state: bytes) -> None:
-        """Forget this delivery and tell the receiver so, with the final state (encoded)."""
+        """Settle this delivery, and send the final state (encoded) to the receiver."""
         session = self.link.session
         if session.outgoing_unsettled.pop(self.delivery_id, None) is not None:
             self.link.unsettled -= 1
             session.dispose(False, self.delivery_id, True, state)
 
     def forget(self) -> None:
-        """The receiver has settled; nothing is left to say."""
+        """Settle this delivery without a disposition, since the receiver has settled it."""
         if self.link.session.outgoing_unsettled.pop(self.delivery_id, None) is not None:
             self.link.unsettled -= 1
 
@@ -93,7 +93,10 @@ _AnyDelivery = TypeVar("_AnyDelivery", IncomingDelivery, OutgoingDelivery)
 
 
 def between(unsettled: dict[int, _AnyDelivery], first: int, last: int, take: bool) -> list[_AnyDelivery]:
-    """The deliveries from first to last, taken out if `take`. The work is bounded by what we hold, not by the width."""
+    """Return the deliveries from first to last, and remove them if `take`.
+
+    The work is bounded by the number of deliveries in the dictionary, however wide the range is.
+    """
     width = (last - first) & SERIAL_MASK
     if width < len(unsettled):
         find = unsettled.pop if take else unsettled.get
@@ -110,7 +113,7 @@ def between(unsettled: dict[int, _AnyDelivery], first: int, last: int, take: boo
 
 
 def by_link(deliveries: list[Any]) -> Iterable[tuple[Any, list[Any]]]:
-    """The deliveries of each link, which are most often all of one."""
+    """Group deliveries by link. Most often all are of one link."""
     if not deliveries:
         return ()
     first = deliveries[0].link

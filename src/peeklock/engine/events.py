@@ -1,4 +1,4 @@
-"""What an engine tells its owner: the events that `Connection.receive` returns, in the order in which they happened.
+"""The events that `Connection.receive` and `tick` return, in the order in which they happened.
 
 A received delivery is its own event (`deliveries.IncomingDelivery`).
 """
@@ -32,7 +32,7 @@ class ConnectionRefused:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The connection is over: closed by the peer, or for what the peer did (`error` is then ours)."""
+    """The connection is over: the peer closed it, or this side did for an error of the peer (`error` is then ours)."""
 
     error: Error | None
 
@@ -44,7 +44,7 @@ class SessionBegun:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session and all its links are gone."""
+    """The session is over, and all its links are detached."""
 
     session: Session
     error: Error | None
@@ -62,19 +62,19 @@ class LinkDetached:
     link: Link
     error: Error | None
     closed: bool = False
-    """The peer closed it (2.6.6), and did not only suspend it."""
+    """The peer closed the link (2.6.6) instead of suspending it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditChanged:
-    """A flow for a link we send on: its `credit` and `drain` are new."""
+    """A flow arrived for a link that we send on: its `credit` and `drain` are updated."""
 
     link: Sender
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingDisposed:
-    """The receiver gave these deliveries of one link a state, or settled them."""
+    """The receiver sent a state for these deliveries of one link, or settled them."""
 
     link: Sender
     deliveries: list[OutgoingDelivery]
@@ -84,7 +84,7 @@ class OutgoingDisposed:
 
 @dataclass(frozen=True, slots=True)
 class IncomingDisposed:
-    """The sender gave these deliveries of one link a state, or settled them."""
+    """The sender sent a state for these deliveries of one link, or settled them."""
 
     link: Receiver
     deliveries: list[IncomingDelivery]
@@ -94,6 +94,6 @@ class IncomingDisposed:
 
 @dataclass(frozen=True, slots=True)
 class WindowOpened:
-    """The peer's session window was shut and is open again."""
+    """The peer's session window was closed and is open again."""
 
     session: Session

@@ -1,6 +1,6 @@
-"""What comes in front of the first AMQP frame: the protocol headers (2.2) and, if one side wants it, SASL (5.3).
+"""The exchange before the first AMQP frame: the protocol headers (2.2) and, if the client starts it, SASL (5.3).
 
-A server may be spoken to without SASL; nobody is identified then. Who may come in is decided in `sasl`'s roles.
+A client may skip SASL; it is then not authenticated. The roles in `sasl` decide whom to authenticate.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _HEADER_SIZE: Final = 8
 
 
 class Handshake:
-    """The peer's side of it until its AMQP header has come; our own AMQP header is the connection's to send."""
+    """Reads headers and SASL frames up to the peer's AMQP header. The connection sends our own AMQP header."""
 
     def __init__(self, sasl: SaslRole | None, out: list[bytes], *, is_server: bool) -> None:
         self.done = False
-        """The peer's AMQP header has come: frames follow."""
+        """The peer's AMQP header has arrived: frames follow."""
         self.may_send_header = False
-        """Our own AMQP header may go out: there is no SASL, or it is done."""
+        """Our own AMQP header may be sent: SASL is not used, or is done."""
         self._sasl = sasl
         self._out = out
         self._is_server = is_server
@@ -43,7 +43,7 @@ class Handshake:
         return self._sasl.identity if isinstance(self._sasl, SaslServer) else None
 
     def connect(self) -> None:
-        """Speak first, as a client."""
+        """Start the exchange, as a client."""
         if self._sasl is not None:
             self._in_sasl = True
             self._out.append(SASL_HEADER)
@@ -51,7 +51,7 @@ class Handshake:
             self.may_send_header = True
 
     def receive(self, data: bytes) -> int:
-        """Take headers and SASL frames off the front of `data`; returns where the rest starts."""
+        """Process the headers and SASL frames at the front of `data`; returns where the rest starts."""
         at = 0
         while not self.done:
             if self._expects_header:
@@ -90,27 +90,28 @@ class Handshake:
             self._in_sasl = False
             self._expects_header = self.may_send_header = True
         elif isinstance(self._sasl, SaslServer) and self._sasl.failed:
-            raise CloseConnection(Condition.UNAUTHORIZED_ACCESS, "SASL was refused")
+            raise CloseConnection(Condition.UNAUTHORIZED_ACCESS, "SASL authentication failed")
 
     def _send(self, frames: list[Any]) -> None:
         self._out.extend(encode_frame(0, frame.encode(), SASL_FRAME) for frame in frames)
 
     def _refused(self) -> CloseConnection:
-        # A server says which protocol it speaks before it hangs up (2.2).
+        # A server sends the protocol that it accepts before it closes the connection (2.2).
         if self._is_server:
             self._out.append(AMQP_HEADER)
-        return CloseConnection(Condition.FRAMING_ERROR, "the peer does not speak AMQP 1.0 here")
+        return CloseConnection(Condition.FRAMING_ERROR, "the peer sent no AMQP 1.0 protocol header")
 
 
 def find_frame(data: bytes, at: int, limit: int, expected_type: int) -> tuple[int, int]:
-    """Where the body of the frame at `at` starts and ends; the end is beyond the data if the frame is not whole."""
+    """Return where the body of the frame at `at` starts and ends. The end of an incomplete frame is beyond the data."""
     if len(data) - at < FRAME_HEADER.size:
         return at, len(data) + 1
     frame_size, doff, frame_type, _ = FRAME_HEADER.unpack_from(data, at)
     if frame_size > limit or doff < 2 or doff * 4 > frame_size:
         raise CloseConnection(
-            Condition.FRAMING_ERROR, f"a frame of {frame_size} bytes (at most {limit}) with data at {doff * 4}"
+            Condition.FRAMING_ERROR,
+            f"a frame has {frame_size} bytes, of which at most {limit} are allowed, and its body at {doff * 4}",
         )
     if frame_type != expected_type:
-        raise CloseConnection(Condition.FRAMING_ERROR, f"frame type {frame_type} is not expected here")
+        raise CloseConnection(Condition.FRAMING_ERROR, f"a frame has type {frame_type} instead of {expected_type}")
     return at + doff * 4, at + frame_size

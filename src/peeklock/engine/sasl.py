@@ -1,6 +1,6 @@
-"""The SASL exchange in front of a connection (5.3), from either side.
+"""The SASL exchange before a connection (5.3), from either side.
 
-Who may come in is the owner's decision; here is only the order of frames.
+Only the order of frames is here; the owner decides whom to authenticate.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from peeklock.engine.errors import CloseConnection
 OK, AUTH_FAILED = 0, 1
 
 Authenticate = Callable[[str, bytes], Any]
-"""(mechanism, initial response) -> who it is, or None when refused."""
+"""(mechanism, initial response) -> the identity of the client, or None if it is refused."""
 
 
 class SaslRole(Protocol):
-    """One side of the exchange: what to write at the start, and for each frame that arrives."""
+    """One side of the exchange: returns the frames to send at the start, and in answer to each frame."""
 
     done: bool
 
@@ -29,7 +29,7 @@ class SaslRole(Protocol):
 
 
 class SaslServer:
-    """Offers mechanisms and lets the owner judge the answer."""
+    """Offers mechanisms, and calls the owner with the client's choice."""
 
     def __init__(self, mechanisms: Sequence[str], authenticate: Authenticate) -> None:
         self.done = False
@@ -43,7 +43,9 @@ class SaslServer:
 
     def on_frame(self, frame: Any) -> list[Any]:
         if not isinstance(frame, SaslInit):
-            raise CloseConnection(Condition.ILLEGAL_STATE, "sasl-init was expected")
+            raise CloseConnection(
+                Condition.ILLEGAL_STATE, f"the frame {type(frame).__name__} arrived instead of sasl-init"
+            )
         if frame.mechanism in self._mechanisms:
             self.identity = self._authenticate(frame.mechanism, frame.initial_response or b"")
         if self.identity is None:
@@ -55,7 +57,7 @@ class SaslServer:
 
 @dataclass
 class SaslClient:
-    """Asks for one mechanism with one response."""
+    """Requests one mechanism with one response."""
 
     mechanism: str = "ANONYMOUS"
     response: bytes = b""

@@ -8,6 +8,6 @@ SERIAL_MASK: Final = 0xFFFFFFFF
 
 
 def serial_sub(left: int, right: int) -> int:
-    """How far `left` is ahead of `right`, negative when it is behind."""
+    """Return how far `left` is ahead of `right`; negative if it is behind."""
     distance = (left - right) & SERIAL_MASK
     return distance - 0x100000000 if distance & 0x80000000 else distance

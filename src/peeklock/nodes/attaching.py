@@ -1,4 +1,4 @@
-"""Which node a link gets: from its address, its role, and what its connection may do."""
+"""Make the node of a link, by its address, its role and the claims of its connection."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 def make_node(peer: Peer, link: Link) -> Node:
-    """Make the node that a link asks for; a BrokerError says why it gets none. The node accepts the link."""
+    """Make the node for a link, which accepts the link; BrokerError if the link must be refused."""
     attach = link.remote
     assert attach is not None
     if isinstance(link, Receiver) and isinstance(attach.target, Coordinator):
-        # Open to all: one SDK declares before it shows its first token. Work needs links, and they need claims.
+        # No claim is required: one SDK declares before it sends its first token, and all work needs links with claims.
         return CoordinatorNode(peer, Address(path="$coordinator"), link)
     terminus = attach.source if isinstance(link, Sender) else attach.target
     if isinstance(link, Receiver) and _is_nowhere(terminus):
@@ -62,7 +62,7 @@ def _node_at(peer: Peer, link: Link, terminus: object) -> Node:
 
 
 def _node_at_own(peer: Peer, link: Link) -> Node:
-    """The node of a link that a temporary entity was made for. It may send there, but the entity is for receiving."""
+    """Make the node of a link whose temporary entity was made for it. Sending to that requires Listen, not Send."""
     attach = link.remote
     assert attach is not None
     if isinstance(link, Sender):
@@ -73,7 +73,7 @@ def _node_at_own(peer: Peer, link: Link) -> Node:
 
 
 def requested_address(link: Link) -> str:
-    """What a link asks for, without scheme and host; for people."""
+    """Return the address that a link asks for, without scheme and host; for the audit log."""
     attach = link.remote
     terminus = None if attach is None else attach.source if isinstance(link, Sender) else attach.target
     address = terminus.address if isinstance(terminus, Source | Target) else None
@@ -89,7 +89,7 @@ def _receiver(link: Link) -> Receiver:
 
 
 def _is_nowhere(target: object) -> bool:
-    """Whether a link has no target: what is sent on it says itself where it goes."""
+    """Whether a link has no target: each message on it names its destination."""
     return target is None or (isinstance(target, Target) and target.address is None and not target.dynamic)
 
 
@@ -120,7 +120,7 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
         return SendingNode(peer, address, link, entity)
     if not isinstance(destination, str):
         raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
-    # Send through one entity to another: both must allow it, and a transaction sees only the first.
+    # Send through one entity to another: both require Send, and a transaction counts the first as its entity.
     final = parse_address(destination)
     peer.claims.check(final.entity, final.owner, Right.SEND, peer.namespace.now())
     target = peer.namespace.entity(final.entity)

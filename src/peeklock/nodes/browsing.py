@@ -1,8 +1,8 @@
-"""Links on which a client looks at messages without taking them (distribution mode copy).
+"""Links on which a client browses messages without receiving them (distribution mode copy).
 
-A browser is given what a peek would show, in order of the sequence numbers: nothing is locked, counted or removed, and
-what the client says of a message changes nothing. It keeps its place by a number, reads from the store by pages, and
-never while it may not send; so it costs those who receive nothing, and a client that does not read costs one page.
+A browser gets the messages that a peek would return, in order of the sequence numbers. Nothing is locked, counted or
+removed, and the client's outcomes change nothing. The node keeps a position, which is a sequence number, and reads
+pages from the store only while it may send. So it does not slow receivers, and an idle client costs one page.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 PAGE_MESSAGES: Final = 256
 PAGE_BYTES: Final = 256 * 1024
 PAGE_WORK: Final = 256
-"""What a selector may look at in one turn of the loop: messages times its cost."""
+"""Work of a selector in one turn of the loop: messages times its cost."""
 UNSETTLED: Final = 0
-"""snd-settle-mode of a client that wants to settle all messages itself."""
+"""The snd-settle-mode of a client that settles all messages itself."""
 _OUTCOMES: Final[dict[type, bytes]] = {
     Modified: Modified().encode(),
     Rejected: Rejected().encode(),
     Released: RELEASED,
 }
-"""What is answered to those outcomes; to all others that they are accepted."""
+"""The answers to these outcomes; all others are answered with accepted."""
 
 
 class BrowsingNode(Node):
-    """Shows a client the messages of a queue, subscription or sub-queue."""
+    """Sends copies of the messages of a queue, subscription or sub-queue."""
 
     needs: Right | None = Right.LISTEN
 
@@ -69,19 +69,19 @@ class BrowsingNode(Node):
         self._session_id = session_id_of(filters)
         self._selector = filters.selector
         self._position = first_number_of(filters) - 1
-        """All up to this number was sent, or is not for this client."""
+        """All messages up to this number were sent, or do not match."""
         self._page: deque[StoredMessage] = deque()
         self._page_end = 0
         """The number up to which the page was read."""
         self._is_counted = False
-        """What the page holds is counted: it waits until the client can take it."""
+        """The page counts towards the account of the connection, since it waits for credit."""
         self._is_reading = False
         self._arrived = False
-        """A message came since the page was asked for, which may be without it."""
+        """A message arrived after the page was requested, which may not include it."""
         self._is_at_end = False
         self._is_closed = False
         self._unsettled = 0
-        """Deliveries that the client has yet to settle."""
+        """The number of deliveries that the client has not settled."""
         attach = link.remote
         assert attach is not None
         assert isinstance(attach.source, Source)
@@ -112,7 +112,7 @@ class BrowsingNode(Node):
             self._read()
 
     def on_arrival(self) -> None:
-        """A message came while this waited for one."""
+        """A message arrived after `await_arrival`."""
         if self._is_reading:
             self._arrived = True
         elif self._is_at_end:
@@ -121,7 +121,7 @@ class BrowsingNode(Node):
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
         if not settled and (state is None or isinstance(state, Received)):
-            return  # no final word
+            return  # not an outcome
         for delivery in deliveries:
             if delivery.context is self:
                 delivery.context = None
@@ -141,7 +141,7 @@ class BrowsingNode(Node):
     # --- inside ---
 
     def _may_send(self) -> bool:
-        # A full account is no reason to stop if this client cannot make room by settling what it was shown.
+        # With a full account, stop only if the client can make room by settling.
         return self._link.ready() and not (self._held.is_full and self._unsettled)
 
     def _send_page(self) -> None:
@@ -151,7 +151,7 @@ class BrowsingNode(Node):
             self._position = message.sequence_number if page else self._page_end
             self._send(message)
             if self._is_counted:
-                self._held.give_back(memory_cost(message))  # which may lead here again
+                self._held.give_back(memory_cost(message))  # which may call this method again
 
     def _send(self, message: StoredMessage) -> None:
         link = self._link
@@ -184,7 +184,7 @@ class BrowsingNode(Node):
         if self._selector is not None and self._pace.is_resting:
             self._pace.when_rested(partial(self._ask, leave))
             return
-        # Asked before the store is: what comes meanwhile may not be in the answer.
+        # Before the store is asked: messages that arrive meanwhile may not be in its answer.
         self._arrived = False
         self._queue.await_arrival(self)
         cost = 0 if self._selector is None else self._selector.cost
@@ -206,7 +206,7 @@ class BrowsingNode(Node):
         else:
             self._is_at_end = not self._arrived
         leave()
-        self._queue.soon(self.on_credit)  # in a turn of its own: others have theirs between two pages
+        self._queue.soon(self.on_credit)  # in a turn of its own, so that other work is done between two pages
 
     def _take_page(self, messages: list[StoredMessage]) -> None:
         selector = self._selector
@@ -221,7 +221,7 @@ class BrowsingNode(Node):
         self._page.extend(messages)
         self._send_page()
         if self._held.is_full:
-            self._page.clear()  # it is read again
+            self._page.clear()  # it will be read again
         elif self._page:
             self._is_counted = True
             self._held.take(sum(map(memory_cost, self._page)))

@@ -1,7 +1,8 @@
-"""What the broker offers in its open, and containers that may have one connection only.
+"""The capabilities that the broker offers in its open, and client ids that only one connection may use.
 
-A container's id is the client id of JMS, which nobody proves. So it is unique among the connections that logged in with
-the same key, and a connection that logs in only later, with a token, is not offered `sole-connection-for-container`.
+The container-id of an open is the client id of JMS. Clients do not prove it, so it is unique only among the connections
+that logged in with the same key. A connection that logs in later, with a token, is not offered
+`sole-connection-for-container`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ DELAYED_DELIVERY: Final = "DELAYED_DELIVERY"
 SHARED_SUBSCRIPTIONS: Final = "SHARED-SUBS"
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 ClientKey = tuple[str, str]
-"""The rules that a connection logged in with, and its container's id."""
+"""The rules that a connection logged in with, and its container-id."""
 CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS, CLAIMS)
-"""What every open of the broker offers."""
+"""Offered in every open of the broker."""
 
 
 def reserve_client_id(peer: Peer, opened: Open) -> Error | None:
-    """The connection asks to be the only one of its container: why it is refused, if another one is."""
+    """Reserve the client id for a connection that asks for it; return an error if another connection has it."""
     identity: list[Claim] = peer.connection.identity or []
     if not identity or SOLE_CONNECTION not in (opened.desired_capabilities or ()):
         return None
@@ -45,7 +46,7 @@ def reserve_client_id(peer: Peer, opened: Open) -> Error | None:
 
 
 def release_client_id(peer: Peer) -> None:
-    """The connection is gone."""
+    """Release the client id of a closed connection."""
     if peer.client_key is not None:
         peer.namespace.sole_containers.discard(peer.client_key)
         peer.client_key = None

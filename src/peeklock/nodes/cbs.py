@@ -1,4 +1,4 @@
-"""`$cbs`: claims-based security. A client puts tokens here before it attaches to anything else."""
+"""`$cbs`: claims-based security. A client sends its tokens here before it attaches other links."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class CbsNode(RequestNode):
-    """Takes `put-token` requests. Open to all: this is where rights come from."""
+    """Answers `put-token` requests. Attaching to it requires no claim."""
 
-    max_request_bytes = 64 * 1024  # strangers may send these
+    max_request_bytes = 64 * 1024  # unauthenticated clients may send these
 
     def answer(self, request: Request) -> None:
         try:
@@ -46,10 +46,10 @@ class CbsNode(RequestNode):
     def _put_token(self, request: Message) -> None:
         properties = request.application_properties or {}
         if properties.get("operation") != "put-token":
-            raise NotSupported(f"'$cbs' does not know the operation {properties.get('operation')!r}.")
+            raise NotSupported(f"The operation {properties.get('operation')!r} of '$cbs' is not known.")
         audience = properties.get("name")
         if not isinstance(audience, str):
-            raise InvalidToken("The request has no 'name' that says what the token is for.")
+            raise InvalidToken("The request has no property 'name' with the audience of the token.")
         peer = self.peer
         peer.logins.check_login()
         try:
@@ -57,22 +57,22 @@ class CbsNode(RequestNode):
         except WrongKey:
             peer.logins.login_failed()
             raise
-        # After the token is known to be good: nobody else may learn which entities there are.
+        # Only with a valid token: other clients must not learn which entities exist.
         peer.namespace.check_audience(spelt_path(audience))
         peer.add_claim(claim)
         log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
 
 
 def _token(request: Message) -> str:
-    """The token text: a value, or a data section from clients that send strings so."""
+    """Return the token: the amqp-value, or a data section, which some clients send."""
     token: Any = b"".join(request.data) if request.data else request.value
     if isinstance(token, bytes):
         try:
             return token.decode()
         except UnicodeDecodeError:
-            raise InvalidToken("The token is not text.") from None
+            raise InvalidToken("The token is not UTF-8 text.") from None
     if not isinstance(token, str):
-        raise InvalidToken("The request holds no token.")
+        raise InvalidToken("The request has no token in its body.")
     return token
 
 

@@ -26,7 +26,7 @@ MAX_BYTES: Final = 4096
 
 
 class CoordinatorNode(Node):
-    """Opens and ends transactions of its connection. Those it opened end with it."""
+    """Declares and discharges transactions of its connection. Those that it declared end with the link."""
 
     def __init__(self, peer: Peer, address: Address, link: Receiver) -> None:
         super().__init__(peer, address)
@@ -52,7 +52,7 @@ class CoordinatorNode(Node):
         request = _read(delivery)
         if isinstance(request, Declare):
             if delivery.settled:
-                return  # nobody would learn its name
+                return  # the client could not learn the id
             if request.global_id is not None:
                 raise NotSupported("Transactions are local to a connection: declare without a global-id.")
             id = self.peer.transactions.declare()
@@ -74,8 +74,8 @@ def _read(delivery: IncomingDelivery) -> Declare | Discharge:
         value: Any = Message.decode(delivery.payload).value
         if isinstance(value, Described):
             value = decode_composite(encode_value(value))[0]
-    except AmqpError as error:  # to decode its descriptor it was encoded again
+    except AmqpError as error:  # a described value is encoded again for `decode_composite`
         raise InvalidMessage(f"The coordinator could not read the message: {error.description}.") from error
     if not isinstance(value, Declare | Discharge):
-        raise InvalidMessage("The coordinator takes declare and discharge only.")
+        raise InvalidMessage("The coordinator accepts declare and discharge only.")
     return value

@@ -1,8 +1,8 @@
-"""Links that ask for a node of their own (`dynamic`, 3.5.3): temporary queues and topics.
+"""Links that create their own node (`dynamic`, 3.5.3): temporary queues and topics.
 
-Making one requires Listen for the whole namespace, since it is made to be received from. Only its own connection
-receives from it; sending to it requires Send for the whole namespace. It is deleted when the link is gone that
-asked for it, whatever lifetime was asked for.
+Creating one requires Listen for the whole namespace, since its purpose is to receive from it. Only its own connection
+receives from it; sending to it requires Send for the whole namespace. It is deleted when the link that created it is
+detached, whichever lifetime the link asked for.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 TEMPORARY_TOPIC: Final = "temporary-topic"
 LIFETIME_POLICY: Final = "lifetime-policy"
 _DELETE_ON_CLOSE: Final = 0x2B
-"""3.5.10: deleted when the link is gone that made it."""
+"""3.5.10: deleted when the link that created it is detached."""
 
 
 class WaitingNode(Node):
-    """Holds a link until its entity is made; then the link gets the node that it asked for."""
+    """The node of a link until its entity is made. Then another node replaces it."""
 
     def __init__(self, peer: Peer, address: Address, link: Link) -> None:
         super().__init__(peer, address)
@@ -43,7 +43,7 @@ class WaitingNode(Node):
     def on_closed(self) -> None:
         self._is_gone = True
 
-    def _go_on(self, make: Callable[[], Node]) -> None:
+    def _continue_with(self, make: Callable[[], Node]) -> None:
         self.peer.replace_node(self._link, make)
 
     def _refuse(self, failure: BrokerError) -> None:
@@ -53,7 +53,7 @@ class WaitingNode(Node):
 
 
 class DynamicNode(WaitingNode):
-    """Makes a temporary entity for a link."""
+    """Creates a temporary entity for a link."""
 
     def __init__(self, peer: Peer, link: Link, terminus: Source | Target, make: Callable[[], Node]) -> None:
         super().__init__(peer, Address(), link)
@@ -72,7 +72,7 @@ class DynamicNode(WaitingNode):
         if self._is_gone:
             delete()
             return
-        # The answer to the attach says these, and the node that the link gets is found by them.
+        # The answer to the attach has these, and `make` finds the entity by the address.
         properties: dict[Any, Any] = {Symbol(LIFETIME_POLICY): Described(ULong(_DELETE_ON_CLOSE), [])}
         attach = self._link.remote
         assert attach is not None
@@ -81,4 +81,4 @@ class DynamicNode(WaitingNode):
         elif isinstance(attach.target, Target):
             attach.target = replace(attach.target, address=outcome.path, dynamic_node_properties=properties)
         self.peer.when_gone(self._link, delete)
-        self._go_on(self._make)
+        self._continue_with(self._make)

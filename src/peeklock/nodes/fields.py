@@ -13,11 +13,11 @@ from peeklock.broker.errors import InvalidProperty
 
 MAX_ITEMS: Final = 65536
 MAX_SKIP: Final = (1 << 31) - 1
-"""It is an int, and so is the one that is answered."""
+"""The highest int: `skip` is one, in requests and in responses."""
 
 
 class Kind(Enum):
-    """The type of a key, as documentation names it."""
+    """The type of a key, named as in the documentation."""
 
     STRING = "string"
     INT = "int"
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 def _is_integer(value: Any) -> bool:
-    """A number that fits a long, whatever its type: SDKs differ in the width they send."""
+    """Whether the value fits a long. SDKs differ in the width that they send."""
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
@@ -57,7 +57,7 @@ _FITS: dict[Kind, Callable[[Any], bool]] = {
     Kind.LONGS: lambda value: isinstance(value, list) and all(_is_integer(item) for item in value),
     Kind.MAPS: lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
 }
-"""How a request's value is judged: generously as to width, strictly as to what it is."""
+"""Checks of a request's values: any width is accepted, any other type is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,15 @@ class Field:
     keys: tuple[Field, ...] = ()
     """The keys of a map, or of each map in a list."""
     or_described: bool = False
-    """Whether a described list is taken in place of the map; what is in it is for the operation to say."""
+    """Whether a described list is accepted in place of the map. The operation checks its items."""
     also: tuple[Kind, ...] = ()
     """Other types that are accepted."""
     or_utf8: bool = False
-    """Whether binary is accepted for the string that it is in UTF-8: the Python SDK sends received strings so."""
+    """Whether binary is accepted for a string in UTF-8. The Python SDK sends strings that it received so."""
 
     @property
     def types(self) -> str:
-        """All types that are accepted, for documentation and errors."""
+        """All accepted types, for documentation and errors."""
         *others, last = (kind.value for kind in (self.kind, *self.also))
         return f"{', '.join(others)} or {last}" if others else last
 
@@ -93,7 +93,7 @@ class Field:
         if isinstance(value, Array):
             value = list(value)
         elif isinstance(value, str):
-            value = str(value)  # a symbol says the same
+            value = str(value)  # a symbol is accepted too
         elif self.or_utf8 and type(value) is bytes:
             try:
                 value = value.decode()
@@ -114,12 +114,12 @@ def _article(words: str) -> str:
 
 
 def check_keys(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, Any]:
-    """The values of a map by key, None for those left out; InvalidProperty names what is wrong."""
+    """Return the values of a map by key, None for missing ones; InvalidProperty if a value is wrong."""
     return {field.name: field.check(given.get(field.name)) for field in fields}
 
 
 def check_page(arguments: dict[str, Any], most: int) -> tuple[int, int]:
-    """`skip` and `top` of a request for one page of a listing, which has so many items at most."""
+    """Return `skip` and `top` of a request for one page of a listing. `top` is reduced to `most`."""
     skip, top = arguments["skip"], arguments["top"]
     if not 0 <= skip <= MAX_SKIP:
         raise InvalidProperty(f"'skip' must be between 0 and {MAX_SKIP}.")

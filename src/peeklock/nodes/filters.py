@@ -1,6 +1,6 @@
-"""The filters of a source (3.5.8): which a client asks for, and which of them are in force.
+"""The filters of a source (3.5.8): those that a client asks for, and those that are in force.
 
-A filter that is not known is left out of the answer, which is how a client learns that it has no effect.
+An unknown filter is left out of the answer: so the client learns that it has no effect.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from peeklock.broker.rules.selectors import Selector
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 FIRST_NUMBER_FILTER: Final = "peeklock:from-sequence-number"
-"""Where a browser begins. Ours: no other service has a filter for it."""
+"""The sequence number at which a browser begins. Of Peeklock: no other service has such a filter."""
 SELECTOR_FILTER: Final = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
-"""The descriptors of a message selector; its key differs by client."""
+"""The descriptors of a message selector. Its key differs by client."""
 MOVE: Final = "move"
 COPY: Final = "copy"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What a client asks of the messages that it receives."""
+    """The filters that a client asks for."""
 
     selector: Selector | None
     selector_key: Any
-    """Under which the selector came."""
+    """The key of the selector in the filter set."""
     asks_session: bool
     session_id: Any
-    """As it came, without its descriptor: None for the next session."""
+    """The unchecked value, without its descriptor; None for the next session."""
     first_number: Any
-    """As it came, without its descriptor: None for the head."""
+    """The unchecked value, without its descriptor; None for the head."""
 
 
 def read_filters(source: Source) -> Filters:
-    """InvalidField says what is wrong with a selector."""
+    """Read the filters of a source; InvalidField if a selector is wrong."""
     asked = source.filter or {}
     found: list[tuple[Any, Selector]] = []
     for key, value in asked.items():
         if isinstance(value, Described) and value.descriptor in SELECTOR_FILTER:
             if not isinstance(value.value, str):
                 raise InvalidField(f"The value of the filter '{key}' must be a string: a message selector.")
-            if value.value.strip():  # an empty one selects everything, in JMS
+            if value.value.strip():  # an empty one selects everything in JMS
                 found.append((key, _selector(value.value)))
     if len(found) > 1:
         raise InvalidField("The filter set of the source has more than one message selector.")
@@ -56,11 +56,17 @@ def read_filters(source: Source) -> Filters:
         session_id = session_id.value
     if isinstance(first_number, Described):
         first_number = first_number.value
-    return Filters(selector, key, SESSION_FILTER in asked, session_id, first_number)
+    return Filters(
+        selector=selector,
+        selector_key=key,
+        asks_session=SESSION_FILTER in asked,
+        session_id=session_id,
+        first_number=first_number,
+    )
 
 
 def session_id_of(filters: Filters) -> str | None:
-    """The session that is asked for; None for any."""
+    """Return the session that the client asks for; None for any."""
     id = filters.session_id
     if id is None:
         return None
@@ -72,17 +78,17 @@ def session_id_of(filters: Filters) -> str | None:
 
 
 def first_number_of(filters: Filters) -> int:
-    """The sequence number that a browser begins with; 1 for the head."""
+    """Return the sequence number at which a browser begins; 1 for the head."""
     number = filters.first_number
     if number is None:
         return 1
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InvalidField(f"The value of {FIRST_NUMBER_FILTER} must be an integer that is not negative.")
+        raise InvalidField(f"The value of {FIRST_NUMBER_FILTER} must be an integer of at least 0.")
     return max(1, number)
 
 
 def in_force(source: Source, *keys: Any, mode: str | None = MOVE) -> Source:
-    """The source as it is served: with the filters under these keys only, and the mode if one was asked for."""
+    """Return the source for the answer: only the filters with these keys, and the mode if the client asked for one."""
     asked = source.filter
     kept = None if asked is None else {key: value for key, value in asked.items() if key in keys}
     mode = None if source.distribution_mode is None else mode
@@ -95,4 +101,4 @@ def _selector(text: str) -> Selector:
     try:
         return Selector(text)
     except SqlError as error:
-        raise InvalidField(f"The message selector cannot be used: {error}") from error
+        raise InvalidField(f"The message selector is invalid: {error}") from error

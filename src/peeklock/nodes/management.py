@@ -1,7 +1,7 @@
-"""`<entity>/$management`: requests about messages, locks, sessions and rules, by the table in `operations`.
+"""`<entity>/$management`: requests about messages, locks, sessions and rules, by the table in `operation_table`.
 
-Here is the envelope: keys and their types are checked, rights asked for, answers put into the form that every SDK
-reads. What the operations do stands in the modules of the table.
+This module checks the keys and their types, checks the rights, and encodes answers so that every SDK can read them.
+The modules of the table do the operations.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PEEK: Final = "com.microsoft:peek-message"
 class ManagementNode(RequestNode):
     """Answers requests about one entity."""
 
-    max_request_bytes = 16 * 1024 * 1024  # many messages are scheduled, many locks settled in one request
+    max_request_bytes = 16 * 1024 * 1024  # one request may schedule many messages, or settle many locks
 
     def __init__(self, peer: Peer, address: Address, link: Receiver, entity: AnyEntity) -> None:
         super().__init__(peer, address, link)
@@ -77,13 +77,13 @@ class ManagementNode(RequestNode):
             if operation.audited:
                 reply.audited, reply.entity = operation.name, address.entity
             arguments = operation.check(body)
-            request.message.value = None  # the request may wait, and what was decoded is larger than what came
+            request.message.value = None  # the request may wait, and decoded values are larger than the bytes
             numbers = arguments.get("sequence-numbers")
             reply.count = len(numbers) if isinstance(numbers, list) else None
             transaction = None
             if request.state is not None:
                 if not isinstance(request.state, TransactionalState):
-                    raise InvalidProperty("The transfer's state is not that of a transaction.")
+                    raise InvalidProperty("The state of the transfer is not transactional-state.")
                 transaction = self.peer.transactions.get(request.state.txn_id)
                 if not operation.transactional:
                     raise OperationNotAllowed(f"{operation.name} cannot be part of a transaction.")
@@ -102,16 +102,16 @@ class ManagementNode(RequestNode):
                 is_crowded=request.is_crowded,
             )
             if time_out is not None:
-                reply.expect_within(time_out)
+                reply.set_time_out(time_out)
             operation.run(call)
         except BrokerError as failure:
             self._fail(request, reply, failure)
         except DefinitionError as error:
             self._fail(request, reply, InvalidProperty(str(error)))
         except Exception:
-            # The trouble of one request is its own: others on the connection go on.
+            # One failed request must not affect others of the connection.
             log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
-            self._fail(request, reply, BrokerError("The broker failed at this request."))
+            self._fail(request, reply, BrokerError("The broker failed at this request; see its log."))
 
     def refusal(self, failure: BrokerError) -> Message:
         return _answer(failure.status, str(failure), failure.condition, {})
@@ -123,42 +123,42 @@ class ManagementNode(RequestNode):
 
 
 class _Reply:
-    """The one answer to a request."""
+    """The answer to a request, which is sent once."""
 
     def __init__(self, peer: Peer, request: Request) -> None:
         self._peer = peer
         self._request = request
         self._deadline: Appointment | None = None
-        self._is_said = False
+        self._is_sent = False
         self.audited = ""
-        """The operation, when the audit log is to hear of it."""
+        """The name of the operation, if it is written to the audit log."""
         self.entity = ""
         self.count: int | None = None
-        """Of messages that are named in the request."""
+        """How many messages the request names."""
         self.explain: Callable[[str], str] | None = None
         """Adds to the reason of a refusal."""
 
-    def expect_within(self, milliseconds: int) -> None:
-        late = OperationTimedOut("The operation did not complete within the time the client gave it.")
+    def set_time_out(self, milliseconds: int) -> None:
+        late = OperationTimedOut("The operation did not complete within the client's server-timeout.")
         self._deadline = self._peer.namespace.agenda.after(milliseconds, partial(self.fail, late))
 
     def answer(self, body: dict[str, Any], status: int = 200) -> None:
-        self._say(status, "OK" if status == 200 else "No Content", None, body)
+        self._send(status, "OK" if status == 200 else "No Content", None, body)
 
     def fail(self, failure: BrokerError) -> None:
         description = str(failure)
-        if self.explain is not None and not self._is_said:
+        if self.explain is not None and not self._is_sent:
             description = self.explain(description)
         tracking_id = (self._request.message.application_properties or {}).get(TRACKING_ID)
         if isinstance(tracking_id, str):
             description = f"{description} TrackingId:{tracking_id}"
-        self._say(failure.status, description, failure.condition, {})
+        self._send(failure.status, description, failure.condition, {})
 
-    def _say(self, status: int, description: str, condition: str | None, body: dict[str, Any]) -> None:
-        if self._is_said:
+    def _send(self, status: int, description: str, condition: str | None, body: dict[str, Any]) -> None:
+        if self._is_sent:
             return
         self._request.reply(_answer(status, description, condition, body))
-        self._is_said = True
+        self._is_sent = True
         if self.audited:
             count = self.count if self.count is not None else body.get("message-count")
             outcome = OK if status < 400 else FAILED
@@ -170,7 +170,7 @@ class _Reply:
 
 
 def _answer(status: int, description: str, condition: str | None, body: dict[str, Any]) -> Message:
-    # Both spellings: some SDKs read the one, some the other.
+    # Both spellings, since SDKs differ in which one they read.
     properties: dict[Any, Any] = {
         "statusCode": Int(status),
         "statusDescription": description,
@@ -192,9 +192,9 @@ def _body(message: Message) -> dict[str, Any]:
 
 def _operation(name: Any, body: dict[str, Any]) -> Operation:
     if not isinstance(name, str):
-        raise InvalidProperty("The request has no application property 'operation' that is a string.")
+        raise InvalidProperty("The request has no string in the application property 'operation'.")
     if name == PEEK and "session-state" in body and "from-sequence-number" not in body:
-        name = SET_SESSION_STATE  # one version of the documentation names it so
+        name = SET_SESSION_STATE  # one version of the documentation has this name for it
     operation = OPERATIONS.get(name)
     if operation is None:
         raise NotSupported(f"The operation '{name}' is not known.")

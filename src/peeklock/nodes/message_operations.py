@@ -34,12 +34,12 @@ from peeklock.nodes.session_operations import (
     held_session,
     session_id_of,
 )
-from peeklock.nodes.settling import said_by_status
+from peeklock.nodes.settling import settlement_of_status
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
-MAX_COUNT: Final = 4096
-"""Messages one request may peek or delete."""
+MAX_PEEKED: Final = 4096
+"""Messages that one request may peek."""
 RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1
 
 
@@ -50,7 +50,7 @@ def renew_lock(call: Call) -> None:
 
 
 def _locks(call: Call) -> list[Lock]:
-    """The locks that the request names. Those of a session are its holder's, whoever has their tokens."""
+    """Return the locks that the request names. Those of a session require its holder, not only their tokens."""
     locks = call.queue.locks.find(token.bytes_le for token in call.arguments["lock-tokens"])
     for session in {lock.session for lock in locks if lock.session is not None}:
         check_holder(call, session)
@@ -74,7 +74,7 @@ def peek_message(call: Call) -> None:
 
     def start(leave: Leave) -> None:
         call.check_room()
-        queue.peek(first, min(count, MAX_COUNT), session_id, partial(peeked, leave))
+        queue.peek(first, min(count, MAX_PEEKED), session_id, partial(peeked, leave))
 
     session_id = session_id_of(call)
     queue, first = call.queue, arguments["from-sequence-number"]
@@ -90,7 +90,7 @@ def receive_by_sequence_number(call: Call) -> None:
     queue.check_receiving()
     session_id = session_id_of(call)
     if queue.has_sessions and session_id is None:
-        raise InvalidProperty("The request has no 'session-id', which an entity with sessions needs.")
+        raise InvalidProperty("The request has no 'session-id', which an entity with sessions requires.")
 
     def fetched(leave: Leave, messages: list[tuple[StoredMessage, Lock | None]] | BrokerError) -> None:
         if isinstance(messages, BrokerError):
@@ -134,7 +134,7 @@ _pack_entry = struct.Struct(f">BII{len(_TO_LENGTH)}sI").pack
 
 
 def _encoded(messages: list[StoredMessage], are_copies: bool) -> Encoded:
-    """A list of maps that have a message each. Encoded here, because there are many: by the codec it takes thrice."""
+    """Encode a list of maps with one message each. The codec would take three times as long for many messages."""
     parts: list[bytes] = []
     size = 4
     for message in messages:
@@ -149,16 +149,16 @@ def _encoded(messages: list[StoredMessage], are_copies: bool) -> Encoded:
 
 
 def update_disposition(call: Call) -> None:
-    """All of the locks or, when one is lost, none."""
+    """Settle the messages of all locks or, if one lock is lost, of none."""
     arguments = call.arguments
     status = arguments["disposition-status"]
     properties = arguments["properties-to-modify"]
     queue = call.queue
     reason, description = arguments["deadletter-reason"], arguments["deadletter-description"]
-    settlement = said_by_status(status, properties, reason, description)
+    settlement = settlement_of_status(status, properties, reason, description)
     session_id = arguments["session-id"]
     if queue.has_sessions and session_id is not None:
-        held_session(call)  # a lost session is the reason, rather than its messages' locks
+        held_session(call)  # first, so that a lost session is reported rather than the locks of its messages
     locks = _locks(call)
     if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
         raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
@@ -245,7 +245,7 @@ _SCHEDULED_ITEM = (
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         name="com.microsoft:renew-lock",
-        summary="Hold messages for another lock duration.",
+        summary="Lock messages for another lock duration.",
         right=Right.LISTEN,
         request=(Field("lock-tokens", Kind.UUIDS),),
         response=(Field("expirations", Kind.TIMESTAMPS, note="in the order of the tokens"),),
@@ -253,20 +253,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="com.microsoft:peek-message",
-        summary="Look at messages in any state without locking them. 204 when there are none.",
+        summary="Read messages in any state without locking them. 204 when there are none.",
         right=Right.LISTEN,
         request=(
             Field("from-sequence-number", Kind.LONG),
             Field("message-count", Kind.INT),
             replace(_SESSION_ID, note="only messages of that session"),
-            Field("omit-message-body", Kind.BOOLEAN, required=False, note="accepted; bodies are sent all the same"),
+            Field(
+                "omit-message-body", Kind.BOOLEAN, required=False, note="accepted, no effect: bodies are always sent"
+            ),
         ),
         response=(Field("messages", Kind.MAPS, keys=(Field("message", Kind.BINARY, note=_ENCODED),)),),
         run=peek_message,
     ),
     Operation(
         name="com.microsoft:receive-by-sequence-number",
-        summary="Fetch deferred messages: all of those asked for, or none.",
+        summary="Receive deferred messages: all of the given numbers, or none.",
         right=Right.LISTEN,
         request=(
             Field("sequence-numbers", Kind.LONGS),
@@ -313,7 +315,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="com.microsoft:cancel-scheduled-message",
-        summary="Take scheduled messages back before they are enqueued.",
+        summary="Cancel scheduled messages before they are enqueued.",
         right=Right.SEND,
         request=(Field("sequence-numbers", Kind.LONGS),),
         response=(),

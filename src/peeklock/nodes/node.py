@@ -1,4 +1,4 @@
-"""What stands at the broker's end of a link, and how failures are put into words for the peer."""
+"""Nodes, which are the broker's ends of links, and how failures are encoded for the peer."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """The broker's end of one link. Deaf by default: each kind of node hears what concerns it."""
+    """The broker's end of one link. Handlers default to no-ops; each kind of node overrides those that it needs."""
 
     needs: Right | None = None
-    """The right the link depends on as long as it lives; None for nodes that are open to all."""
+    """The right that the link requires as long as it is attached; None if it requires none."""
     destination: Address | None = None
-    """Where the same right is needed, too."""
+    """A second address at which the link requires the same right."""
 
     def __init__(self, peer: Peer, address: Address) -> None:
         self.peer = peer
         self.address = address
 
     def check_rights(self, now: int) -> None:
-        """Unauthorized when the connection has no claim any more that the link depends on."""
+        """Unauthorized when the connection no longer has a claim for the right that the link requires."""
         if self.address.is_management:
             check_any_right(self.peer.claims, self.address, now)
         elif self.needs is not None:
@@ -39,54 +39,55 @@ class Node:
                     self.peer.claims.check(address.entity, address.owner, self.needs, now)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        raise OperationNotAllowed(f"'{self.address.path}' takes no messages on this link.")
+        raise OperationNotAllowed(f"'{self.address.path}' accepts no messages on this link.")
 
     def on_turn_ended(self) -> None:
-        """All that was read at once has been handed over; only for nodes that are in `peer.busy`."""
+        """All events of one read were handled. Called for nodes in `peer.busy` only."""
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
-        """The peer's word on messages it was sent."""
+        """The client sent a state for deliveries, or settled them."""
 
     def on_credit(self) -> None:
-        """The peer changed the credit or wants the link drained, or there is room to send again."""
+        """The client changed credit or drain, or sending has become possible again."""
 
     def on_link_closed(self) -> None:
-        """The client closed the link, and did not only suspend it; `closed` follows."""
+        """The client closed the link instead of suspending it. `on_closed` follows."""
 
     def on_closed(self) -> None:
-        """The link is gone, for whatever reason."""
+        """The link is detached, for any reason."""
 
-    # --- at an entity ---
+    # --- the entities of the link ---
 
-    _place: tuple[Link, tuple[Entity, ...]] | None = None
+    _dependencies: tuple[Link, tuple[Entity, ...]] | None = None
 
     def depend_on(self, link: Link, *entities: Entity) -> None:
-        """The link needs these entities: attached, it hears when one of them goes, and keeps them from being idle."""
-        self._place = link, entities
+        """The link requires these entities. While attached, it watches them, and they do not count as idle."""
+        self._dependencies = link, entities
 
     def on_attached(self) -> None:
-        if self._place is not None:
-            for entity in self._place[1]:
+        """The link was accepted, or a waiting node was replaced by this one."""
+        if self._dependencies is not None:
+            for entity in self._dependencies[1]:
                 entity.watch(self)
 
     def stop_watching(self) -> None:
-        """The link is gone: nobody stands there any more."""
-        if self._place is not None:
-            for entity in self._place[1]:
+        """The link is detached: it watches its entities no longer."""
+        if self._dependencies is not None:
+            for entity in self._dependencies[1]:
                 entity.unwatch(self)
-            self._place = None
+            self._dependencies = None
 
     def entity_changed(self) -> None:
-        """The entity has another definition; what that refuses is refused when it is tried."""
+        """The definition of the entity has changed. What it no longer allows is refused when the client tries it."""
 
     def entity_gone(self, failure: BrokerError) -> None:
-        """The link cannot stay."""
-        if self._place is not None:
-            self.peer.detach(self._place[0], failure)
+        """The entity was deleted, or no longer allows the link: detach it."""
+        if self._dependencies is not None:
+            self.peer.detach(self._dependencies[0], failure)
 
 
 def check_any_right(claims: Claims, address: Address, now: int) -> None:
-    """`$management` is open to whoever may do anything with the entity; each operation asks for its own right."""
+    """Unauthorized without any right to the entity. `$management` requires one; each operation checks its own right."""
     for right in (Right.LISTEN, Right.SEND):
         try:
             # By the whole path: some clients put a token for `$management` alone.

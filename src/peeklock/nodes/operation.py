@@ -1,4 +1,4 @@
-"""What a row of the table of `$management` operations is made of, and a request on its way through one."""
+"""Operations of `$management`: a row of their table, and a call of one."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from peeklock.nodes.fields import Field, check_keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A checked request on its way through an operation, which answers or fails it, now or later."""
+    """A checked request. The operation answers it or fails it, now or later."""
 
     entity: AnyEntity
-    """What is asked about."""
+    """The entity of the management node."""
     arguments: dict[str, Any]
     transaction: Transaction | None
     scope: Scope
     link_name: str | None
-    """The link the request speaks for, if it names one."""
+    """The link that the request acts for, if it names one."""
     peer: Any
     link: Any
-    """On which it came."""
+    """On which the request arrived."""
     answer: Callable[..., None]
     """(body, status=200)"""
     fail: Callable[[BrokerError], None]
     is_crowded: Callable[[], bool]
-    """Whether the client leaves so many answers waiting that a long one had better not be made."""
+    """Whether so many answers await credit that no long answer should be made."""
 
     @property
     def queue(self) -> AnyQueue:
@@ -42,12 +42,12 @@ class Call:
         return self.entity
 
     def check_room(self) -> None:
-        """QuotaExceeded when it is crowded: many may have been asked for before the first was answered."""
+        """QuotaExceeded if too many answers await credit: more requests may have arrived since this one."""
         if self.is_crowded():
-            raise QuotaExceeded("Too many answers wait for the client to take them.")
+            raise QuotaExceeded("Too many answers await credit on the reply link.")
 
     def done(self, error: BrokerError | None) -> None:
-        """For what has no more to say than that it is done."""
+        """Answer with an empty map, or fail; for operations that return nothing."""
         if error is None:
             self.answer({})
         else:
@@ -66,12 +66,12 @@ class Operation:
     run: Callable[[Call], None]
     transactional: bool = False
     max_request_bytes: int | None = None
-    """Less than others may have, for requests that are kept while they wait."""
+    """A lower limit than that of all requests, for requests that stay in memory while they wait."""
     audited: bool = False
-    """Whether the audit log hears of it: it administers, or changes many messages at once."""
+    """Whether it is written to the audit log: it administers, or changes many messages at once."""
     explain: Callable[[AnyEntity, str], str] | None = None
     """Adds to the reason of a refusal what it means for the entity."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The request's values, as `check_keys` gives them."""
+        """Return the request's values by key; see `check_keys`."""
         return check_keys(self.request, body)

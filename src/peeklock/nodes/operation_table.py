@@ -1,6 +1,6 @@
 """The operations of `$management` as a table: name, right, request and response keys, and the function.
 
-The table is what requests are checked against, and what docs/management-operations.md is made from.
+Requests are checked against the table, and docs/management-operations.md is generated from it.
 """
 
 from __future__ import annotations

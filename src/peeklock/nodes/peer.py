@@ -1,6 +1,6 @@
-"""One connection as the broker sees it: which node stands at the end of each of its links, and what it may do.
+"""The broker's side of one connection: its claims, and the node of each of its links.
 
-Takes the events of an engine and leads them to the nodes. Sockets are the server's.
+Dispatches the events of an engine to the nodes. The server owns the sockets.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 
 MAX_LINKS: Final = 5000
 MAX_UNAUTHENTICATED_LINKS: Final = 32
-"""Links of a connection that has shown no token or key: enough for `$cbs`, and for attaches that will be refused."""
+"""Links of an unauthenticated connection: enough for `$cbs`, and for attaches that will be refused."""
 EXPIRY_GRACE_MS: Final = 10_000
-"""How long links outlive their token: clients renew a little late."""
+"""How long links stay attached after their token has expired, since clients renew a little late."""
 
 
 class Logins(Protocol):
-    """Whether the address that a connection comes from may try to log in, which depends on how often it failed."""
+    """Limits attempts to log in, by the address of the client."""
 
     def check_login(self) -> None:
-        """BrokerError when it may not."""
+        """BrokerError if too many attempts failed."""
         ...
 
     def login_failed(self) -> None: ...
@@ -74,33 +74,33 @@ class Peer:
         self.connection = connection
         self.namespace = namespace
         self.name = name
-        """For the log: where it comes from."""
+        """The remote address, for the log."""
         self.wake = wake
-        """There is something to write."""
+        """Called when the connection has output to write."""
         self.logins = logins
         self._audit = audit
         self.container_id = ""
-        """As the client's open has it: the client id of JMS."""
+        """The container-id of the client's open: the client id of JMS."""
         self.claims = Claims()
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._on_memory_freed)
-        """What messages hold in memory that are lent to the client, and answers that it has not taken yet."""
+        """Memory of messages that are locked for the client, and of answers that await its credit."""
         self.reads = Turnstile()
         self.unsaved_bytes = 0
-        """Received and not yet durable: what the server keeps in bounds by not reading on."""
+        """Bytes that were received and are not durable yet. The server throttles reading by them."""
         self.busy: list[Node] = []
-        """Nodes that want to hear when what was read at once is all handed over."""
+        """Nodes whose `on_turn_ended` is called when all events of one read were handled."""
         self._nodes: dict[Link, Node] = {}
         self._expiry: Appointment | None = None
-        """When the first of the claims runs out, or the links that depend on it have had their grace."""
+        """When the first of the claims expires, or when the grace of links that depend on it ends."""
         self._soonest: int | None = None
-        """The former, in Unix time, while it is waited for."""
+        """The first expiry in Unix time; None during the grace."""
         self.close_connection: Callable[[Error], None] = connection.close
-        """End the connection and say why."""
+        """Close the connection with an error."""
         self.client_key: ClientKey | None = None
-        """Under which no other connection may log in as long as this one lasts."""
+        """Reserved for this connection while it is open."""
         self._on_gone: dict[Link, list[Callable[[], None]]] = {}
-        """What to do when a link is gone: an entity goes with it."""
+        """Actions for when a link is detached: an entity may be deleted with it."""
         connection.check_open = self._check_open
         namespace.keys.watchers.add(self)
 
@@ -109,7 +109,7 @@ class Peer:
         return list(self._nodes.values())
 
     def handle(self, events: list[Any]) -> None:
-        """Lead events to where they belong, in order."""
+        """Dispatch events to the nodes, in order."""
         for event in events:
             kind = type(event)
             if kind is IncomingDelivery:
@@ -147,15 +147,15 @@ class Peer:
         self.namespace.journal.hurry()
 
     def failed(self, failure: Exception, node: Node) -> BrokerError:
-        """A failure as the client hears of it.
+        """Return the failure to report to the client.
 
-        A mistake of ours is logged whole and told without detail. At one message it is no reason to lose a connection.
+        An unexpected one is logged with its traceback and reported without detail. The connection stays open.
         """
         if isinstance(failure, BrokerError):
             return failure
         fields = {"peer": self.name, "node": node.address.path}
         log.error("a message failed", exc_info=failure, extra={"fields": fields})
-        return BrokerError("The broker failed at this; see its log.")
+        return BrokerError("The broker failed at this message; see its log.")
 
     def add_claim(self, claim: Claim) -> None:
         self._note_claim(claim)
@@ -167,13 +167,13 @@ class Peer:
     def audit(
         self, action: str, outcome: str, entity: str, *, client: str = "", count: int | None = None, reason: str = ""
     ) -> None:
-        """Tell the audit log what this client did or was denied."""
+        """Write to the audit log what this client did or was denied."""
         client = client or self.claims.key_names or self.container_id
         self._audit.record(
             action, outcome, connection=self.name, client=client, entity=entity, count=count, reason=reason
         )
 
-    # --- rules that change ---
+    # --- changes of authorization rules ---
 
     def rules_changed(self, path: str) -> None:
         names = self.claims.revise(path, self.namespace.keys.current)
@@ -183,19 +183,19 @@ class Peer:
         try:
             self._lose_rights(reason, names[0])
         except Exception:
-            # Other connections have yet to be told, and this one must not keep a link.
+            # The loop over the other connections must go on, and this one must not keep a link.
             log.exception("links could not be detached", extra={"fields": {"peer": self.name}})
             self.close_connection(error_of(Unauthorized(reason)))
 
     def _lose_rights(self, reason: str, client: str) -> None:
-        """Claims are gone: links that no other claim allows are detached, and a login by a key ends with its rule."""
+        """After the loss of claims: detach links that no other claim allows, and end a login by a key of the rule."""
         if self.connection.identity and not self.claims.has_lasting:
-            error = error_of(Unauthorized(f"The login is no longer good: {reason}"))
+            error = error_of(Unauthorized(f"The login is no longer valid: {reason}"))
             self._log("connection closed", error)
             self.audit("login", DENIED, "", client=client, reason=reason)
             self.close_connection(error)
             return
-        # What is open could else be committed by a client that has no right to any of it.
+        # A client without the right could otherwise commit its open transactions.
         self.transactions.spoil_all(Unauthorized(reason))
         now = self.namespace.now() - EXPIRY_GRACE_MS
         for link, node in list(self._nodes.items()):
@@ -207,18 +207,18 @@ class Peer:
                 self.detach(link, Unauthorized(f"{failure} {reason}"))
 
     def scope(self, entity: str, link: Link) -> Scope:
-        """Where work of that link comes from, for a transaction."""
+        """The origin of work on that link, for a transaction."""
         return Scope(fold(entity), link.session)
 
     def detach(self, link: Link, failure: BrokerError) -> None:
-        """A link cannot stay: detach it and say why."""
+        """Detach a link with an error, and forget its node."""
         self.drop(link)
         link.detach(error_of(failure))
         self._log("link detached", error_of(failure), link=link.name)
         self.wake()
 
     def drop(self, link: Link) -> None:
-        """The link is gone: forget its node."""
+        """The link is detached: forget its node."""
         node = self._nodes.pop(link, None)
         link.node = None
         if node is not None:
@@ -227,12 +227,12 @@ class Peer:
             self._run_gone_actions(link)
 
     def on_writable(self) -> None:
-        """There is room to write again."""
+        """The transport can be written to again."""
         for node in self.nodes:
             node.on_credit()
 
     def on_closed(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
         self.reads.close()
         self.namespace.keys.watchers.discard(self)
         if self._expiry is not None:
@@ -242,7 +242,7 @@ class Peer:
         release_client_id(self)
 
     def replace_node(self, link: Link, make: Callable[[], Node]) -> None:
-        """What a link waited for is there: give it the node that it asked for."""
+        """Replace the waiting node of a link by the node that it asked for."""
         waiting = self._nodes.pop(link, None)
         if waiting is not None:
             link.node = None
@@ -250,7 +250,7 @@ class Peer:
             self._add_node(link, make)
 
     def when_gone(self, link: Link, action: Callable[[], None]) -> None:
-        """Do that when the link is gone, for whatever reason, or refused."""
+        """Call `action` when the link is detached, for any reason, or refused."""
         self._on_gone.setdefault(link, []).append(action)
 
     # --- inside ---
@@ -264,7 +264,7 @@ class Peer:
         self.held.join(claim.rule)
 
     def _on_memory_freed(self) -> None:
-        """There is memory again for messages that are lent."""
+        """The account has room for locked messages and answers again."""
         for node in self.nodes:
             node.on_credit()
 
@@ -298,7 +298,7 @@ class Peer:
             self.on_closed()
 
     def _log_in(self, identity: list[Claim]) -> None:
-        """Claims from the SASL exchange, as far as their rules are still there."""
+        """Add the claims of the SASL exchange whose rules still exist."""
         for claim in identity:
             current = self.namespace.keys.current(claim)
             if current is not None:
@@ -323,13 +323,15 @@ class Peer:
             if isinstance(failure, Unauthorized):
                 self.audit(_action(link), DENIED, requested_address(link), reason=str(failure))
         except AmqpError as failure:
-            # What cannot be encoded came with the attach, and should have been said back.
+            # An EncodeError is about a value of the attach, which the answer should repeat.
             wrong = Condition.INVALID_FIELD if isinstance(failure, EncodeError) else failure.condition
             link.refuse(Error(condition=wrong, description=failure.description))
         except Exception:
-            # A mistake of ours at one link is no reason to lose the others.
+            # An unexpected failure at one link must not affect the others.
             log.exception("a link failed", extra={"fields": {"peer": self.name, "link": link.name}})
-            link.refuse(Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log."))
+            link.refuse(
+                Error(condition=Condition.INTERNAL_ERROR, description="The broker failed at this link; see its log.")
+            )
         else:
             link.node = node
             self._nodes[link] = node
@@ -341,7 +343,7 @@ class Peer:
         self.wake()
 
     def _expect_expiry(self) -> None:
-        """One appointment for all claims: it ends with the connection, however long they would last."""
+        """Make one appointment for all claims, which ends with the connection."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -352,17 +354,17 @@ class Peer:
             self._expiry = agenda.at(soonest, lambda: self._wait_for_renewal(expected))
 
     def _wait_for_renewal(self, expected: int) -> None:
-        """A token has run out. Its links have their grace, also if it ran out because the clock was set."""
+        """A token has expired. Its links have their grace, also if it expired because the clock was set."""
         agenda = self.namespace.agenda
         late = agenda.monotonic() - expected
         self._soonest = None
         self._expiry = agenda.after(EXPIRY_GRACE_MS - (late if 0 <= late < EXPIRY_GRACE_MS else 0), self._check_claims)
 
     def _check_claims(self) -> None:
-        """A token has run out: links that nothing else allows are detached."""
+        """A token has expired: detach the links that no other claim allows."""
         for link, node in list(self._nodes.items()):
             if node.address.is_management:
-                continue  # each request is checked, and the client may show a new token before the next
+                continue  # each request is checked, and the client may send a new token before the next
             try:
                 node.check_rights(self.namespace.now())
             except Unauthorized as failure:
@@ -386,5 +388,5 @@ class Peer:
 
 
 def _action(link: Link) -> str:
-    """What a client does on a link, for the audit log."""
+    """The name of what a client does on a link, for the audit log."""
     return "receive" if isinstance(link, Sender) else "send"

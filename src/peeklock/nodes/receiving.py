@@ -1,6 +1,6 @@
 """Links on which a client receives: deliveries out, settlements in.
 
-What is common to receivers with and without sessions; `ReceivingNode` itself is the one without.
+`Receiving` is common to receivers with and without sessions; `ReceivingNode` and `SelectingNode` are those without.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peeklock.entities.authorization import Right
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import Filters, in_force
 from peeklock.nodes.node import Node, rejected
-from peeklock.nodes.settling import ACCEPTED, ANSWERS, OUTCOMES, RELEASED, said_by_outcome
+from peeklock.nodes.settling import ACCEPTED, ANSWERS, OUTCOMES, RELEASED, settlement_of_outcome
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _COMPLETION: Final = Settlement(Verdict.COMPLETE)
 
 
 class Receiving(Node):
-    """Gives messages to a client and takes its word on them."""
+    """Delivers messages to a client and settles them by its outcomes."""
 
     needs: Right | None = Right.LISTEN
 
@@ -66,7 +66,7 @@ class Receiving(Node):
         if self._link.credit <= self._reserved or not self._link.ready():
             return False
         if self._held.is_full and not self.deletes:
-            self.starved()  # nothing more comes for now: a client that drains the link need not wait for it
+            self.starved()  # no more messages for now: a drain is answered
             return False
         return True
 
@@ -88,7 +88,7 @@ class Receiving(Node):
     def unreserve(self) -> None:
         self._reserved -= 1
         self._answer_drain()
-        # The queue has taken it for one that can hold no more. Not at once: the store would refuse again.
+        # The queue treats it as a consumer without room. Not at once, since the store would refuse again.
         self.peer.namespace.agenda.after(RETRY_MS, self._want_again)
 
     def _want_again(self) -> None:
@@ -96,7 +96,7 @@ class Receiving(Node):
             self.on_credit()
 
     def _answer_drain(self) -> None:
-        """What was on its way is out: whoever wants the link drained waits for no more than what is left."""
+        """Answer a drain when no reserved message is left to be delivered."""
         if self._link.drain and not self._reserved and self._link.attached:
             self.on_credit()
 
@@ -116,7 +116,7 @@ class Receiving(Node):
             for delivery in deliveries:
                 lock = delivery.context
                 if lock is None:
-                    continue  # said before, and on its way to the store
+                    continue  # settled before, and awaiting its commit
                 delivery.context = None
                 try:
                     complete(lock, partial(self._settled, delivery, ACCEPTED))
@@ -130,8 +130,8 @@ class Receiving(Node):
                 if delivery.context is not None:
                     self._settlements.release(delivery.context)
                     self._settled(delivery, RELEASED, None)
-        elif state is not None and not isinstance(state, Received):  # which are no final word
-            settlement = said_by_outcome(state)
+        elif state is not None and not isinstance(state, Received):  # Received is not an outcome
+            settlement = settlement_of_outcome(state)
             if len(deliveries) > 1 and settlement.verdict is Verdict.DEFER and self._settle_all(deliveries, settlement):
                 return
             self._settlements.check_together(len(deliveries), settlement.added)
@@ -147,7 +147,7 @@ class Receiving(Node):
                     self._settled(delivery, outcome, self.peer.failed(failure, self))
 
     def _settle_all(self, deliveries: list[OutgoingDelivery], settlement: Settlement) -> bool:
-        """Settle a whole range as one piece of work; False, and nothing done, when one of them is not held."""
+        """Settle a range as one change; False, without any effect, if one of the locks is not held."""
         locks: list[Lock | None] = [delivery.context for delivery in deliveries]
         done = partial(self._all_settled, deliveries, ANSWERS[settlement.verdict])
         try:
@@ -165,9 +165,9 @@ class Receiving(Node):
         self.peer.wake()
 
     def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState, settled: bool) -> None:
-        """Settle with a transaction: the client hears at once that it is noted, and keeps its locks until then.
+        """Settle with a transaction. The client is answered at once, and keeps its locks until the discharge.
 
-        A client that has settled a delivery is done with it: a rollback gives the message back at once.
+        If the client has settled the delivery itself, a rollback gives the message back at once.
         """
         scope = self.peer.scope(self.address.owner, self._link)
         give_back = self._give_back if settled else None
@@ -177,7 +177,7 @@ class Receiving(Node):
                 continue
             try:
                 transaction = self.peer.transactions.get(state.txn_id)
-                settlement = _COMPLETION if state.outcome is None else said_by_outcome(state.outcome)
+                settlement = _COMPLETION if state.outcome is None else settlement_of_outcome(state.outcome)
                 settlement.check()
                 transaction.settle(self._settlements, [lock], settlement, scope, give_back)
             except BrokerError as failure:
@@ -186,13 +186,13 @@ class Receiving(Node):
                 if give_back is not None:
                     give_back(lock)
             else:
-                noted = TransactionalState(state.txn_id, OUTCOMES[settlement.verdict]())
-                self._settled(delivery, noted.encode(), None)
+                provisional = TransactionalState(state.txn_id, OUTCOMES[settlement.verdict]())
+                self._settled(delivery, provisional.encode(), None)
 
     def _give_back(self, lock: Lock) -> None:
-        """Let go of a message that was settled to no effect, with the default outcome of the link's source.
+        """Apply the default outcome of the link's source to a message whose settlement was rolled back.
 
-        Without one it is released. So it is in place of an acceptance: a rollback loses nothing.
+        Without a default outcome, or if it is accepted, the message is released, so that a rollback loses no message.
         """
         attach = self._link.remote
         source = None if attach is None else attach.source
@@ -201,13 +201,13 @@ class Receiving(Node):
             self._settlements.release(lock)
             return
         try:
-            self._settlements.settle(said_by_outcome(outcome), lock, partial(self._given_back, lock))
+            self._settlements.settle(settlement_of_outcome(outcome), lock, partial(self._given_back, lock))
         except Exception as failure:
             self._given_back(lock, self.peer.failed(failure, self))
 
     def _given_back(self, lock: Lock, error: BrokerError | None) -> None:
         if error is not None:
-            self._settlements.release(lock)  # it would be locked for nobody
+            self._settlements.release(lock)  # otherwise it would stay locked without a holder
 
     def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
         delivery.settle(outcome if error is None else rejected(error))
@@ -235,7 +235,7 @@ class ReceivingNode(Receiving):
 
 
 class SelectingNode(Receiving):
-    """A receiver of a queue without sessions that takes only what its message selector matches."""
+    """A receiver of a queue without sessions that receives only the messages that its selector matches."""
 
     def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue, filters: Filters) -> None:
         super().__init__(peer, address, link, queue)
@@ -262,7 +262,7 @@ class SelectingNode(Receiving):
 
 
 def _parts(message: StoredMessage, locked_until: int | None, token: bytes | None, is_copy: bool) -> tuple[bytes, ...]:
-    """A message for the wire; where its bytes are cut means nothing."""
+    """Return the encoded message in parts, which have no meaning of their own."""
     front = head(message, locked_until, token, False, is_copy)
     if message.body is None:
         return front, message.payload

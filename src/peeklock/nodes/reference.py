@@ -1,4 +1,4 @@
-"""The reference page of `$management`, made from the table of operations.
+"""Generates the reference page of `$management` from the table of operations.
 
 `python -m peeklock.nodes.reference > docs/management-operations.md` writes it; a test compares the two.
 """
@@ -34,26 +34,26 @@ _FAILURES: tuple[tuple[type[BrokerError], str], ...] = (
     (
         InvalidProperty,
         "a key is missing, empty, of the wrong type or out of range, and the description names it; "
-        "or the SQL of a rule is wrong, and it shows where",
+        "or the SQL of a rule is wrong, and the description shows where",
     ),
     (
         OperationNotAllowed,
-        "the entity has no such thing: no sessions, no rules, or as a topic no messages of its own; "
-        "or the operation takes no transaction",
+        "the entity does not have it: no sessions, no rules, or, for a topic, no messages to receive; "
+        "or the operation cannot be part of a transaction",
     ),
     (EntityDisabled, "the entity's status does not allow it"),
     (Unauthorized, "the connection lacks the right for the operation; the links stay"),
-    (MessageSizeExceeded, "a message or a session state is larger than the entity takes"),
+    (MessageSizeExceeded, "a message or a session state is larger than the entity allows"),
     (QuotaExceeded, "the entity is full, a transaction has too many messages, or a topic too many filters"),
-    (EntityNotFound, "there is no such rule"),
-    (EntityExists, "there is a rule of that name"),
-    (MessageNotFound, "no message in that state has one of the sequence numbers; nothing was done"),
-    (OperationTimedOut, "it took longer than the client's server-timeout; it may still be done later"),
-    (MessageLockLost, "one of the lock tokens is not good, or no longer; nothing was done"),
-    (SessionLockLost, "the session is not held, or by another receiver than the request speaks for"),
-    (StorageFailed, "the store failed; nothing was done"),
+    (EntityNotFound, "the rule does not exist"),
+    (EntityExists, "a rule of that name exists"),
+    (MessageNotFound, "no message in the required state has one of the sequence numbers; nothing was changed"),
+    (OperationTimedOut, "it took longer than the client's server-timeout; it may still complete later"),
+    (MessageLockLost, "one of the lock tokens is unknown or expired; nothing was changed"),
+    (SessionLockLost, "the session is not locked, or another receiver than the one of the request holds it"),
+    (StorageFailed, "the store failed; nothing was changed"),
     (NotSupported, "the operation is not known"),
-    (ServerBusy, "the broker waits for its store; to be tried again"),
+    (ServerBusy, "the broker is waiting for its store; try again"),
 )
 
 _OPENING = """\
@@ -61,54 +61,54 @@ _OPENING = """\
 
 <!-- Made from the table of operations: python -m peeklock.nodes.reference > docs/management-operations.md -->
 
-Each queue, topic, subscription and dead-letter queue has a management node, `<entity>/$management`: requests about
-messages, locks, sessions and rules that are no transfers of messages. The SDKs use it for peek, renew, schedule,
-deferral, session state and rules; any AMQP 1.0 client can. Messages are scheduled and cancelled at a queue or topic;
-all else is asked of queues, subscriptions and dead-letter queues, and rules are those of subscriptions.
+This page is for authors of AMQP clients. Each queue, topic, subscription and dead-letter queue has a management node,
+`<entity>/$management`, for requests about messages, locks, sessions and rules. The SDKs use it for peek, renew,
+schedule, deferral, session state and rules; any AMQP 1.0 client can. Queues and topics schedule and cancel messages;
+the other operations are for queues, subscriptions and dead-letter queues, and those on rules for subscriptions.
 
-## Asking
+## Requests
 
-Attach two links to `<entity>/$management`: one to send requests on, one to receive responses from. Who may send to or
-receive from the entity may attach; each operation then asks for its own right.
+Attach two links to `<entity>/$management`: one to send requests, one to receive responses. Attaching requires Send or
+Listen on the entity; each operation then requires its own right.
 
 | Part of a request | Type | |
 |---|---|---|
-| properties `message-id` | string, ulong, uuid or binary | comes back unchanged as the response's `correlation-id` |
-| properties `reply-to` | string | target address or name of the response link; without it that of this node |
+| properties `message-id` | string, ulong, uuid or binary | returned unchanged as the `correlation-id` of the response |
+| properties `reply-to` | string | target address or name of the response link; by default any of this node |
 | application property `operation` | string | one of the names below |
 | application property `com.microsoft:server-timeout` or `server-timeout` | uint, ulong or long | milliseconds after \
-which the answer is 408 |
-| application property `associated-link-name` | string | the link that holds the session, for operations on one; \
-without it any link of the connection. Peeking and fetching deferred messages may leave `session-id` to it |
-| application property `com.microsoft:tracking-id` | string | is repeated in the description of a failure |
-| body | amqp-value: map | string keys; null is as good as absent; integers of any width; lists as good as arrays |
+which the response is 408 |
+| application property `associated-link-name` | string | the link that holds the session; by default any link \
+of the connection. Requests to peek or to receive deferred messages may name this instead of `session-id` |
+| application property `com.microsoft:tracking-id` | string | repeated in the description of a failure |
+| body | amqp-value: map | string keys; null counts as absent; integers of any width; lists and arrays are equivalent |
 | state of the transfer | transactional-state | makes a transactional operation part of that transaction |
 
-Many requests may be under way at a time. Answers come in the order in which they are ready.
+Many requests may be under way at the same time. Responses are sent in the order in which they are ready.
 
-## Answers
+## Responses
 
 | Part of a response | Type | |
 |---|---|---|
-| application properties `statusCode`, `status-code` | int | 200, 204 when there is nothing to give, or a failure |
+| application properties `statusCode`, `status-code` | int | 200, 204 when there is nothing to return, or a failure |
 | application properties `statusDescription`, `status-description` | string | for people |
 | application properties `errorCondition`, `error-condition` | symbol | failures only |
-| body | amqp-value: map | empty when there is nothing to say |
+| body | amqp-value: map | empty when there is nothing to return |
 
-A request that cannot be read, is larger than 16 MB or has no response link is rejected on its own link. All others are
-accepted, also those that are refused in the answer; the disposition leaves before the answer.
+A request that cannot be decoded, is larger than 16 MB or has no response link is rejected on its own link. All other
+requests are accepted, also those that fail; the disposition is sent before the response.
 """
 
 _DESCRIBED_LISTS = """\
 ## Described lists
 
-Rules are listed as described lists, whose descriptors are the codes (ulong). In requests each may stand in place of
-the map, described by its code, with eleven hexadecimal digits or ten, or by its name (symbol).
+Responses have rules as described lists, whose descriptors are the codes (ulong). Requests may have such a list in place
+of the map. Its descriptor is the code, with eleven hexadecimal digits or ten, or the name (symbol).
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_OPENING, _failures(), "## Operations\n", _overview(OPERATIONS.values())]
     parts += [_section(operation) for operation in OPERATIONS.values()]
     parts += [_DESCRIBED_LISTS, _forms()]
@@ -145,7 +145,7 @@ def _section(operation: Operation) -> str:
     lines = [
         f"### {operation.name}",
         "",
-        f"{operation.summary} Needs the right {operation.right}.{transaction}",
+        f"{operation.summary} Requires the right {operation.right}.{transaction}",
         "",
         *_table("Request", operation.request),
         "",
@@ -163,7 +163,7 @@ def _table(title: str, fields: tuple[Field, ...]) -> Iterator[str]:
 
 
 def walk(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:
-    """All keys with their paths: those of a map, or of the maps in a list, follow it."""
+    """Return all keys with their paths. The keys of a map, or of the maps in a list, follow it."""
     for field in fields:
         path = f"{above}{field.name}"
         yield path, field

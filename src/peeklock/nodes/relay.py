@@ -1,7 +1,7 @@
-"""The anonymous relay: a link without a target, on which each message goes where its `to` property says.
+"""The anonymous relay: a link without a target, on which the property `to` of each message names its destination.
 
-What would refuse a link to that address refuses the message, and only that message: an unknown entity, a missing right.
-Rights are checked as they are when the message comes. Nothing is remembered about destinations.
+A message is rejected for the reasons for which a link to its address would be refused: an unknown entity, a missing
+right. The link stays. Rights are checked when the message arrives. Nothing is cached about destinations.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
-"""The capability that an open offers."""
+"""A capability in the broker's open."""
 NOWHERE: Final = Address()
 
 
 class RelayNode(Sending):
-    """Sends each message on to the entity that it names."""
+    """Sends each message to the entity that it names."""
 
     def __init__(self, peer: Peer, link: Receiver) -> None:
         super().__init__(peer, NOWHERE, link, None)
@@ -46,12 +46,12 @@ class RelayNode(Sending):
         link.grant(CREDIT)
 
     def check_rights(self, now: int) -> None:
-        """Whoever may send to nothing at all may not attach."""
+        """Unauthorized for a connection that may not send to any entity."""
         if not self.peer.claims.has(Right.SEND, now):
             raise Unauthorized("Unauthorized access: a 'Send' claim is required to send without a target.")
 
     def _send_all(self, deliveries: list[IncomingDelivery]) -> None:
-        """What one turn brought for one entity is sent together; the order between entities means nothing."""
+        """Send the messages of one turn together for each entity. There is no order between entities."""
         by_destination: dict[str, list[IncomingDelivery]] = {}
         for delivery in deliveries:
             try:
@@ -60,7 +60,7 @@ class RelayNode(Sending):
                 self._answer([delivery], rejected(self.peer.failed(failure, self)))
         for name, together in by_destination.items():
             try:
-                self._turn_to(name)
+                self._select(name)
             except Exception as failure:
                 self._answer(together, rejected(self.peer.failed(failure, self)))
             else:
@@ -73,10 +73,10 @@ class RelayNode(Sending):
         super()._send(deliveries)
 
     def _destination(self, delivery: IncomingDelivery) -> str:
-        return self._turn_to(_named_by(delivery)).owner
+        return self._select(_named_by(delivery)).owner
 
-    def _turn_to(self, name: str) -> Address:
-        """Send to that address from now on. Raises what a link to it would be refused with."""
+    def _select(self, name: str) -> Address:
+        """Send to that address from now on; BrokerError if a link to it would be refused."""
         address = parse_address(name)
         try:
             self.peer.claims.check(address.entity, address.owner, Right.SEND, self.peer.namespace.now())
@@ -87,18 +87,18 @@ class RelayNode(Sending):
             raise EntityNotFound(address.path)
         entity = self.peer.namespace.entity(address.entity)
         entity.check_sending()
-        self._go_to(entity)
+        self._set_entity(entity)
         return address
 
 
 def _named_by(delivery: IncomingDelivery) -> str:
-    """Where the message says that it goes."""
+    """Return the destination of the message."""
     if delivery.oversize:
-        raise MessageSizeExceeded("The message is larger than any entity takes.")
+        raise MessageSizeExceeded("The message is larger than any entity accepts.")
     try:
         name = destination_of(delivery.data[delivery.at : delivery.end])
     except DecodeError as error:
         raise InvalidMessage(f"The message could not be read: {error.description}.") from error
     if not isinstance(name, str) or not name:
-        raise InvalidField("The link has no target, and the message has no 'to' that says where it goes.")
+        raise InvalidField("The link has no target, and the message has no property 'to' with its destination.")
     return str(name)

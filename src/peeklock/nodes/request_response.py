@@ -1,6 +1,6 @@
-"""Request/response over a pair of links: requests in on one, replies out on another, matched by reply-to.
+"""Request/response over a pair of links: requests arrive on one, replies leave on another, matched by reply-to.
 
-What a request means is the business of the node that is built on this.
+Subclasses of `RequestNode` answer the requests.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REQUEST_CREDIT: Final = 200
 MAX_REQUEST_BYTES: Final = 1024 * 1024
 MAX_WAITING_REPLIES: Final = 1000
 MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
-"""Replies kept for a client that gives no credit; beyond them its requests are refused."""
+"""Replies that await credit; beyond this limit requests are rejected."""
 
 
 class ReplyNode(Node):
-    """The link on which replies leave. They wait here for credit."""
+    """The link on which replies are sent. They wait here for credit."""
 
     def __init__(self, peer: Peer, address: Address, link: Sender) -> None:
         super().__init__(peer, address)
@@ -79,7 +79,7 @@ class ReplyNode(Node):
     def on_credit(self) -> None:
         link = self.link
         if self._waiting and link.ready():
-            # The outcome of a request comes before its reply: some clients take what comes without one for a failure.
+            # The outcome of a request is sent before its reply: without it some clients treat the request as failed.
             link.session.connection.flush_dispositions()
         while self._waiting and link.ready():
             reply = self._waiting.popleft()
@@ -92,19 +92,19 @@ class ReplyNode(Node):
         self.peer.wake()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, and how to answer it."""
+    """One request, and the function that answers it."""
 
     message: Message
     state: Any
-    """The state of its transfer: a transaction's, or None."""
+    """The state of its transfer: transactional-state, or None."""
     reply: Callable[[Message], None]
-    """To be called once, with a message that lacks only its correlation-id; again if that could not be encoded."""
+    """To be called once, with a message without correlation-id; again if the message cannot be encoded."""
     size: int
-    """In bytes, as it came."""
+    """In bytes."""
     is_crowded: Callable[[], bool]
-    """Whether so many replies wait that a long one had better not be made."""
+    """Whether so many replies await credit that no long one should be made."""
 
 
 class RequestNode(Node):
@@ -121,15 +121,15 @@ class RequestNode(Node):
         link.grant(REQUEST_CREDIT)
 
     def answer(self, request: Request) -> None:
-        """Answer the request by `request.reply`, now or later, whatever is wrong with it."""
+        """Answer the request by `request.reply`, now or later, also if it is wrong."""
         raise NotImplementedError  # abstract
 
     def refusal(self, failure: BrokerError) -> Message:
-        """The answer to a request that failed so."""
+        """Make the answer to a failed request."""
         raise NotImplementedError  # abstract
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """Accept the request, then have it answered; reject one that nobody could answer."""
+        """Accept the request and answer it; reject it if it cannot be answered."""
         try:
             if delivery.oversize:
                 raise MessageSizeExceeded(f"The request is larger than {self.max_request_bytes} bytes.")
@@ -140,10 +140,10 @@ class RequestNode(Node):
             properties = request.properties or Properties()
             replies = self._reply_node(properties.reply_to)
             if replies.full:
-                raise QuotaExceeded("Too many replies wait for credit on the reply link.")
+                raise QuotaExceeded("Too many replies await credit on the reply link.")
             state = delivery.state
             self._in_flight += 1
-            # As of what is sent, so much may be on its way to the store before no more is read from the client.
+            # Counted like sends that await their commit: the server throttles reading by it.
             cost = delivery.end - delivery.at
             self.peer.unsaved_bytes += cost
             self.peer.namespace.journal.charge(cost)
@@ -156,7 +156,9 @@ class RequestNode(Node):
                 outcome = TransactionalState(state.txn_id, Accepted()).encode()
             delivery.dispose(outcome)
             try:
-                self.answer(Request(request, state, reply, cost, lambda: replies.full))
+                self.answer(
+                    Request(message=request, state=state, reply=reply, size=cost, is_crowded=lambda: replies.full)
+                )
             except Exception as failure:
                 reply(self.refusal(self.peer.failed(failure, self)))
         self._renew_credit()
@@ -164,7 +166,7 @@ class RequestNode(Node):
 
     def _reply(self, replies: ReplyNode, message_id: Any, cost: int, reply: Message) -> None:
         reply.properties = Properties(correlation_id=message_id)
-        encoded = reply.encode()  # first: should that fail, the request waits for another answer
+        encoded = reply.encode()  # first: if this fails, the request still awaits an answer
         self._in_flight -= 1
         self.peer.unsaved_bytes -= cost
         self.peer.namespace.journal.discharge(cost)
@@ -177,7 +179,7 @@ class RequestNode(Node):
             self.link.grant(REQUEST_CREDIT - self._in_flight)
 
     def _reply_node(self, reply_to: Any) -> ReplyNode:
-        """By address, by link name, or the one in the same session: SDKs differ in what they say."""
+        """Find the reply link by address, by link name, or else in the same session: SDKs differ in reply-to."""
         path = self.address.path.casefold()
         candidates = [
             node for node in self.peer.nodes if isinstance(node, ReplyNode) and node.address.path.casefold() == path
@@ -192,4 +194,4 @@ class RequestNode(Node):
                 return node
         if ordered:
             return ordered[0]
-        raise OperationNotAllowed(f"No link receives the replies of '{self.address.path}'.")
+        raise OperationNotAllowed(f"No link is attached for the replies of '{self.address.path}'.")

@@ -1,6 +1,6 @@
-"""Rules on the wire: the maps in which clients describe them, and the described lists in which they are answered.
+"""Rules on the wire: the maps or described lists that clients send, and the described lists that they receive.
 
-Knows the keys, the descriptors and the types of values. Whether the SQL can be parsed is for the broker to say.
+Knows the keys, the descriptors and the types of values. The broker parses the SQL.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue
 from peeklock.nodes.fields import Field, Kind, check_keys
 
 COMPATIBILITY: Final = Int(20)
-"""The version of the language that every expression is in."""
+"""The version of the SQL language."""
 CONSTANT_FILTERS: Final = {"1=1": FilterKind.TRUE, "1=0": FilterKind.FALSE}
-"""How clients say that all or nothing shall pass."""
+"""Expressions that clients send for the true and the false filter."""
 
 _OR_DESCRIBED: Final = "or the described list"
 _EXPRESSION: Final = (Field("expression", Kind.STRING),)
@@ -32,7 +32,7 @@ _CORRELATION: Final = (
     Field("session-id", Kind.STRING, required=False),
     Field("reply-to-session-id", Kind.STRING, required=False),
     Field("content-type", Kind.STRING, required=False),
-    Field("properties", Kind.MAP, required=False, note="application properties and what they must be equal to"),
+    Field("properties", Kind.MAP, required=False, note="application properties and the values that they must have"),
 )
 """The keys of the map, in the order of the list."""
 _SQL_FILTER: Final = Field(
@@ -68,7 +68,7 @@ DESCRIPTION: Final = Field(
         _SQL_FILTER,
         _CORRELATION_FILTER,
         _ACTION,
-        Field("rule-name", Kind.STRING, required=False, note="accepted, not needed"),
+        Field("rule-name", Kind.STRING, required=False, note="accepted, no effect"),
     ),
     or_described=True,
 )
@@ -81,15 +81,17 @@ class Form:
     symbol: str
     code: int
     items: str
-    """What is in it, for people."""
+    """Its items, for the documentation."""
 
     def __call__(self, *values: Any) -> Described:
-        """By number: some clients know no names."""
+        """Make the list with its numeric descriptor: some clients know no symbolic ones."""
         return Described(ULong(self.code), list(values))
 
     def is_named(self, descriptor: Any) -> bool:
-        """By its name or by a number. Filters are numbered with one zero less than rules and actions, which is easily
-        overlooked: either is taken, since what stands where a filter belongs is no action.
+        """Whether this is the symbolic or a numeric descriptor of the form.
+
+        The codes of filters have one zero less than those of rules and actions, which is easily overlooked. Both are
+        accepted, since the position tells filters from actions.
         """
         last = self.code & 0xF
         return descriptor in (self.symbol, 0x137_000_0000 | last, 0x137_0000_0000 | last)
@@ -102,8 +104,8 @@ FILTERS: Final = {
     FilterKind.SQL: Form(
         "com.microsoft:sql-filter:list", 0x137_000_0006, "expression (string), version of the language (int 20)"
     ),
-    FilterKind.TRUE: Form("com.microsoft:true-filter:list", 0x137_000_0007, "nothing: all messages pass"),
-    FilterKind.FALSE: Form("com.microsoft:false-filter:list", 0x137_000_0008, "nothing: no message passes"),
+    FilterKind.TRUE: Form("com.microsoft:true-filter:list", 0x137_000_0007, "nothing: all messages match"),
+    FilterKind.FALSE: Form("com.microsoft:false-filter:list", 0x137_000_0008, "nothing: no message matches"),
     FilterKind.CORRELATION: Form(
         "com.microsoft:correlation-filter:list", 0x137_000_0009, ", ".join(field.name for field in _CORRELATION)
     ),
@@ -119,7 +121,7 @@ FORMS: Final = (RULE, *FILTERS.values(), NO_ACTION, SQL_ACTION)
 
 
 def read_rule(name: str, description: dict[Any, Any] | Described) -> RuleDefinition:
-    """The rule that a client describes; InvalidProperty or DefinitionError say what is wrong with it."""
+    """Read the rule that a client describes; InvalidProperty or DefinitionError if it is wrong."""
     if isinstance(description, Described):
         if not RULE.is_named(description.descriptor):
             raise _wrong(DESCRIPTION, description)
@@ -140,7 +142,7 @@ def read_rule(name: str, description: dict[Any, Any] | Described) -> RuleDefinit
 
 
 def _read_filter(where: Field, found: dict[Any, Any] | Described) -> dict[str, Any]:
-    """What a rule's definition says of its filter."""
+    """Return the arguments of RuleDefinition for the filter."""
     if isinstance(found, Described):
         kind = next((kind for kind, form in FILTERS.items() if form.is_named(found.descriptor)), None)
     else:
@@ -176,7 +178,7 @@ def _read_action(found: Any) -> str | None:
 
 
 def _keys(where: Field, keys: tuple[Field, ...], found: dict[Any, Any] | Described) -> dict[str, Any]:
-    """The values of a map, or of a list whose items stand in the order of the keys and need not all be there."""
+    """Return the values of a map, or of a list with items in the order of the keys; the last may be missing."""
     if isinstance(found, Described):
         found = dict(zip((key.name for key in keys), _items(where, found), strict=False))
     return check_keys(keys, found)
@@ -184,16 +186,16 @@ def _keys(where: Field, keys: tuple[Field, ...], found: dict[Any, Any] | Describ
 
 def _items(where: Field, found: Described) -> list[Any]:
     if not isinstance(found.value, list):
-        raise InvalidProperty(f"What is described in '{where.name}' must be a list.")
+        raise InvalidProperty(f"The described value in '{where.name}' must be a list.")
     return found.value
 
 
 def _wrong(where: Field, found: Any) -> InvalidProperty:
-    return InvalidProperty(f"'{where.name}' has a descriptor that is not known there: {found.descriptor!r}.")
+    return InvalidProperty(f"'{where.name}' has an unknown descriptor: {found.descriptor!r}.")
 
 
 def _read_values(properties: dict[Any, Any]) -> dict[Any, Any]:
-    """In the types that rules have; what has none stays as it is, and is refused as such."""
+    """Convert values to the types of rules. A value without such a type is unchanged, and refused later."""
     found: dict[Any, Any] = {}
     for key, value in properties.items():
         simple = plain(value)
@@ -205,7 +207,7 @@ def _read_values(properties: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def write_rule(rule: RuleDefinition, created_at: int) -> Described:
-    """A rule as it is listed."""
+    """Make the description of a rule for a listing."""
     action = NO_ACTION() if rule.action is None else SQL_ACTION(rule.action, COMPATIBILITY)
     return RULE(_write_filter(rule), action, rule.name, Timestamp(created_at))
 
@@ -224,7 +226,7 @@ def _write_values(properties: Mapping[str, PropertyValue]) -> dict[str, Any]:
 
 
 def _write_value(value: PropertyValue) -> Any:
-    # How wide an integer was is not kept; an int is what most clients gave.
+    # The width of an integer is not stored; most clients send an int.
     if isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31:
         return Int(value)
     if isinstance(value, timedelta):

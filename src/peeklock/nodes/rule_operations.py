@@ -50,7 +50,7 @@ def _subscription(call: Call) -> AnyQueue:
 
 
 def _names(call: Call) -> tuple[str, str]:
-    """Of the topic and of the subscription."""
+    """Return the names of the topic and of the subscription."""
     topic, _, name = _subscription(call).path.rpartition(f"/{SUBSCRIPTIONS}/")
     return topic, name
 
@@ -61,7 +61,7 @@ def _administration(call: Call) -> Administration:
 
 
 def _in_turn(call: Call, change: Callable[[], None]) -> None:
-    """Make a change of the subscription, after one that is on its way to the store: clients add rules side by side."""
+    """Change the subscription, after the commit of an earlier change: clients add several rules at once."""
 
     def again() -> None:
         try:
@@ -90,7 +90,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="com.microsoft:remove-rule",
-        summary="Remove a rule from a subscription; one without rules gets nothing.",
+        summary="Remove a rule from a subscription. A subscription without rules receives nothing.",
         right=Right.LISTEN,
         request=(_RULE_NAME,),
         response=(),
@@ -102,7 +102,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="List the rules of a subscription, the oldest first. 204 when there are none.",
         right=Right.LISTEN,
         request=(
-            Field("top", Kind.INT, note=f"at most {MAX_LISTED} are given at a time"),
+            Field("top", Kind.INT, note=f"at most {MAX_LISTED} are returned"),
             Field("skip", Kind.INT),
         ),
         response=(Field("rules", Kind.MAPS, keys=(Field(DESCRIPTION.name, Kind.DESCRIBED),)),),

@@ -30,54 +30,54 @@ if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
 TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
-"""A property of an attach: where what is sent through this entity goes."""
+"""A property of an attach: the destination of messages that are sent through this entity."""
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 BATCH_FORMAT: Final = 0x80013700
 MAX_BATCH_BYTES: Final = 1024 * 1024
-"""A batch is no larger than this, whatever one message may be."""
+"""The largest batch, also where a single message may be larger."""
 MAX_BATCH_MESSAGES: Final = 65536
 CREDIT: Final = 2000
-"""Deliveries a sender may have on the way to the store."""
+"""Deliveries of a sender that may await their commit."""
 MESSAGE_BYTES: Final = 600
-"""What a message on the way to the store costs beside its payload, about."""
+"""Memory of a message that awaits its commit, beside its payload, approximately."""
 MAX_UNSAVED_BYTES: Final = 512 * 1024 * 1024
-"""On the way to the store from all connections, also from those that are gone; beyond it messages are refused.
-Long before, the server stops reading from those who send."""
+"""Bytes of all connections, also of closed ones, that may await their commit; beyond it messages are refused.
+Before that, the server throttles reading from senders."""
 
 
 class Sending(Node):
-    """Takes what a client sends, for the entity in `_entity`, and answers for each delivery."""
+    """Sends the messages of a client to `_entity`, and answers each delivery."""
 
     def __init__(self, peer: Peer, address: Address, link: Receiver, entity: AnyEntity | None) -> None:
         super().__init__(peer, address)
         self._link = link
         self._in_flight = 0
         self._arrived: list[IncomingDelivery] = []
-        """In this turn."""
+        """Deliveries of this turn."""
         self._journal = peer.namespace.journal
         if entity is not None:
-            self._go_to(entity)
+            self._set_entity(entity)
 
-    def _go_to(self, entity: AnyEntity) -> None:
-        """What is sent from now on is for that entity."""
+    def _set_entity(self, entity: AnyEntity) -> None:
+        """Send to that entity from now on."""
         self._entity = entity
         self._limit = entity.max_message_bytes
 
     def _destination(self, delivery: IncomingDelivery) -> str:
-        """The queue or topic that the delivery is for; it is in `_entity`."""
+        """Return the path of the queue or topic of the delivery, after making it `_entity`."""
         return self.address.owner
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if delivery.state is not None:
             self.on_turn_ended()
-            self._enlist(delivery)  # at once: the transaction's discharge may be right behind it
+            self._enlist(delivery)  # at once, since the discharge of the transaction may follow in the same turn
             return
         if not self._arrived:
             self.peer.busy.append(self)
         self._arrived.append(delivery)
 
     def on_turn_ended(self) -> None:
-        """What arrived in one turn is one piece of work, unless there is something wrong with it."""
+        """Send the deliveries of one turn together; if that fails, each on its own."""
         deliveries, self._arrived = self._arrived, []
         if deliveries:
             self._send_all(deliveries)
@@ -103,7 +103,7 @@ class Sending(Node):
                 messages.append(read_incoming(delivery.data, wants_session, delivery.at, delivery.end))
             cost += delivery.end - delivery.at
         if self._journal.unsaved_bytes > MAX_UNSAVED_BYTES:
-            raise ServerBusy("The broker waits for its store and takes no more messages for now.")
+            raise ServerBusy("The broker is waiting for its store and accepts no messages for now; try again.")
         cost += MESSAGE_BYTES * len(messages) * self._entity.copies
         self._entity.send(messages, partial(self._sent, deliveries, cost))
         for delivery in deliveries:
@@ -113,11 +113,11 @@ class Sending(Node):
         self._journal.charge(cost)
 
     def _enlist(self, delivery: IncomingDelivery) -> None:
-        """Send with a transaction: the client hears at once that the message is noted."""
+        """Send with a transaction. The client is answered at once."""
         state = delivery.state
         try:
             if not isinstance(state, TransactionalState):
-                raise NotSupported(f"The state {type(state).__name__} has no meaning on a transfer.")
+                raise NotSupported(f"The state {type(state).__name__} is not supported on a transfer.")
             transaction = self.peer.transactions.get(state.txn_id)
             scope = self.peer.scope(self._destination(delivery), self._link)
             transaction.send(self._entity, self._read_unusual(delivery), scope)
@@ -146,9 +146,9 @@ class Sending(Node):
         except DecodeError as error:
             raise InvalidMessage(f"The batch could not be read: {error.description}.") from error
         if not encoded:
-            raise InvalidMessage("The batch holds no message.")
+            raise InvalidMessage("The batch has no message.")
         if len(encoded) > MAX_BATCH_MESSAGES:
-            raise MessageSizeExceeded(f"The batch holds more than {MAX_BATCH_MESSAGES} messages.")
+            raise MessageSizeExceeded(f"The batch has more than {MAX_BATCH_MESSAGES} messages.")
         wants_session = self._entity.reads_session_ids
         return [read_incoming(message, wants_session) for message in encoded]
 
@@ -168,7 +168,7 @@ class Sending(Node):
 
 
 class SendingNode(Sending):
-    """Takes what a client sends to one entity, perhaps through another."""
+    """Sends the messages of a client to one entity, possibly through another."""
 
     needs: Right | None = Right.SEND
 

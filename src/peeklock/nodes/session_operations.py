@@ -1,4 +1,4 @@
-"""Operations on sessions: their locks, their state, their names."""
+"""Operations on sessions: their locks, states and ids."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def _queue(call: Call) -> SessionQueue:
 
 
 def session_id_of(call: Call) -> str | None:
-    """Which session the request is about: the one it names, or else that of the link it speaks for.
+    """Return the id of the session: the one that the request names, or else that of the link that it acts for.
 
-    One SDK names only the link when it peeks and when it fetches deferred messages.
+    One SDK names only the link when it peeks and when it receives deferred messages.
     """
     named: str | None = call.arguments["session-id"]
     if named is not None or call.link_name is None:
@@ -43,7 +43,7 @@ def session_id_of(call: Call) -> str | None:
 
 
 def held_session(call: Call) -> tuple[SessionQueue, Session]:
-    """The session the request is about, which the caller must hold: by the link it names, or on its connection."""
+    """Return the session of the request; SessionLockLost unless the caller holds it, by its link or connection."""
     queue = _queue(call)
     id = session_id_of(call)
     assert id is not None
@@ -60,7 +60,7 @@ def check_holder(call: Call, session: Session) -> None:
 
 
 def check_not_held_by_another(call: Call, queue: SessionQueue, id: str) -> None:
-    """SessionLockLost if another receiver holds the session; one that nobody holds is open to all who may listen."""
+    """SessionLockLost if another receiver holds the session. A session without a holder requires no lock."""
     holder = queue.sessions.holder_of(id)
     if holder is not None and not (
         isinstance(holder, SessionReceivingNode) and holder.is_of(call.peer, call.link_name)
@@ -75,7 +75,7 @@ def renew_session_lock(call: Call) -> None:
 
 def set_session_state(call: Call) -> None:
     queue, session = held_session(call)
-    # The Go SDK sends empty bytes to clear it, and reads back null from the service.
+    # The Go SDK sends empty bytes to clear the state, and reads null from the service then.
     state = call.arguments["session-state"] or None
     limit = call.peer.namespace.profile.max_message_bytes
     if state is not None and len(state) > limit:
@@ -119,7 +119,7 @@ _SESSION_ID = Field("session-id", Kind.STRING, or_utf8=True)
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         name="com.microsoft:renew-session-lock",
-        summary="Hold the session for another lock duration.",
+        summary="Lock the session for another lock duration.",
         right=Right.LISTEN,
         request=(_SESSION_ID,),
         response=(Field("expiration", Kind.TIMESTAMP),),
@@ -127,18 +127,18 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="com.microsoft:set-session-state",
-        summary="Keep something with the session; null or empty bytes forget it.",
+        summary="Set the state of the session. Null or empty bytes clear it.",
         right=Right.LISTEN,
         request=(
             _SESSION_ID,
-            Field("session-state", Kind.BINARY, required=False, note="null or empty bytes forget it"),
+            Field("session-state", Kind.BINARY, required=False, note="null or empty bytes clear it"),
         ),
         response=(),
         run=set_session_state,
     ),
     Operation(
         name="com.microsoft:get-session-state",
-        summary="What was kept with the session.",
+        summary="Get the state of the session.",
         right=Right.LISTEN,
         request=(_SESSION_ID,),
         response=(Field("session-state", Kind.BINARY, note="null when there is none"),),
@@ -146,16 +146,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="com.microsoft:get-message-sessions",
-        summary="Names of sessions. 204 when there are none.",
+        summary="List the ids of sessions. 204 when there are none.",
         right=Right.LISTEN,
         request=(
             Field("last-updated-time", Kind.TIMESTAMP, note="state set after it; from the year 10000 on: all"),
             Field("skip", Kind.INT),
             Field("top", Kind.INT),
-            Field("last-session-id", Kind.STRING, required=False, or_utf8=True, note="accepted, not needed"),
+            Field("last-session-id", Kind.STRING, required=False, or_utf8=True, note="accepted, no effect"),
         ),
         response=(
-            Field("skip", Kind.INT, note="what to skip to get the next ones"),
+            Field("skip", Kind.INT, note="the `skip` of the next page"),
             Field("sessions-ids", Kind.STRINGS),
         ),
         run=get_message_sessions,

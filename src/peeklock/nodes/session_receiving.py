@@ -1,4 +1,4 @@
-"""Links on which a client receives one session: a given one, or the next that is free."""
+"""Links on which a client receives one session: a given one, or the next unlocked one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TIME_OUT: Final = "com.microsoft:timeout"
 DEFAULT_WAIT_MS: Final = 60_000
 MAX_WAIT_MS: Final = 24 * 3600 * 1000
 TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
-"""1970 in units of 100 ns since year 1, as .NET counts."""
+"""The year 1970 in .NET ticks: units of 100 ns since the year 1."""
 
 
 class SessionReceivingNode(Receiving):
-    """Holds a session for a client. The attach is answered when there is one."""
+    """Holds a session for a client. The attach is answered when the session is locked."""
 
     def __init__(self, peer: Peer, address: Address, link: Sender, queue: SessionQueue, filters: Filters) -> None:
         super().__init__(peer, address, link, queue)
@@ -54,7 +54,9 @@ class SessionReceivingNode(Receiving):
                 self._answer(outcome)
             except EncodeError as error:
                 self._queue.sessions.close_session(outcome, self)
-                outcome = InvalidProperty(f"The filters of the attach cannot be said back: {error.description}.")
+                outcome = InvalidProperty(
+                    f"The filters of the attach cannot be repeated in its answer: {error.description}."
+                )
         if isinstance(outcome, BrokerError):
             self._link.refuse(error_of(outcome))
             self.peer.drop(self._link)
@@ -65,7 +67,7 @@ class SessionReceivingNode(Receiving):
         self.peer.wake()
 
     def _answer(self, session: Session) -> None:
-        # In the form of the request: some clients read a plain string only, one a described one only.
+        # As in the request: some clients read only a plain string, one only a described one.
         id: Any = session.id
         asked = self._source.filter or {}
         if isinstance(asked[SESSION_FILTER], Described):
@@ -79,11 +81,11 @@ class SessionReceivingNode(Receiving):
         )
 
     def is_of(self, peer: Peer, link_name: str | None) -> bool:
-        """Whether a request on that connection, for the link of that name if it names one, may speak of the session."""
+        """Whether a request on that connection, for that link if it names one, is of the session's holder."""
         return self.peer is peer and link_name in (None, self._link.name)
 
     def session_of(self, queue: AnyQueue, link_name: str) -> Session | None:
-        """The session it holds, if it is the link of that name to that queue."""
+        """Return the session that this link holds, if it is the link of that name to that queue."""
         return self.session if self._queue is queue and self._link.name == link_name else None
 
     def session_lost(self, failure: BrokerError) -> None:

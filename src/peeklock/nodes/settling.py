@@ -1,4 +1,8 @@
-"""In which words receivers settle messages: outcomes of AMQP on a link, statuses in a request to `$management`."""
+"""The table of settlements: verdicts, outcomes on a link, and statuses in `update-disposition`.
+
+Links, transactions and `update-disposition` all translate by it. A released delivery is no settlement: its message is
+given back without a change in the store.
+"""
 
 from __future__ import annotations
 
@@ -14,59 +18,60 @@ ACCEPTED: Final = Accepted().encode()
 RELEASED: Final = Released().encode()
 
 
-class Words(NamedTuple):
-    """How a verdict is said, and answered."""
+class Row(NamedTuple):
+    """How clients express one verdict, and how it is answered."""
 
     verdict: Verdict
     statuses: tuple[str, ...]
-    """Of `update-disposition`; the first spelling of a deferral is the service's."""
+    """In `update-disposition`. The first spelling of a deferral is that of the service."""
     outcome: type[Accepted] | type[Modified] | type[Rejected]
-    """On a link. Deferring is told from abandoning by undeliverable-here alone; what else is set differs by SDK."""
+    """On a link. Only undeliverable-here tells deferring from abandoning; SDKs differ in the other fields."""
 
     @property
     def answer(self) -> bytes:
-        """Without what came along: clients take the error of a dead-lettering for a failure."""
+        """The outcome without the client's fields: clients treat the error of a dead-lettering as a failure."""
         return self.outcome().encode()
 
 
-WORDS: Final = (
-    Words(Verdict.COMPLETE, ("completed",), Accepted),
-    Words(Verdict.ABANDON, ("abandoned",), Modified),
-    Words(Verdict.DEFER, ("defered", "deferred"), Modified),
-    Words(Verdict.DEAD_LETTER, ("suspended",), Rejected),
+TABLE: Final = (
+    Row(Verdict.COMPLETE, ("completed",), Accepted),
+    Row(Verdict.ABANDON, ("abandoned",), Modified),
+    Row(Verdict.DEFER, ("defered", "deferred"), Modified),
+    Row(Verdict.DEAD_LETTER, ("suspended",), Rejected),
 )
-_BY_STATUS: Final = {status: words.verdict for words in WORDS for status in words.statuses}
-OUTCOMES: Final = {words.verdict: words.outcome for words in WORDS}
-ANSWERS: Final = {words.verdict: words.answer for words in WORDS}
-"""What a client is told when it is done."""
+_BY_STATUS: Final = {status: row.verdict for row in TABLE for status in row.statuses}
+OUTCOMES: Final = {row.verdict: row.outcome for row in TABLE}
+ANSWERS: Final = {row.verdict: row.answer for row in TABLE}
+"""The encoded outcomes that confirm a settlement."""
 
 
-def said_by_status(
+def settlement_of_status(
     status: str, properties: dict[Any, Any] | None, reason: str | None, description: str | None
 ) -> Settlement:
+    """Translate a request of `update-disposition`; InvalidProperty if it is wrong."""
     verdict = _BY_STATUS.get(status)
     if verdict is None:
         raise InvalidProperty(f"'disposition-status' must be one of {', '.join(_BY_STATUS)}, not '{status}'.")
-    settlement = Settlement(verdict, properties, reason, description)
+    settlement = Settlement(verdict, properties=properties, reason=reason, description=description)
     settlement.check()
     return settlement
 
 
-def said_by_outcome(state: Any) -> Settlement:
-    """Not checked yet."""
+def settlement_of_outcome(state: Any) -> Settlement:
+    """Translate the outcome of a link. The result is not checked."""
     if isinstance(state, Accepted):
         return Settlement(Verdict.COMPLETE)
     if isinstance(state, Modified):
         verdict = Verdict.DEFER if state.undeliverable_here else Verdict.ABANDON
-        return Settlement(verdict, state.message_annotations)
+        return Settlement(verdict, properties=state.message_annotations)
     if isinstance(state, Rejected):
         reason, description, others = _dead_letter_reason(state)
-        return Settlement(Verdict.DEAD_LETTER, others, reason, description)
+        return Settlement(Verdict.DEAD_LETTER, properties=others, reason=reason, description=description)
     raise NotSupported(f"The delivery state {type(state).__name__} is not supported.")
 
 
 def _dead_letter_reason(state: Rejected) -> tuple[str | None, str | None, dict[Any, Any]]:
-    """Reason, description and properties out of a rejected outcome; clients that know no Service Bus give an error."""
+    """Return reason, description and properties of a rejected outcome. Generic AMQP clients send an error only."""
     error = state.error
     if error is None:
         return None, None, {}

@@ -1,12 +1,12 @@
-"""Consumers of a topic, as JMS has them: a link to the topic itself, for which a subscription is found or made.
+"""Consumers of a topic in JMS: links to the topic itself, for which a subscription is found or created.
 
-A subscription is durable, and stays until a client unsubscribes, or passing, and goes with its last link. It is shared
-by links, or belongs to one. Its name is made of the name that the client gave it, of the client's id, and of what it
-is, as the service does (`names.client_scoped_name`). What the link selects is the rule of the subscription.
+A durable subscription stays until a client unsubscribes; any other is deleted with its last link. A subscription is
+shared by links or belongs to one. As in the service, its name consists of the name that the client gave it, the client
+id, and whether it is durable (`names.client_scoped_name`). The selector of the link is the rule of the subscription.
 
-To receive needs Listen on the topic. To make a subscription needs Manage, and so does to make a durable one anew for
-another selector or topic, and to unsubscribe: whoever may only listen could else fill the topic with copies that nobody
-reads, so that it takes no more messages. A temporary topic is its connection's own.
+Receiving requires Listen on the topic. Creating a subscription requires Manage, and so do replacing a durable one for
+another selector or topic, and unsubscribing. Otherwise a client with Listen only could fill the topic with copies that
+are never received, until it accepts no more messages. A temporary topic belongs to its connection: Listen is enough.
 """
 
 from __future__ import annotations
@@ -55,22 +55,22 @@ SHARED: Final = "shared"
 GLOBAL: Final = "global"
 NEVER: Final = "never"
 DELIMITER: Final = "|"
-"""Behind a subscription's name in the name of a link; what follows tells the links of one subscription apart."""
+"""Ends the subscription's name in the name of a link; the rest distinguishes the links of one subscription."""
 AUTO_DELETE: Final = "com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds"
-"""A property of the open, by azure-servicebus-jms."""
+"""A property of the open of azure-servicebus-jms."""
 ATTEMPTS: Final = 20
-"""How often a link waits for changes of the subscription that others make."""
+"""How often a link waits for changes of the subscription by other clients."""
 CREATE: Final = "create subscription"
 DELETE: Final = "delete subscription"
 
 
 def is_consumer(source: object) -> bool:
-    """Whether a link to a topic asks for a subscription of its own."""
+    """Whether a link to a topic asks for a subscription to be found or created."""
     capabilities = (source.capabilities or ()) if isinstance(source, Source) else ()
     return TOPIC in capabilities or TEMPORARY_TOPIC in capabilities
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """The subscription that a link asks for."""
 
@@ -86,19 +86,19 @@ class Wanted:
 
 
 def consumer_node(peer: Peer, link: Sender, topic: Topic, source: Source) -> Node:
-    """The node of a link to a topic. The right to receive from the topic has been checked."""
+    """Make the node of a link to a topic. The caller has checked the right to receive from it."""
     assert link.remote is not None
     filters = read_filters(source)
     if filters.asks_session:
-        raise OperationNotAllowed("A consumer of a topic has no session: receive from a subscription.")
-    # What is applied is confirmed, and nothing else.
+        raise OperationNotAllowed("A consumer of a topic cannot have a session: receive from a subscription.")
+    # The answer confirms only the filters that are applied.
     keys = () if filters.selector is None else (filters.selector_key,)
     link.remote.source = in_force(source, *keys, mode=source.distribution_mode)
     return ConsumerNode(peer, link, _wanted(peer, link, topic, source, filters.selector))
 
 
 def unsubscribing_node(peer: Peer, link: Sender) -> Node:
-    """The node of a link without a source: it looks up a durable subscription by the name of the link."""
+    """Make the node of a link without a source, which looks up a durable subscription by the name of the link."""
     attach = link.remote
     assert attach is not None
     name, _, more = link.name.partition(DELIMITER)
@@ -114,7 +114,7 @@ def unsubscribing_node(peer: Peer, link: Sender) -> Node:
 
 
 class ConsumerNode(WaitingNode):
-    """Finds or makes the subscription, and leaves the link to a receiving node."""
+    """Finds or creates the subscription. Then a receiving node replaces it."""
 
     def __init__(self, peer: Peer, link: Sender, wanted: Wanted) -> None:
         path = wanted.path
@@ -138,10 +138,10 @@ class ConsumerNode(WaitingNode):
             self._refuse(failure if isinstance(failure, BrokerError) else InvalidProperty(str(failure)))
         else:
             if ready is not None:
-                self._go_on(partial(_receiving, self.peer, self._sender, self._wanted.topic, ready))
+                self._continue_with(partial(_receiving, self.peer, self._sender, self._wanted.topic, ready))
 
     def _wait(self, failure: BrokerError) -> None:
-        """Something on its way to the store has to be done first."""
+        """Try again after a commit that is under way."""
         namespace = self.peer.namespace
         journal = namespace.journal
         self._attempts += 1
@@ -153,7 +153,7 @@ class ConsumerNode(WaitingNode):
             journal.when_settled(self._proceed)
 
     def _find(self) -> Queue | None:
-        """The subscription, if it is as the link wants it. If not, what makes it so is on its way."""
+        """Return the subscription if it is as the link requires. Otherwise start the change that makes it so."""
         wanted = self._wanted
         topic = self.peer.namespace.topic(wanted.topic)
         found = topic.subscriptions.get(fold(wanted.name))
@@ -180,7 +180,7 @@ class ConsumerNode(WaitingNode):
         return None
 
     def _delete_elsewhere(self, here: Topic) -> bool:
-        """A client has one durable subscription of a name. On another topic it is deleted, as far as that is its own.
+        """Delete the client's durable subscription of the same name on another topic, since a client has only one.
 
         Returns whether one is being deleted.
         """
@@ -195,11 +195,11 @@ class ConsumerNode(WaitingNode):
         return False
 
     def _replace(self, topic: Topic, found: AnyQueue) -> None:
-        """Delete a subscription that is to be made anew."""
+        """Delete a subscription that will be created again."""
         if found.is_deleting:
             raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
         if _is_active(found):
-            raise SubscriptionInUse(f"The subscription '{found.path}' has a consumer, and another topic or selector.")
+            raise SubscriptionInUse(f"The subscription '{found.path}' has a consumer, with another topic or selector.")
         self._check_manage(topic)
         self.peer.namespace.administration.delete(found, partial(self._changed, DELETE, found.path))
 
@@ -241,9 +241,9 @@ class ConsumerNode(WaitingNode):
 
 
 class UnsubscribingNode(Node):
-    """Stands for a durable subscription that is deleted when the client closes the link.
+    """Deletes a durable subscription when the client closes the link.
 
-    The close is answered when that is durable: to the client it is the end of `unsubscribe`.
+    The detach is answered when the deletion is durable: for the client that is the end of `unsubscribe`.
     """
 
     def __init__(self, peer: Peer, link: Sender, topic: Topic, subscription: AnyQueue) -> None:
@@ -278,11 +278,11 @@ class UnsubscribingNode(Node):
 
     def on_closed(self) -> None:
         if not self._is_deleting and not self._link.attached:
-            self._link.detach()  # the client only suspended it
+            self._link.detach()  # the client suspended the link
 
 
 def _idle_limit(peer: Peer) -> int | None:
-    """After how long without a consumer the client wants its durable subscriptions deleted, in milliseconds."""
+    """Return the auto-delete-on-idle of the client's durable subscriptions, in milliseconds."""
     opened = peer.connection.remote_open
     seconds = ((opened.properties if opened is not None else None) or {}).get(AUTO_DELETE)
     return int(seconds) * 1000 if isinstance(seconds, int) and seconds > 0 else None
@@ -295,7 +295,7 @@ def _receiving(peer: Peer, link: Sender, topic: str, subscription: Queue) -> Nod
         temporary.join(path)
         peer.when_gone(link, partial(temporary.leave, path))
     subscription.check_receiving()
-    link.accept()  # here, because the selector is in force: as the rule
+    link.accept()  # with the selector confirmed, since it is the rule
     return ReceivingNode(peer, Address(path=path, entity=path, owner=topic), link, subscription)
 
 
@@ -305,7 +305,13 @@ def _wanted(peer: Peer, link: Sender, topic: Topic, source: Source, selector: Se
     durable = source.expiry_policy == NEVER or source.durable > 0
     client = "" if GLOBAL in capabilities else peer.container_id
     name = link.name.partition(DELIMITER)[0] if shared or durable else secrets.token_hex(8)
-    return Wanted(topic.path, _scoped_name(name, client, durable=durable), durable, shared, _rule(selector))
+    return Wanted(
+        topic=topic.path,
+        name=_scoped_name(name, client, durable=durable),
+        durable=durable,
+        shared=shared,
+        rule=_rule(selector),
+    )
 
 
 def _scoped_name(name: str, client: str, *, durable: bool) -> str:
@@ -313,19 +319,19 @@ def _scoped_name(name: str, client: str, *, durable: bool) -> str:
     try:
         SubscriptionDefinition(name=scoped, temporary=not durable)
     except DefinitionError as error:
-        raise InvalidProperty(f"The client id or the name of the subscription cannot be used: {error}") from error
+        raise InvalidProperty(f"The client id or the name of the subscription is invalid: {error}") from error
     return scoped
 
 
 def _rule(selector: Selector | None) -> RuleDefinition:
-    """What lets pass what the link selects."""
+    """Return the rule that matches what the link selects."""
     if selector is None:
         return RuleDefinition()
     return RuleDefinition(filter_kind=FilterKind.SQL, sql_expression=rule_of(selector.text))
 
 
 def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:
-    """The subscriptions of that name, on whichever topics the client may receive from."""
+    """Find the subscriptions of that name, on all topics that the client may receive from."""
     now = peer.namespace.now()
     for topic in peer.namespace.topics:
         subscription = topic.subscriptions.get(fold(name))
@@ -334,10 +340,10 @@ def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:
         try:
             peer.claims.check(topic.path, topic.path, Right.LISTEN, now)
         except Unauthorized:
-            continue  # another's of the same name, of which this client need not know
+            continue  # one of another client, which this client must not learn of
         yield topic, subscription
 
 
 def _is_active(subscription: AnyEntity) -> bool:
-    """Whether somebody receives from it."""
+    """Whether a link receives from it."""
     return any(isinstance(watcher, Receiving) for watcher in subscription.watchers)

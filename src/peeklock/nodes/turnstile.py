@@ -1,4 +1,4 @@
-"""One long read at a time for each connection: however much a client asks for at once, one answer is in memory."""
+"""One long read at a time for each connection, so that only one of its answers is in memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Fail = Callable[[BrokerError], None]
 
 
 class Turnstile:
-    """Starts reads in the order in which they were asked for, each when the one before it has left."""
+    """Starts reads in the order of the requests, each when the one before it is done."""
 
     def __init__(self) -> None:
         self._current: object | None = None
         self._waiting: deque[tuple[Start, Fail]] = deque()
 
     def enter(self, start: Start, fail: Fail) -> None:
-        """Start now, or in its turn, with what to call when it is done; `fail` hears what it raises."""
+        """Call `start` now or in its turn. It calls `leave` when it is done; `fail` gets its errors."""
         self._waiting.append((start, fail))
         if self._current is None:
             self._next()
 
     def close(self) -> None:
-        """The client is gone: what has not started never does. It fails, so that nobody counts it as under way."""
+        """The client is gone: fail the reads that have not started, so that none counts as under way."""
         while self._waiting:
             _, fail = self._waiting.popleft()
             fail(BrokerError("The client is gone."))
@@ -51,5 +51,5 @@ class Turnstile:
                 leave()
             except Exception:
                 log.exception("a request failed")
-                fail(BrokerError("The broker failed at this request."))
+                fail(BrokerError("The broker failed at this request; see its log."))
                 leave()
