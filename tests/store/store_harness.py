@@ -189,3 +189,18 @@ def finish_purging(file: Path) -> None:
     while writer.has_leftovers:
         writer.purge()
     writer.close()
+
+
+def damage(folder: Path, content: bytes) -> None:
+    """Change a bit of these bytes, wherever the log has them."""
+    found = 0
+    for file in folder.glob("log-*"):
+        data = file.read_bytes()
+        at = data.find(content)
+        while at >= 0:
+            with file.open("r+b") as opened:
+                opened.seek(at)
+                opened.write(bytes([data[at] ^ 4]))
+            found += 1
+            at = data.find(content, at + 1)
+    assert found

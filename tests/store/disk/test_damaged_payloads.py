@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from store_harness import Driver, body, message
+from store_harness import Driver, body, damage, message
 
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, Changes, Counters, Range, StoreError
 from peeklock.store.disk.store import DiskStore
@@ -16,21 +16,6 @@ from peeklock.store.disk.store import DiskStore
 
 def open_store(folder: Path) -> Driver:
     return Driver(lambda call: DiskStore(folder, call))
-
-
-def damage(folder: Path, content: bytes) -> None:
-    """Change a bit of these bytes, wherever the log has them."""
-    found = 0
-    for file in folder.glob("log-*"):
-        data = file.read_bytes()
-        at = data.find(content)
-        while at >= 0:
-            with file.open("r+b") as opened:
-                opened.seek(at)
-                opened.write(bytes([data[at] ^ 4]))
-            found += 1
-            at = data.find(content, at + 1)
-    assert found
 
 
 @pytest.fixture

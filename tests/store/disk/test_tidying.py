@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from store_children import start
-from store_harness import Driver, as_dict, body, message
+from store_harness import Driver, as_dict, body, damage, message
 
 from peeklock.store.base import Body, Changes, StoredMessage
 from peeklock.store.disk.index import tidying as sqlite_tidying
@@ -159,6 +159,41 @@ def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
         assert_has(store, 1, [])
         assert_has(store, 2, left)
         store.reopen()
+
+
+@pytest.fixture
+def every_segment_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much of it is needed."""
+    monkeypatch.setattr(sqlite_tidying, "_FEW", 2.0)
+
+
+@pytest.mark.usefixtures("every_segment_is_emptied")
+def test_a_damaged_message_is_reported_and_stays_where_it_is(store: Driver, tmp_path: Path) -> None:
+    left = pass_through(store, range(1, 1001), leave=50)
+    store.store.close()
+    damage(tmp_path, filled(500).payload)
+    store.reopen()
+    until(store, lambda: bool(store.damages))
+    (found,) = store.damages
+    assert (found.entity, found.sequence_number) == (1, 500)
+    pass_through(store, range(200_000, 200_400))
+    assert Path(found.where.split(",")[0]).name in logs(tmp_path)
+    assert store.reopen()[0].counters.damaged == 1
+    assert_has(store, 1, [each for each in left if each.sequence_number != 500])
+
+
+@pytest.mark.usefixtures("every_segment_is_emptied")
+def test_messages_with_a_damaged_body_are_reported(store: Driver, tmp_path: Path) -> None:
+    shared = body(7, b"a body of two messages" * 20)
+    store.append(2, *(message(number, body=shared) for number in (5, 6)))
+    left = pass_through(store, range(6, 1001), leave=50)
+    store.store.close()
+    damage(tmp_path, shared.data)
+    store.reopen()
+    until(store, lambda: len(store.damages) == 2)
+    assert sorted((each.entity, each.sequence_number) for each in store.damages) == [(2, 5), (2, 6)]
+    assert_has(store, 1, left)
+    assert store.numbers(2) == []
 
 
 def test_a_segment_that_most_messages_still_need_stays(store: Driver, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ from .index.reader import Reader
 from .index.schema import create
 from .index.tidying import Tidying
 from .index.writer import SegmentEnd, Writer
+from .keys import MAX_NUMBER, NUMBER_BITS
 from .log.records import PAYLOAD_HEAD
 from .log.replay import Replay, remove_torn
 from .log.segments import Place, Segments
@@ -127,7 +128,8 @@ class DiskStore:
         self._reserve.hold()
         known = Known(entities, self._are_taken)
         index = Index(writer, log.place, self._reserve)
-        tidying = Tidying(writer, self._segments, Pin(self._folder), lambda moves: self._commits.put((moves, moved)))
+        pin = Pin(self._folder)
+        tidying = Tidying(writer, self._segments, pin, lambda moves: self._commits.put((moves, moved)), self._examine)
 
         def moved(error: StoreError | None) -> None:
             self._questions.put(lambda: tidying.moved(failed=error is not None))
@@ -277,6 +279,12 @@ class DiskStore:
                 self._answer(partial(done, store_error(error, self._file)))
 
         self._questions.put(answer)
+
+    def _examine(self, keys: list[int]) -> None:
+        """Report those of these messages that are damaged. StoreError."""
+        for key in keys:
+            self._reader.read_numbers(key >> NUMBER_BITS, [key & MAX_NUMBER], 1)
+        self._report_damage()
 
     def _report_damage(self) -> None:
         """Messages that a read could not give out: from now on they are known as damaged, also after a restart."""

@@ -35,12 +35,21 @@ _MOVED_BYTES: Final = 8 * 1024 * 1024
 class Tidying:
     """The thread of the index uses it, and tells it when moves were applied."""
 
-    def __init__(self, writer: Writer, segments: Segments, pin: Pin, commit: Callable[[Batch], None]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        segments: Segments,
+        pin: Pin,
+        commit: Callable[[Batch], None],
+        report: Callable[[list[int]], None],
+    ) -> None:
         self._writer = writer
         self._segments = segments
         self._pin = pin
         self._commit = commit
         """Writes moves to the log; `moved` is to be called once they are applied, or failed."""
+        self._report = report
+        """Told the keys of damaged messages."""
         self._checked = 0
         self._unchecked = 0
         """How many segments were not looked at since something was applied."""
@@ -135,7 +144,7 @@ class Tidying:
                 (content,) = self._segments.read(segment, [place])
                 if content is None:
                     self._damaged_messages.add(key)
-                    log.error("a message is damaged and stays in %s", self._segments.describe(segment, place))
+                    self._report([key])
                 else:
                     batch.move(key, content, segment)
         for key, place in bodies:
@@ -143,7 +152,7 @@ class Tidying:
                 (content,) = self._segments.read(segment, [place])
                 if content is None:
                     self._damaged_bodies.add(key)
-                    log.error("messages are damaged and stay in %s", self._segments.describe(segment, place))
+                    self._report(self._writer.messages_with(key))
                 else:
                     batch.move_body(key, content, segment)
         if batch.size or batch.rows:

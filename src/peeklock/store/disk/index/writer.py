@@ -369,6 +369,14 @@ class Writer:
         except Exception as error:
             raise self.database.failed(error) from error
 
+    def messages_with(self, body: int) -> list[int]:
+        """The keys of those that have this body. StoreError."""
+        try:
+            rows = self.database.connected().execute("SELECT key FROM message WHERE body = ?", (body,))
+            return [key for (key,) in rows]
+        except Exception as error:
+            raise self.database.failed(error) from error
+
     def forget_segments(self, segments: list[int]) -> None:
         """That nothing needs them becomes durable, and all that was applied so far. StoreError."""
         try:
