@@ -77,7 +77,7 @@ def bodies_beyond_the_limit(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="holds at most 128 MiB for a connection and detaches who begins more", says="not whole yet")
+@attack(answer="holds at most 128 MiB for a connection and detaches who begins more", says="incomplete messages")
 def messages_that_are_never_whole(victim: Victim) -> None:
     """1000 links with 250,000 bytes each of a message whose end never comes."""
     part = b"x" * 250_000

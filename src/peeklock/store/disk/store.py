@@ -54,7 +54,6 @@ from .index.reader import Reader
 from .index.schema import create
 from .index.tidying import Tidying
 from .index.writer import SegmentEnd, Writer
-from .keys import MAX_NUMBER, NUMBER_BITS
 from .log.records import PAYLOAD_HEAD
 from .log.replay import Replay, remove_torn
 from .log.segments import Place, Segments
@@ -282,8 +281,7 @@ class DiskStore:
 
     def _examine(self, keys: list[int]) -> None:
         """Report those of these messages that are damaged. StoreError."""
-        for key in keys:
-            self._reader.read_numbers(key >> NUMBER_BITS, [key & MAX_NUMBER], 1)
+        self._reader.examine(keys)
         self._report_damage()
 
     def _report_damage(self) -> None:
