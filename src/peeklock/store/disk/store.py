@@ -279,9 +279,9 @@ class DiskStore:
 
         self._questions.put(answer)
 
-    def _examine(self, keys: list[int]) -> None:
-        """Report those of these messages that are damaged. StoreError."""
-        self._reader.examine(keys)
+    def _examine(self, entity: int, number: int) -> None:
+        """Report this message if it is damaged. StoreError."""
+        self._reader.read_numbers(entity, [number], 1)
         self._report_damage()
 
     def _report_damage(self) -> None:

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from ...base import ACTIVE, SEEN_KEY_BYTES, Body, Position, Range, Run, StoredMessage, StoreError
 from ..failures import store_error
-from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS, first_key
+from ..keys import LENGTH_MASK, MAX_NUMBER, first_key
 from ..log.segments import Segments
 from . import queries
 from .connections import connect_reader
@@ -119,11 +119,6 @@ class Reader:
             return found
 
         return self._in_snapshot(numbered)
-
-    def examine(self, keys: list[int]) -> None:
-        """Note those of these messages that are damaged. StoreError."""
-        for key in keys:
-            self.read_numbers(key >> NUMBER_BITS, [key & MAX_NUMBER], 1)
 
     def are_taken(self, keys: list[int]) -> bool:
         """Whether any of them is a message's."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from ...base import Changes, StoreError
 from ..commits.batch import Batch
+from ..keys import MAX_NUMBER, NUMBER_BITS
 from ..log.segments import Place, Segments
 from ..pin import Pin
 from .writer import Writer
@@ -41,15 +42,15 @@ class Tidying:
         segments: Segments,
         pin: Pin,
         commit: Callable[[Batch], None],
-        report: Callable[[list[int]], None],
+        examine: Callable[[int, int], None],
     ) -> None:
         self._writer = writer
         self._segments = segments
         self._pin = pin
         self._commit = commit
         """Writes moves to the log; `moved` is to be called once they are applied, or failed."""
-        self._report = report
-        """Told the keys of damaged messages."""
+        self._examine_message = examine
+        """Reports the message with this entity and number if it is damaged."""
         self._checked = 0
         self._unchecked = 0
         """How many segments were not looked at since something was applied."""
@@ -160,6 +161,10 @@ class Tidying:
             self._commit(batch)
         elif not messages and not bodies:
             self._emptied = None
+
+    def _report(self, keys: list[int]) -> None:
+        for key in keys:
+            self._examine_message(key >> NUMBER_BITS, key & MAX_NUMBER)
 
     def _free(self, candidates: set[int]) -> None:
         try:
