@@ -19,5 +19,6 @@ if "SUITES_IDENTITY" in os.environ:
     import azure.identity.aio
     from suite_credentials import AsyncSharedKey, SharedKey
 
-    azure.identity.DefaultAzureCredential = SharedKey
-    azure.identity.aio.DefaultAzureCredential = AsyncSharedKey
+    for name in ("DefaultAzureCredential", "EnvironmentCredential"):
+        setattr(azure.identity, name, SharedKey)
+        setattr(azure.identity.aio, name, AsyncSharedKey)
