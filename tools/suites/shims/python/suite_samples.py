@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-
 ENDLESS = ("failure_and_recovery", "receive_iterator_queue")
 """Samples that receive until they are stopped: after a minute."""
 
