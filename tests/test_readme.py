@@ -17,11 +17,8 @@ import pytest
 
 from pages import DOCS, README, ROOT, blocks
 from peeklock.broker.forwarding import REASONS
-from peeklock.broker.rules.compiler import MAX_DEPTH, MAX_STATEMENTS
-from peeklock.broker.rules.like import MAX_PATTERN
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES
-from peeklock.broker.rules.values import MAX_TEXT_MADE
-from peeklock.entities.settings import MAX_TEXT
+from peeklock.limits.broker import MAX_PATTERN, MAX_RULE_DEPTH, MAX_STATEMENTS, MAX_TEXT, MAX_TEXT_MADE
 from peeklock.server.broker import Broker, Options
 
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "tools" / "fuzz").glob("*.md")])
@@ -205,7 +202,7 @@ def test_every_system_property_is_on_the_page_of_rules_and_whether_it_can_be_set
 
 def test_every_limit_of_rules_is_on_their_page() -> None:
     limits = page_of("rules").partition("\n## Limits\n")[2]
-    for limit in (MAX_TEXT, MAX_STATEMENTS, MAX_DEPTH, MAX_PATTERN, f"{MAX_TEXT_MADE:,}"):
+    for limit in (MAX_TEXT, MAX_STATEMENTS, MAX_RULE_DEPTH, MAX_PATTERN, f"{MAX_TEXT_MADE:,}"):
         assert f" {limit} " in limits.replace("\n", " ")
 
 

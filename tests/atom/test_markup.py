@@ -10,8 +10,6 @@ from peeklock.atom.entries import description_of
 from peeklock.atom.markup import (
     ATOM,
     COUNTS,
-    MAX_DEPTH,
-    MAX_ELEMENTS,
     SERVICE_BUS,
     MarkupError,
     branch,
@@ -22,6 +20,7 @@ from peeklock.atom.markup import (
     to_text,
     type_of,
 )
+from peeklock.limits.http import MAX_XML_DEPTH, MAX_XML_ELEMENTS
 
 BOMB = b"""<?xml version="1.0"?>
 <!DOCTYPE lolz [<!ENTITY lol "lol"><!ENTITY lol2 "&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;&lol;">]>
@@ -42,9 +41,9 @@ def test_an_entity_that_nobody_declared_is_refused() -> None:
 
 
 def test_a_document_as_deep_as_allowed_is_read_and_a_deeper_one_is_not() -> None:
-    assert parse(b"<a>" * MAX_DEPTH + b"</a>" * MAX_DEPTH).tag == "a"
-    with pytest.raises(MarkupError, match=f"deeper than {MAX_DEPTH}"):
-        parse(b"<a>" * (MAX_DEPTH + 1) + b"</a>" * (MAX_DEPTH + 1))
+    assert parse(b"<a>" * MAX_XML_DEPTH + b"</a>" * MAX_XML_DEPTH).tag == "a"
+    with pytest.raises(MarkupError, match=f"deeper than {MAX_XML_DEPTH}"):
+        parse(b"<a>" * (MAX_XML_DEPTH + 1) + b"</a>" * (MAX_XML_DEPTH + 1))
 
 
 def test_a_document_that_is_never_closed_is_given_up_early() -> None:
@@ -53,9 +52,9 @@ def test_a_document_that_is_never_closed_is_given_up_early() -> None:
 
 
 def test_a_document_of_too_many_elements_is_refused() -> None:
-    assert len(parse(b"<a>" + b"<b/>" * (MAX_ELEMENTS - 1) + b"</a>")) == MAX_ELEMENTS - 1
-    with pytest.raises(MarkupError, match=f"more than {MAX_ELEMENTS}"):
-        parse(b"<a>" + b"<b/>" * MAX_ELEMENTS + b"</a>")
+    assert len(parse(b"<a>" + b"<b/>" * (MAX_XML_ELEMENTS - 1) + b"</a>")) == MAX_XML_ELEMENTS - 1
+    with pytest.raises(MarkupError, match=f"more than {MAX_XML_ELEMENTS}"):
+        parse(b"<a>" + b"<b/>" * MAX_XML_ELEMENTS + b"</a>")
 
 
 @pytest.mark.parametrize(

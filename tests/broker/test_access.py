@@ -13,9 +13,10 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from peeklock.amqp.errors import Condition
-from peeklock.broker.access import MAX_CLAIMS, Claim, Claims, Keys, resource_path
+from peeklock.broker.access import Claim, Claims, Keys, resource_path
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized
 from peeklock.entities.authorization import AuthorizationRule, Right
+from peeklock.limits.broker import MAX_TOKENS
 
 NOW = 1_800_000_000_000
 LATER = NOW // 1000 + 3600
@@ -371,7 +372,7 @@ def test_the_soonest_expiry_is_known_and_what_has_run_out_is_forgotten() -> None
 
 def test_a_connection_keeps_a_bounded_number_of_claims() -> None:
     claims = Claims()
-    for number in range(MAX_CLAIMS):
+    for number in range(MAX_TOKENS):
         claims.add(claim(f"queue-{number}", Right.SEND))
     with pytest.raises(QuotaExceeded):
         claims.add(claim("one-too-many", Right.SEND))

@@ -6,8 +6,9 @@ import pytest
 
 from broker.test_claiming_messages import Client, letters
 from broker.world import HOUR, FlakyStore, Receiver, World
-from peeklock.broker.claims import MAX_CLAIMS, Claim
+from peeklock.broker.claims import Claim
 from peeklock.broker.errors import QuotaExceeded
+from peeklock.limits.broker import MAX_CLAIMS
 
 
 def test_requests_that_wait_count_as_claims() -> None:

@@ -25,8 +25,8 @@ from broker.world import (
     topic,
 )
 from peeklock.amqp.message import Header
-from peeklock.broker.claim_records import MAX_RUNS, Claim
-from peeklock.broker.claims import MAX_CLAIMS, Request, spans_of
+from peeklock.broker.claim_records import Claim
+from peeklock.broker.claims import Request, spans_of
 from peeklock.broker.errors import (
     BrokerError,
     ClaimNameInUse,
@@ -36,6 +36,7 @@ from peeklock.broker.errors import (
     SessionCannotBeLocked,
 )
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.limits.broker import MAX_CLAIM_RANGES, MAX_CLAIMS
 from peeklock.store.base import ACTIVE, CLAIMED, MAX_NUMBER, StoreError
 from raw_client import eventually
 
@@ -199,8 +200,8 @@ def test_what_comes_while_a_claim_is_made_is_there_for_the_next(world: World) ->
 
 
 def test_a_claim_ends_at_so_many_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MAX_RUNS == 8192
-    monkeypatch.setattr("peeklock.broker.claiming.MAX_RUNS", 3)
+    assert MAX_CLAIM_RANGES == 8192
+    monkeypatch.setattr("peeklock.broker.claiming.MAX_CLAIM_RANGES", 3)
     world = World()
     world.send(*letters(12))
     receiver = Receiver(world, world.queue())

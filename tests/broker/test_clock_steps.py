@@ -22,8 +22,9 @@ from broker.world import (
 )
 from peeklock.broker.agenda import Agenda, ManualClock
 from peeklock.broker.errors import BrokerError, MessageLockLost, OperationTimedOut, SessionLockLost, TransactionTimedOut
-from peeklock.broker.transactions import TIME_LIMIT_MS, Scope, Transactions
+from peeklock.broker.transactions import Scope, Transactions
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.limits.broker import TRANSACTION_TIME_LIMIT_MS
 
 STEPS = [10 * DAY, -10 * DAY, HOUR, -HOUR]
 
@@ -155,7 +156,7 @@ def test_a_transaction_has_its_two_minutes(step: int) -> None:
     world = World()
     transactions = Transactions(world.namespace.journal, world.namespace.agenda)
     outcomes: list[BrokerError | None] = []
-    for wait in (TIME_LIMIT_MS - 1, TIME_LIMIT_MS):
+    for wait in (TRANSACTION_TIME_LIMIT_MS - 1, TRANSACTION_TIME_LIMIT_MS):
         id = transactions.declare()
         transactions.get(id).send(world.queue(), [incoming("a")], Scope("q", None))
         stepped(world, step)

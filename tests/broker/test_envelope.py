@@ -17,7 +17,6 @@ from peeklock.amqp.sections import HEADER, NULL, PROPERTIES, list_section
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
 from peeklock.broker.envelope import (
     DURABLE,
-    MAX_ID_LENGTH,
     AddedProperties,
     Annex,
     dead_letter,
@@ -37,6 +36,7 @@ from peeklock.broker.heads import (
     head,
 )
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.store.base import StoredMessage
 
 BODY = b"\x00\x53\x75\xa0\x04body"

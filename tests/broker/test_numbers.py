@@ -10,9 +10,8 @@ from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, 
 from peeklock.broker.backlog import WINDOW_MESSAGES
 from peeklock.broker.errors import BrokerError, MessageLockLost, MessageNotFound, QuotaExceeded
 from peeklock.broker.locks import Lock
-from peeklock.broker.message_queue import MAX_PEEKED_BYTES
-from peeklock.broker.reading import MAX_NUMBERED_BYTES
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.limits.amqp import MAX_NUMBERED_BYTES, MAX_PEEKED_BYTES
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage, StoreError
 
 

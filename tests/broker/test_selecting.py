@@ -9,8 +9,9 @@ import pytest
 from broker.windows import check_windows
 from broker.world import SECOND, Only, Receiver, SelectingReceiver, World, body
 from peeklock.broker.errors import QuotaExceeded
-from peeklock.broker.selecting import MAX_SELECTIONS, TURN_WORK
+from peeklock.broker.selecting import TURN_WORK
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.limits.broker import MAX_SELECTIONS
 from peeklock.store.base import StoreError
 
 

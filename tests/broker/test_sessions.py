@@ -17,7 +17,7 @@ from peeklock.broker.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
-from peeklock.broker.session_table import MAX_WAITING
+from peeklock.limits.broker import MAX_SESSION_WAITERS
 from peeklock.store.base import DEFERRED, StoreError
 from peeklock.store.memory import MemoryStore
 
@@ -157,7 +157,7 @@ def test_who_leaves_while_waiting_gets_nothing() -> None:
 
 def test_only_so_many_may_wait() -> None:
     world = a_world()
-    for _ in range(MAX_WAITING):
+    for _ in range(MAX_SESSION_WAITERS):
         SessionReceiver(world)
     with pytest.raises(QuotaExceeded):
         SessionReceiver(world)

@@ -32,16 +32,14 @@ from peeklock.broker.errors import (
 from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.settlements import Settlement, Verdict
-from peeklock.broker.transactions import (
-    MAX_ALL_BYTES,
-    MAX_MESSAGES,
-    MAX_OPEN,
-    MAX_WAITING_BYTES,
-    Scope,
-    Transactions,
-    transaction_accounts,
-)
+from peeklock.broker.transactions import Scope, Transactions, transaction_accounts
 from peeklock.entities.definitions import QueueDefinition
+from peeklock.limits.broker import (
+    MAX_ALL_TRANSACTION_BYTES,
+    MAX_OPEN_TRANSACTIONS,
+    MAX_TRANSACTION_BYTES,
+    MAX_TRANSACTION_MESSAGES,
+)
 from peeklock.store.base import StoreError
 
 SESSION = object()
@@ -491,14 +489,14 @@ def test_a_transaction_takes_a_hundred_messages() -> None:
     receiver = Receiver(world, world.queue(), credit=1)
     connection = Connection(world)
     id = connection.declare()
-    connection.send(id, *map(str, range(MAX_MESSAGES - 1)))
+    connection.send(id, *map(str, range(MAX_TRANSACTION_MESSAGES - 1)))
     connection.settle(id, "complete", receiver.locks[0])
     with pytest.raises(QuotaExceeded):
         connection.send(id, "one more")
     with pytest.raises(QuotaExceeded):
         connection.schedule(id, "one more")
     assert connection.discharge(id) is None
-    assert counts(world) == (MAX_MESSAGES - 1, 0, 0)
+    assert counts(world) == (MAX_TRANSACTION_MESSAGES - 1, 0, 0)
 
 
 def test_a_message_that_was_refused_does_not_count() -> None:
@@ -506,14 +504,14 @@ def test_a_message_that_was_refused_does_not_count() -> None:
     connection = Connection(world)
     id = connection.declare()
     with pytest.raises(OperationNotAllowed):
-        connection.send(id, *["no session"] * MAX_MESSAGES, to="s")
-    connection.send(id, *["x"] * MAX_MESSAGES, to="s", session_id="a")
+        connection.send(id, *["no session"] * MAX_TRANSACTION_MESSAGES, to="s")
+    connection.send(id, *["x"] * MAX_TRANSACTION_MESSAGES, to="s", session_id="a")
     assert connection.discharge(id) is None
 
 
 def test_a_connection_has_so_many_transactions_open() -> None:
     connection = Connection(World())
-    ids = [connection.declare() for _ in range(MAX_OPEN)]
+    ids = [connection.declare() for _ in range(MAX_OPEN_TRANSACTIONS)]
     with pytest.raises(QuotaExceeded):
         connection.declare()
     connection.discharge(ids[0])
@@ -524,10 +522,10 @@ def test_open_transactions_hold_so_many_bytes() -> None:
     world = World()
     connection = Connection(world)
     ids = [connection.declare(), connection.declare()]
-    connection.send(ids[0], "x" * MAX_WAITING_BYTES)
+    connection.send(ids[0], "x" * MAX_TRANSACTION_BYTES)
     with pytest.raises(QuotaExceeded):
         connection.send(ids[1], "y")
-    assert connection.transactions.memory.used >= MAX_WAITING_BYTES
+    assert connection.transactions.memory.used >= MAX_TRANSACTION_BYTES
     assert world.namespace.journal.unsaved_bytes == 0  # those who send without transactions do not wait for it
     connection.discharge(ids[0], fail=True)
     assert connection.transactions.memory.used == 0
@@ -555,10 +553,10 @@ def test_of_many_connections_that_hold_much_others_are_not_refused() -> None:
     for connection in greedy:
         id = connection.declare()
         with suppress(QuotaExceeded):
-            for _ in range(MAX_MESSAGES):
+            for _ in range(MAX_TRANSACTION_MESSAGES):
                 connection.send(id, "x" * (1 << 20))
         assert connection.transactions.memory.is_full
-    assert accounts.used <= 2 * MAX_ALL_BYTES
+    assert accounts.used <= 2 * MAX_ALL_TRANSACTION_BYTES
     assert world.send("plain") == [None]
     for modest in (Connection(world, accounts, "root"), Connection(world, accounts, "another")):
         id = modest.declare()

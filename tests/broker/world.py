@@ -16,7 +16,6 @@ from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.catalogue import AnyEntity, subscription_path
-from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Entity
 from peeklock.broker.envelope import (
     SCHEDULED_ENQUEUE_TIME,
@@ -37,6 +36,7 @@ from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinitio
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
+from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.store.base import (
     ACTIVE,
     CLAIMED,
@@ -73,7 +73,7 @@ class World:
         now: int = 1_800_000_000_000,
         profile: Profile = DEFAULT_PROFILE,
         only_if_empty: bool = False,
-        max_message_ids: int = MAX_IDS,
+        max_message_ids: int = MAX_MESSAGE_IDS,
         highest_entity_id: int = MAX_ENTITY,
     ) -> None:
         self.clock = ManualClock(now)

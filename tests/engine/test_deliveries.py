@@ -26,7 +26,7 @@ from peeklock.engine.deliveries import IncomingDelivery, OutgoingDelivery
 from peeklock.engine.events import ConnectionClosed, IncomingDisposed, LinkDetached, OutgoingDisposed, SessionEnded
 from peeklock.engine.links import Receiver, Sender
 from peeklock.engine.opening import Settings
-from peeklock.engine.session import MAX_INCOMING_UNSETTLED
+from peeklock.limits.amqp import MAX_INCOMING_UNSETTLED
 
 ACCEPTED = Accepted().encode()
 RELEASED = Released().encode()

@@ -20,8 +20,9 @@ from peeklock.amqp.performatives import (
 )
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.events import CreditChanged, LinkAttached, LinkDetached, SessionEnded
-from peeklock.engine.links import MAX_UNSETTLED, Receiver, Sender
+from peeklock.engine.links import Receiver, Sender
 from peeklock.engine.states import LinkState
+from peeklock.limits.amqp import MAX_UNSETTLED
 
 NOT_FOUND = Error(condition=Condition.NOT_FOUND, description="no such queue")
 

@@ -12,11 +12,11 @@ from peeklock.amqp.frames import encode_frame
 from peeklock.amqp.performatives import Attach, Begin, Detach, End, Error, Flow, Transfer
 from peeklock.engine.errors import EndSession
 from peeklock.engine.events import LinkAttached, SessionBegun, SessionEnded, WindowOpened
-from peeklock.engine.handles import HANDLE_MAX
 from peeklock.engine.links import Receiver, Sender
 from peeklock.engine.opening import Settings
 from peeklock.engine.session import INCOMING_WINDOW
 from peeklock.engine.states import LinkState, SessionState
+from peeklock.limits.amqp import HANDLE_MAX
 
 
 def error_of(events: list[Any]) -> str:

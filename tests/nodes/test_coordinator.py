@@ -13,11 +13,11 @@ from peeklock.amqp.outcomes import Accepted, Error, Modified, Rejected, Released
 from peeklock.amqp.performatives import Attach, Disposition, Flow, Source, Target, Transfer
 from peeklock.amqp.transactions import Coordinator, Declare, Declared, Discharge, TransactionalState
 from peeklock.amqp.types import Array, Described, Symbol, Timestamp, ULong
-from peeklock.broker.transactions import MAX_MESSAGES, MAX_OPEN
 from peeklock.client import LinkClosed, ReceivedMessage, Receiver, Sender, SendRejected, SettlementFailed, connect
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
+from peeklock.limits.broker import MAX_OPEN_TRANSACTIONS, MAX_TRANSACTION_MESSAGES
 from peeklock.store.base import StoreFull
 from sdk.raw_peer import RawPeer
 from server.held_store import HeldStore
@@ -233,7 +233,7 @@ def test_many_transactions_are_in_flight_on_one_connection(client: Client, broke
 
 
 def test_the_open_transactions_of_a_connection_are_bounded(client: Client) -> None:
-    open_ones = [client.declare() for _ in range(MAX_OPEN)]
+    open_ones = [client.declare() for _ in range(MAX_OPEN_TRANSACTIONS)]
     with pytest.raises(SendRejected) as refused:
         client.declare()
     assert refused.value.condition == Condition.RESOURCE_LIMIT_EXCEEDED
@@ -663,7 +663,7 @@ def test_a_transaction_of_which_a_request_was_refused_cannot_be_committed(client
         messages += receiver.receive(2)
     tokens = [message.lock_token for message in messages]
     transaction = client.declare()
-    client.send(*["x"] * (MAX_MESSAGES - 1), within=transaction)
+    client.send(*["x"] * (MAX_TRANSACTION_MESSAGES - 1), within=transaction)
     request = {"disposition-status": "completed", "lock-tokens": Array(tokens, type(tokens[0]))}
     answer = client.ask("update-disposition", request, within=transaction)
     assert answer == (403, Condition.RESOURCE_LIMIT_EXCEEDED)
@@ -887,15 +887,15 @@ def test_a_transaction_takes_a_hundred_messages(client: Client, broker: BrokerTh
     receiver = client.connection.receiver("queue")
     messages = receiver.receive()
     transaction = client.declare()
-    client.send(*["x"] * (MAX_MESSAGES - 1), within=transaction)
+    client.send(*["x"] * (MAX_TRANSACTION_MESSAGES - 1), within=transaction)
     settle(receiver, messages, transaction, Accepted())
     client.discharge(transaction)
-    assert broker.counters().active == MAX_MESSAGES - 1
+    assert broker.counters().active == MAX_TRANSACTION_MESSAGES - 1
 
 
 def test_a_transaction_takes_no_more_than_a_hundred_messages(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
-    client.send(*["x"] * MAX_MESSAGES, within=transaction)
+    client.send(*["x"] * MAX_TRANSACTION_MESSAGES, within=transaction)
     assert refused_send(client, to="queue", within=transaction) == Condition.RESOURCE_LIMIT_EXCEEDED
     refused_commit(client, transaction)
     assert broker.counters().active == 0
@@ -904,7 +904,7 @@ def test_a_transaction_takes_no_more_than_a_hundred_messages(client: Client, bro
 def test_the_messages_of_a_batch_count_one_by_one(client: Client, broker: BrokerThread) -> None:
     transaction = client.declare()
     client.send("a", within=transaction)
-    batch = Message(data=[text("x").encode()] * MAX_MESSAGES).encode()
+    batch = Message(data=[text("x").encode()] * MAX_TRANSACTION_MESSAGES).encode()
     sender = client.connection.sender("queue")
     with pytest.raises(SendRejected) as refused:
         sender.send(batch, message_format=0x80013700, state=TransactionalState(transaction))

@@ -17,10 +17,10 @@ from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.retries import RETRY_MS
-from peeklock.broker.temporary import MAX_OF_CONNECTION
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES
+from peeklock.limits.broker import MAX_TEMPORARY_OF_CONNECTION
 from peeklock.store.base import StoreError
 
 TEXT = Message(properties=Properties(message_id="id"), data=[b"text"]).encode()
@@ -165,7 +165,7 @@ def test_having_one_needs_the_right_to_receive_from_the_namespace(wire: Wire) ->
 
 
 def test_its_number_is_limited_for_a_connection(world: World, wire: Wire) -> None:
-    handles = [creator(wire)[0] for _ in range(MAX_OF_CONNECTION)]
+    handles = [creator(wire)[0] for _ in range(MAX_TEMPORARY_OF_CONNECTION)]
     wire.attach(role=False, source=Source(), target=Target(dynamic=True))
     assert refusal(wire) == Condition.RESOURCE_LIMIT_EXCEEDED
     close(wire, handles[0])

@@ -11,7 +11,8 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.types import Int, Symbol, Timestamp
 from peeklock.broker.envelope import END_OF_TIME, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY, Annex
 from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty, MessageSizeExceeded
-from peeklock.rest.reading import MAX_BATCH_MESSAGES, read_batch, read_one
+from peeklock.limits.http import MAX_REST_BATCH_MESSAGES
+from peeklock.rest.reading import read_batch, read_one
 
 LIMIT = 256 * 1024
 
@@ -206,7 +207,7 @@ def test_a_content_type_stands_with_the_broker_properties_of_a_batch() -> None:
         (b'[{"UserProperties": {"a": []}}]', InvalidProperty, "'a' must be a text"),
         (b'[{"UserProperties": {"\\ud800": 1}}]', InvalidProperty, "cannot be written"),
         (b"[" * 500_000, InvalidProperty, "cannot be read as JSON"),
-        (b"[" + b"{}," * MAX_BATCH_MESSAGES + b"{}]", MessageSizeExceeded, "more than 4096 messages"),
+        (b"[" + b"{}," * MAX_REST_BATCH_MESSAGES + b"{}]", MessageSizeExceeded, "more than 4096 messages"),
     ],
 )
 def test_a_batch_that_cannot_be_sent_is_refused_with_why(text: bytes, failure: type[BrokerError], said: str) -> None:

@@ -219,7 +219,7 @@ def test_a_receive_ends_when_the_broker_stops(broker: BrokerThread, rest: RestCl
 def test_only_so_many_receives_with_one_key_wait(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "MAX_WAITING_OF_RULE", 2)
+    monkeypatch.setattr(holders, "MAX_WAITING_RECEIVES_OF_RULE", 2)
     with asked(broker, rest) as first, asked(broker, rest, count=2):
         refused = rest.ask("POST", HEAD)
         assert (refused.status, "2 receives with this key wait" in refused.detail) == (503, True)
@@ -232,7 +232,7 @@ def test_only_so_many_receives_with_one_key_wait(
 def test_only_so_many_receives_wait_in_all(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "MAX_WAITING", 1)
+    monkeypatch.setattr(holders, "MAX_WAITING_RECEIVES", 1)
     with asked(broker, rest):
         assert rest.ask("POST", HEAD).status == 503
     eventually(lambda: waiting(broker) == 0)
@@ -291,7 +291,7 @@ def test_a_few_requests_behind_one_that_waits_are_answered_in_turn(broker: Broke
 
 
 def test_bodies_that_are_read_are_bounded_in_bytes(rest: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "MAX_BODY_BYTES_OF_RULE", 1)
+    monkeypatch.setattr(holders, "MAX_RULE_BODIES_BYTES", 1)
     answer = rest.ask("POST", "/queue/messages", b"x" * 200_000)
     assert (answer.status, "too many bodies of requests at once" in answer.detail) == (503, True)
 

@@ -18,10 +18,11 @@ from peeklock.entities.durations import HOUR, MINUTE, SECOND
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import PROFILES, settings_of
+from peeklock.limits.http import MAX_CONFIG_BYTES
 from peeklock.server.config import ConfigError, default_namespace, load_config, load_configuration
 from peeklock.server.config_reference import TABLES, page
 from peeklock.server.config_server import ServerSettings
-from peeklock.server.config_shape import MAX_FILE_BYTES, MAX_SHOWN
+from peeklock.server.config_shape import MAX_SHOWN
 from peeklock.server.limits import Limits
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
@@ -527,7 +528,7 @@ def test_a_file_that_is_not_utf_8_is_refused_with_the_line(tmp_path: Path) -> No
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_bytes(b" " * (MAX_FILE_BYTES + 1))
+    path.write_bytes(b" " * (MAX_CONFIG_BYTES + 1))
     with pytest.raises(ConfigError, match="is larger than 33554432 bytes"):
         load_config(path, STANDARD)
 

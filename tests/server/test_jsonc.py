@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peeklock.server.jsonc import MAX_CHARACTERS, MAX_DEPTH, JsonError, Node, load
+from peeklock.limits.http import MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH
+from peeklock.server.jsonc import JsonError, Node, load
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -98,15 +99,15 @@ def test_a_mistake_is_reported_where_it_is(text: str, line: int, column: int, pr
 
 
 def test_depth_is_limited() -> None:
-    load("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-    with pytest.raises(JsonError, match=f"more than {MAX_DEPTH} levels"):
-        load("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))
+    load("[" * MAX_CONFIG_DEPTH + "]" * MAX_CONFIG_DEPTH)
+    with pytest.raises(JsonError, match=f"more than {MAX_CONFIG_DEPTH} levels"):
+        load("[" * (MAX_CONFIG_DEPTH + 1) + "]" * (MAX_CONFIG_DEPTH + 1))
 
 
 def test_size_is_limited() -> None:
-    load(" " * (MAX_CHARACTERS - 1) + "1")
-    with pytest.raises(JsonError, match=f"more than the {MAX_CHARACTERS} allowed"):
-        load(" " * MAX_CHARACTERS + "1")
+    load(" " * (MAX_CONFIG_BYTES - 1) + "1")
+    with pytest.raises(JsonError, match=f"more than the {MAX_CONFIG_BYTES} allowed"):
+        load(" " * MAX_CONFIG_BYTES + "1")
 
 
 @given(st.text('{}[]",:/*\\ \n01ae.-', max_size=40))

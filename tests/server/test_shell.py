@@ -15,7 +15,8 @@ from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from peeklock.amqp.errors import Condition
 from peeklock.engine.links import Sender
 from peeklock.engine.sasl import SaslClient
-from peeklock.nodes.peer import MAX_UNAUTHENTICATED_LINKS, Peer
+from peeklock.limits.amqp import MAX_UNAUTHENTICATED_LINKS
+from peeklock.nodes.peer import Peer
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.sending import SendingNode
 from peeklock.server.limits import Limits

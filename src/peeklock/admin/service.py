@@ -34,6 +34,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.names import DefinitionError
+from peeklock.limits.http import BODY_SECONDS, MAX_PAGE
 from peeklock.server.http import AUDIT, TICKET, Handler, origin_of
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
@@ -42,9 +43,6 @@ from peeklock.server.refusals import Refused, refusal
 log = logging.getLogger(__name__)
 
 LATEST_VERSION: Final = "2024-05"
-MAX_PAGE: Final = 100
-BODY_SECONDS: Final = 20.0
-"""For a body to come, from the first of its bytes to the last."""
 RULE: Final = web.RequestKey("rule", RuleResource)
 """Of a request that puts a rule: its refusal tells what it means for the subscription."""
 _VERBS: Final = {"created": "create", "updated": "update", "deleted": "delete"}

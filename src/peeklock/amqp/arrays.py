@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from peeklock.amqp.decoders import MAX_DEPTH
 from peeklock.amqp.encoders import (
     NULL,
     WRITERS,
@@ -49,6 +48,7 @@ from peeklock.amqp.types import (
     ULong,
     UShort,
 )
+from peeklock.limits.amqp import MAX_VALUE_DEPTH
 
 Packer = Callable[[list[Any], int], tuple[bytes, bytes]]
 
@@ -67,7 +67,7 @@ WRITERS[Array] = write_array
 def pack_elements(element: Any, items: list[Any], depth: int) -> tuple[bytes, bytes]:
     """Return the one constructor for all items of an array, and the items without it."""
     if isinstance(element, Described):
-        if depth > MAX_DEPTH:
+        if depth > MAX_VALUE_DEPTH:
             raise too_deep()
         for item in items:
             if not isinstance(item, Described) or item.descriptor != element.descriptor:

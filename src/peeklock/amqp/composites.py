@@ -22,19 +22,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_args, get_
 
 from peeklock.amqp import decoders, encoders
 from peeklock.amqp.arrays import write_array
-from peeklock.amqp.decoders import (
-    MAX_DEPTH,
-    READERS,
-    Budget,
-    Reader,
-    binary,
-    compound_header,
-    constant,
-    plain,
-)
+from peeklock.amqp.decoders import READERS, Budget, Reader, binary, compound_header, constant, plain
 from peeklock.amqp.encoders import NULL, WRITERS, Writer
 from peeklock.amqp.errors import DecodeError, EncodeError
 from peeklock.amqp.types import Array, Described, Symbol, ULong
+from peeklock.limits.amqp import MAX_VALUE_DEPTH
 
 NULL_CODE = 0x40
 
@@ -106,7 +98,7 @@ def composite(cls: type[C]) -> type[C]:
 
 
 def encode_composite(value: Composite, depth: int) -> bytes:
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_VALUE_DEPTH:
         raise encoders.too_deep()
     parts = []
     for name, label, kind, mandatory, default in value.FIELDS:
@@ -146,7 +138,7 @@ def decode_composite(data: bytes, offset: int = 0) -> tuple[Any, int]:
 
 def read_described(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
     """Like `decoders.described`, but a known composite is returned as its class."""
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_VALUE_DEPTH:
         raise decoders.too_deep()
     if data[offset] == 0x53:
         cls = BY_CODE.get(data[offset + 1])

@@ -5,9 +5,9 @@ returns the value and the offset after it. Readers may fail with any of `FAILURE
 bytes end too early or are not text. `codec`, `composites` and `message` turn those into a DecodeError once, at
 the outermost call, so that the readers need not check every byte twice.
 
-Three limits are checked before anything is allocated: nesting (`MAX_DEPTH`), the elements of one compound value
-(`MAX_ELEMENTS`) and the elements of all values decoded by one call (the budget, `MAX_TOTAL_ELEMENTS`). The last one
-is needed because array elements may take no bytes at all (null, true, uint0, list0, ...).
+Three limits are checked before anything is allocated: nesting (`MAX_VALUE_DEPTH`), the elements of one compound value
+(`MAX_VALUE_ELEMENTS`) and the elements of all values decoded by one call (the budget, `MAX_TOTAL_ELEMENTS`). The last
+one is needed because array elements may take no bytes at all (null, true, uint0, list0, ...).
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ from peeklock.amqp.types import (
     ULong,
     UShort,
 )
-
-MAX_DEPTH = 64
-MAX_ELEMENTS = 65536
-MAX_TOTAL_ELEMENTS = 4 * MAX_ELEMENTS
+from peeklock.limits.amqp import MAX_TOTAL_ELEMENTS, MAX_VALUE_DEPTH, MAX_VALUE_ELEMENTS
 
 Budget = list[int]
 """One number: how many more elements may be decoded. A list, so that all readers of a call share it."""
@@ -154,17 +151,17 @@ def compound_header(code: int, data: bytes, offset: int) -> tuple[int, int, int]
 
 def claim(count: int, depth: int, budget: Budget) -> None:
     """Take `count` elements from the budget; DecodeError if a compound value of so many exceeds a limit."""
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_VALUE_DEPTH:
         raise too_deep()
-    if count > MAX_ELEMENTS:
-        raise DecodeError(f"a compound value has {count} elements; at most {MAX_ELEMENTS} are allowed")
+    if count > MAX_VALUE_ELEMENTS:
+        raise DecodeError(f"a compound value has {count} elements; at most {MAX_VALUE_ELEMENTS} are allowed")
     budget[0] -= count
     if budget[0] < 0:
         raise DecodeError(f"the values have more than {MAX_TOTAL_ELEMENTS} elements in total")
 
 
 def too_deep() -> DecodeError:
-    return DecodeError(f"values are nested more than {MAX_DEPTH} deep")
+    return DecodeError(f"values are nested more than {MAX_VALUE_DEPTH} deep")
 
 
 def wrong_size(kind: str) -> DecodeError:
@@ -249,7 +246,7 @@ def array_of(code: int) -> Reader:
 
 
 def described(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_VALUE_DEPTH:
         raise too_deep()
     descriptor, offset = READERS[data[offset]](data, offset + 1, depth + 1, budget)
     value, offset = READERS[data[offset]](data, offset + 1, depth + 1, budget)

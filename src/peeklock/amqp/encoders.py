@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from peeklock.amqp.decoders import MAX_DEPTH, MAX_ELEMENTS
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.types import (
     Byte,
@@ -34,6 +33,7 @@ from peeklock.amqp.types import (
     ULong,
     UShort,
 )
+from peeklock.limits.amqp import MAX_VALUE_DEPTH, MAX_VALUE_ELEMENTS
 
 Pack = Callable[..., bytes]
 Writer = Callable[[Any, int], bytes]
@@ -68,7 +68,7 @@ def does_not_fit(kind: str, value: Any) -> EncodeError:
 
 
 def too_deep() -> EncodeError:
-    return EncodeError(f"values are nested more than {MAX_DEPTH} deep")
+    return EncodeError(f"values are nested more than {MAX_VALUE_DEPTH} deep")
 
 
 def write_null(value: Any, depth: int) -> bytes:
@@ -214,10 +214,10 @@ def map_body(value: Any, depth: int) -> tuple[int, bytes]:
 
 
 def check(count: int, depth: int) -> None:
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_VALUE_DEPTH:
         raise too_deep()
-    if count > MAX_ELEMENTS:
-        raise EncodeError(f"a compound value has {count} elements; at most {MAX_ELEMENTS} are allowed")
+    if count > MAX_VALUE_ELEMENTS:
+        raise EncodeError(f"a compound value has {count} elements; at most {MAX_VALUE_ELEMENTS} are allowed")
 
 
 def compound(code: int, body_of: Body) -> Writer:
@@ -252,7 +252,7 @@ def write_list(value: Any, depth: int) -> bytes:
 
 
 def write_described(value: Any, depth: int) -> bytes:
-    if depth >= MAX_DEPTH:
+    if depth >= MAX_VALUE_DEPTH:
         raise too_deep()
     return b"\x00" + write_value(value.descriptor, depth + 1) + write_value(value.value, depth + 1)
 

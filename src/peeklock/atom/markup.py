@@ -15,6 +15,8 @@ from xml.etree.ElementTree import Element, ParseError, SubElement, TreeBuilder
 from defusedxml import DefusedXmlException  # type: ignore[import-untyped]
 from defusedxml.ElementTree import DefusedXMLParser  # type: ignore[import-untyped]
 
+from peeklock.limits.http import MAX_XML_DEPTH, MAX_XML_ELEMENTS
+
 ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
@@ -22,8 +24,6 @@ INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
 SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
 
-MAX_DEPTH: Final = 32
-MAX_ELEMENTS: Final = 20_000
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -35,7 +35,7 @@ class MarkupError(Exception):
 # --- reading ---
 
 
-def parse(data: bytes, max_elements: int = MAX_ELEMENTS) -> Element:
+def parse(data: bytes, max_elements: int = MAX_XML_ELEMENTS) -> Element:
     """Return the root element. MarkupError if it is no XML, has a document type, or is too deep or too large."""
     if not data.strip():
         raise MarkupError("The document is empty: an ATOM entry is expected.")
@@ -65,8 +65,8 @@ class _Builder(TreeBuilder):
     def start(self, tag: str, attrs: dict[str, str], /) -> Element:
         self._depth += 1
         self._elements += 1
-        if self._depth > MAX_DEPTH:
-            raise MarkupError(f"The document is nested deeper than {MAX_DEPTH} elements.")
+        if self._depth > MAX_XML_DEPTH:
+            raise MarkupError(f"The document is nested deeper than {MAX_XML_DEPTH} elements.")
         if self._elements > self._max_elements:
             raise MarkupError(f"The document has more than {self._max_elements} elements.")
         return super().start(tag, attrs)

@@ -20,12 +20,9 @@ from urllib.parse import unquote, unquote_plus
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized, WrongKey
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.names import without_origin
+from peeklock.limits.broker import MAX_AUDIENCE_LENGTH, MAX_TOKEN_LENGTH, MAX_TOKENS
 
 SAS_PREFIX: Final = "SharedAccessSignature "
-MAX_TOKEN_LENGTH: Final = 16384
-MAX_AUDIENCE_LENGTH: Final = 2048
-MAX_CLAIMS: Final = 10_000
-"""Of one connection."""
 MAX_NAMED: Final = 10
 _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
@@ -196,8 +193,8 @@ class Claims:
 
     def add(self, claim: Claim) -> None:
         """A newer claim for the same path takes the place of the older one."""
-        if claim.path not in self._claims and len(self._claims) >= MAX_CLAIMS:
-            raise QuotaExceeded(f"The connection has shown {MAX_CLAIMS} tokens; no more are kept.")
+        if claim.path not in self._claims and len(self._claims) >= MAX_TOKENS:
+            raise QuotaExceeded(f"The connection has shown {MAX_TOKENS} tokens; no more are kept.")
         self._claims[claim.path] = claim
 
     @property

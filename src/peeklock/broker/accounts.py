@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from peeklock.broker.errors import QuotaExceeded
+from peeklock.limits.broker import MAX_ALL_HELD_BYTES, MAX_RULE_HELD_BYTES
 
 STEP: Final = 4096
 """What an account reserves beyond what it holds, at least. What a connection holds changes with every message, so it
@@ -18,11 +19,6 @@ MODESTY: Final = 8
 """Beyond a limit one may take whose part is below the fair one divided by this. It makes sure that a thousand who come
 one after the other, each of them modest, do not take twice the limit: then even they would be refused."""
 MAX_IDLE_RULES: Final = 1000
-MAX_HELD_BYTES: Final = 128 * 1024 * 1024
-"""What one connection may hold of messages that it has locked, and of answers, before it is given no more of them."""
-MAX_RULE_HELD_BYTES: Final = 192 * 1024 * 1024
-"""As above, all connections that logged in with the same rule."""
-MAX_ALL_HELD_BYTES: Final = 256 * 1024 * 1024
 
 
 class _Pool:

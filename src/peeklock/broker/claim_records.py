@@ -8,12 +8,8 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
 
 from peeklock.store.base import Run
-
-MAX_RUNS: Final = 8192
-"""A claim ends at so many, so that a request, an answer and an offset of a client stay small."""
 
 Parts = dict[str | None, list[Run]]
 """Runs in ascending order by session; None is the key where there are no sessions."""

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.claim_lanes import ClaimLanes
-from peeklock.broker.claim_records import MAX_RUNS, Claim, Coverage, Parts, without
+from peeklock.broker.claim_records import Claim, Coverage, Parts, without
 from peeklock.broker.errors import BrokerError, EntityNotFound, StorageFailed
 from peeklock.broker.watches import Watches
+from peeklock.limits.broker import MAX_CLAIM_RANGES
 from peeklock.store.base import ACTIVE, CLAIMED, Counters, Range, Run, StoreError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class _Search:
 
     def takes(self, lane: str | None, runs: list[Run]) -> bool:
         """Add what a lane has. A session that does not fit is left whole, unless it is the first."""
-        fitting = runs[: MAX_RUNS - self.runs]
+        fitting = runs[: MAX_CLAIM_RANGES - self.runs]
         count, size = sum(run.count for run in fitting), sum(run.size for run in fitting)
         if self._is_by_session:
             if self.parts and (len(fitting) < len(runs) or count > self.room or size > self.bytes):
@@ -145,7 +146,7 @@ class _Search:
         self.room -= count
         self.bytes -= size
         self.runs += len(fitting)
-        self.is_full = self.room <= 0 or self.bytes <= 0 or self.runs >= MAX_RUNS
+        self.is_full = self.room <= 0 or self.bytes <= 0 or self.runs >= MAX_CLAIM_RANGES
         return bool(fitting)
 
 

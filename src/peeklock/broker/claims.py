@@ -17,15 +17,12 @@ from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, 
 from peeklock.broker.claiming import Claimed, ClaimHost, Claiming, Request
 from peeklock.broker.errors import BrokerError, ClaimNameInUse, EntityNotFound, InvalidProperty, QuotaExceeded
 from peeklock.broker.reading import unreadable
+from peeklock.limits.broker import MAX_ALL_CLAIM_RANGES, MAX_CLAIMS
 from peeklock.store.base import ACTIVE, CLAIMED, MAX_NUMBER, Range, Run, StoreError
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Machinery
 
-MAX_CLAIMS: Final = 1000
-"""Of one entity, with the requests that wait for one; and so many names with an owner."""
-MAX_RUNS_IN_ALL: Final = 1 << 18
-"""In memory, of all claims of one entity."""
 _NO_LIMIT: Final = 1 << 62
 
 Ended = Callable[[int | BrokerError | None], None]
@@ -159,9 +156,9 @@ class Claims:
             known.when_unchanging(partial(self._answer_again, request, owner, holder))
         elif len(self._claims) + self._claiming.pending >= MAX_CLAIMS:
             raise QuotaExceeded(f"'{host.path}' has {MAX_CLAIMS} claims and requests for them; no more are allowed.")
-        elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_RUNS_IN_ALL:
+        elif sum(len(claim.runs) for claim in self._claims.values()) > MAX_ALL_CLAIM_RANGES:
             raise QuotaExceeded(
-                f"The claims of '{host.path}' have more than {MAX_RUNS_IN_ALL} ranges; remove some first."
+                f"The claims of '{host.path}' have more than {MAX_ALL_CLAIM_RANGES} ranges; remove some first."
             )
         else:
             self._claiming.ask(request)

@@ -15,14 +15,12 @@ from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.envelope import identity_of, partition_key_of, session_of
 from peeklock.broker.errors import BrokerError, QuotaExceeded, ServerBusy, StorageFailed
 from peeklock.broker.journal import Journal, Lane
+from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Done
 
-MAX_IDS: Final = 2_000_000
-"""What an entity remembers at most, unless the broker is told otherwise: about 300 MB. Beyond it messages with new ids
-are refused. An id is never forgotten before its time: that would let a duplicate in."""
 KEY_BYTES: Final = 16
 """Long enough that two ids with one fingerprint are not to be expected in the life of any broker."""
 TIDY_MS: Final = 1000
@@ -58,7 +56,7 @@ class History:
         by_partition: bool,
         journal: Journal,
         agenda: Agenda,
-        max_ids: int = MAX_IDS,
+        max_ids: int = MAX_MESSAGE_IDS,
     ) -> None:
         self.window_ms = window_ms
         self._max_ids = max_ids

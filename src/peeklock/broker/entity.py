@@ -15,7 +15,7 @@ from peeklock.broker import envelope
 from peeklock.broker.agenda import Agenda
 from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
-from peeklock.broker.duplicates import MAX_IDS, History
+from peeklock.broker.duplicates import History
 from peeklock.broker.envelope import (
     END_OF_TIME,
     Annex,
@@ -38,6 +38,7 @@ from peeklock.broker.watches import Watches
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Status
+from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Machinery:
     """The entity that messages for a name go to; EntityNotFound."""
     tags: LockTags
     pace: Pace
-    max_message_ids: int = MAX_IDS
+    max_message_ids: int = MAX_MESSAGE_IDS
     """Of one entity, for duplicate detection."""
     max_message_bytes: int = DEFAULT_PROFILE.max_message_bytes
 

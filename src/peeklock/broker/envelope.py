@@ -34,13 +34,10 @@ from peeklock.amqp.sections import (
 )
 from peeklock.amqp.types import Timestamp
 from peeklock.broker.errors import InvalidMessage, InvalidProperty, MessageSizeExceeded
+from peeklock.limits.broker import MAX_DELIVERY_ANNOTATIONS, MAX_ID_LENGTH
 
 log = logging.getLogger(__name__)
 
-MAX_ID_LENGTH: Final = 128
-"""Characters of a message id, a session id and a partition key."""
-MAX_DELIVERY_ANNOTATIONS: Final = 64 * 1024
-"""Bytes of them that are passed on."""
 UINT_MAX: Final = 0xFFFFFFFF
 END_OF_TIME: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, as late as clients can say."""

@@ -26,6 +26,7 @@ from peeklock.broker.errors import (
     TooManyHops,
 )
 from peeklock.broker.retries import RETRY_MS
+from peeklock.limits.broker import MAX_HOPS
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_HOPS: Final = 4
 MAX_UNDER_WAY: Final = 1000
 """Messages on their way from one source at a time. They go together, and others when they have arrived: if the store
 refuses some and takes others, they must not overtake each other."""

@@ -23,9 +23,9 @@ from peeklock.broker.reading import unreadable
 from peeklock.broker.settlements import Settlements
 from peeklock.broker.waiting import Windows
 from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
+from peeklock.limits.amqp import MAX_PEEKED_BYTES
 from peeklock.store.base import Counters, Damage, Range, Run, StoredMessage, StoreError
 
-MAX_PEEKED_BYTES: Final = 4 * 1024 * 1024
 MAX_NUMBER: Final = (1 << 63) - 1
 
 Peeked = Callable[[list[StoredMessage] | BrokerError], None]

@@ -22,7 +22,6 @@ from peeklock.broker.catalogue import (
     subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
-from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import EntityNotFound
 from peeklock.broker.idleness import Idleness
@@ -41,6 +40,7 @@ from peeklock.entities.names import DefinitionError, fold
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
+from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Namespace:
         *,
         clock: Clock = system_clock,
         profile: Profile = DEFAULT_PROFILE,
-        max_message_ids: int = MAX_IDS,
+        max_message_ids: int = MAX_MESSAGE_IDS,
         highest_entity_id: int = MAX_ENTITY,
     ) -> None:
         self.definition = definition

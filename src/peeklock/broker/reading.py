@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed
+from peeklock.limits.amqp import MAX_NUMBERED_BYTES
 from peeklock.store.base import MessagesRead, Store, StoredMessage, StoreError
-
-MAX_NUMBERED_BYTES: Final = 16 * 1024 * 1024
-"""One request by sequence numbers is for messages of up to so many bytes together, or for a single larger one. What one
-request can schedule (`nodes.management`), one request can cancel."""
 
 
 class TooMuchAtOnce(StoreError):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.errors import QuotaExceeded
 from peeklock.broker.returns import Returns
+from peeklock.limits.broker import MAX_SELECTIONS
 from peeklock.store.base import ACTIVE, Range, StoredMessage, StoreError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_SELECTIONS: Final = 1000
-"""Consumers with selectors of one queue."""
 TURN_WORK: Final = 256
 """What is looked at in one turn of the loop: messages times the cost of their selector."""
 PAGE_BYTES: Final = 256 * 1024

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.errors import (
@@ -23,14 +23,13 @@ from peeklock.broker.errors import (
 from peeklock.broker.session import Session, SessionHolder, Waiter
 from peeklock.broker.session_selecting import SelectingSession
 from peeklock.broker.waiting import Windows
+from peeklock.limits.broker import MAX_SESSION_WAITERS
 from peeklock.store.base import StoredMessage, StoreError
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Machinery
     from peeklock.broker.session_queue import SessionQueue
 
-MAX_WAITING: Final = 5000
-"""Receivers that wait for the next free session of one queue."""
 
 Accepted = Callable[[Session | BrokerError], None]
 
@@ -150,8 +149,8 @@ class SessionTable(Windows):
             self._hold(session, holder)
             outcome(session)
             return None
-        if len(self._waiters) >= MAX_WAITING:
-            raise QuotaExceeded(f"{MAX_WAITING} receivers already wait for a session of '{self._queue.path}'.")
+        if len(self._waiters) >= MAX_SESSION_WAITERS:
+            raise QuotaExceeded(f"{MAX_SESSION_WAITERS} receivers already wait for a session of '{self._queue.path}'.")
         waiter = Waiter(holder, outcome)
         waiter.deadline = self._agenda.after(time_out_ms, partial(self._time_out, waiter))
         self._waiters.append(waiter)

@@ -26,6 +26,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.journal import Journal, Lane
 from peeklock.broker.locks import Lock
+from peeklock.limits.amqp import MAX_ADDED_BYTES, MAX_REASON_LENGTH
 from peeklock.store.base import ACTIVE, DEFERRED, StoredMessage
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_REASON_LENGTH: Final = 4096
-MAX_ADDED_BYTES: Final = 16 * 1024 * 1024
-"""What one settlement of many messages may add to them together."""
 DEAD_LETTER_KEYS: Final = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
 REASON_SHARE: Final = 4
 """Reasons of dead letters find room in a full entity, until it is larger than it may be by one part in so many."""

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda
@@ -24,12 +23,10 @@ from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.entities.settings import Profile
+from peeklock.limits.broker import MAX_TEMPORARY, MAX_TEMPORARY_OF_CONNECTION, MAX_TEMPORARY_OF_RULE
 
 log = logging.getLogger(__name__)
 
-MAX_OF_CONNECTION: Final = 200
-MAX_OF_RULE: Final = 1000
-MAX_OF_ALL: Final = 2000
 
 Made = Callable[[AnyEntity | BrokerError], None]
 
@@ -142,9 +139,9 @@ class TemporaryEntities:
 
     def _check_room(self, owner: Owner) -> None:
         for count, limit, what in (
-            (self._of_connections[id(owner.connection)], MAX_OF_CONNECTION, "connection"),
-            (self._of_rules[owner.rule], MAX_OF_RULE, "authorization rule"),
-            (len(self._owners), MAX_OF_ALL, "namespace"),
+            (self._of_connections[id(owner.connection)], MAX_TEMPORARY_OF_CONNECTION, "connection"),
+            (self._of_rules[owner.rule], MAX_TEMPORARY_OF_RULE, "authorization rule"),
+            (len(self._owners), MAX_TEMPORARY, "namespace"),
         ):
             if count >= limit:
                 raise QuotaExceeded(f"The {what} has {count} temporary entities; no more are allowed.")

@@ -22,6 +22,7 @@ from peeklock.broker.session_queue import AnyQueue
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import TopicDefinition
 from peeklock.entities.names import fold
+from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
 MIN_SHARED_BYTES: Final = 256
@@ -206,7 +207,7 @@ class Topic(Entity):
         if copy.view is not None:
             changed = copy.view.result()
             front, annex, ttl = changed.payload, changed.annex, changed.ttl_ms
-            if subscription.has_sessions and len(changed.session_id or "") <= envelope.MAX_ID_LENGTH:
+            if subscription.has_sessions and len(changed.session_id or "") <= MAX_ID_LENGTH:
                 session_id = changed.session_id
         elif subscription.has_sessions:
             # Not known of a message that came when no subscription had sessions, and was for later.

@@ -29,21 +29,20 @@ from peeklock.broker.errors import (
 from peeklock.broker.journal import Journal
 from peeklock.broker.locks import Lock
 from peeklock.broker.settlements import Settlement, Settlements
+from peeklock.limits.broker import (
+    MAX_ALL_TRANSACTION_BYTES,
+    MAX_OPEN_TRANSACTIONS,
+    MAX_RULE_TRANSACTION_BYTES,
+    MAX_TRANSACTION_BYTES,
+    MAX_TRANSACTION_MESSAGES,
+    TRANSACTION_TIME_LIMIT_MS,
+)
 from peeklock.store.base import StoredMessage
 
-TIME_LIMIT_MS: Final = 2 * 60 * 1000
-MAX_MESSAGES: Final = 100
-MAX_OPEN: Final = 1000
-"""Transactions one connection may have open."""
 PROPERTY_COST: Final = 4
 """How many times longer than encoded the properties are that a settlement adds, about."""
 MESSAGE_BYTES: Final = 600
 """What a message that waits costs beside its payload, about."""
-MAX_WAITING_BYTES: Final = 64 * 1024 * 1024
-"""What the open transactions of one connection may keep in memory before nothing more is taken."""
-MAX_RULE_BYTES: Final = 96 * 1024 * 1024
-"""As above, of all connections that logged in with the same rule; see `accounts`."""
-MAX_ALL_BYTES: Final = 128 * 1024 * 1024
 
 
 GiveBack = Callable[[Lock], None]
@@ -59,7 +58,7 @@ class Scope:
 
 
 def transaction_accounts() -> Accounts:
-    return Accounts(all_bytes=MAX_ALL_BYTES, rule_bytes=MAX_RULE_BYTES)
+    return Accounts(all_bytes=MAX_ALL_TRANSACTION_BYTES, rule_bytes=MAX_RULE_TRANSACTION_BYTES)
 
 
 class Transaction:
@@ -172,8 +171,8 @@ class Transaction:
             raise self._over
 
     def _enter(self, scope: Scope, messages: int, size: int, *, sends: bool) -> None:
-        if self._messages + messages > MAX_MESSAGES:
-            raise QuotaExceeded(f"A transaction takes at most {MAX_MESSAGES} messages.")
+        if self._messages + messages > MAX_TRANSACTION_MESSAGES:
+            raise QuotaExceeded(f"A transaction takes at most {MAX_TRANSACTION_MESSAGES} messages.")
         first = self._scope
         if first is not None and scope.entity != first.entity and not (sends and scope.session is first.session):
             raise OperationNotAllowed(
@@ -186,10 +185,12 @@ class Transaction:
         self._messages += messages
         if first is None:
             self._scope = scope
-            self._deadline = self._agenda.after(TIME_LIMIT_MS, self._time_out)
+            self._deadline = self._agenda.after(TRANSACTION_TIME_LIMIT_MS, self._time_out)
 
     def _time_out(self) -> None:
-        self._stop(TransactionTimedOut(f"The transaction was rolled back after {TIME_LIMIT_MS // 1000} seconds."))
+        self._stop(
+            TransactionTimedOut(f"The transaction was rolled back after {TRANSACTION_TIME_LIMIT_MS // 1000} seconds.")
+        )
         self._forget(rolled_back=True)
 
     def _stop(self, reason: BrokerError) -> None:
@@ -229,14 +230,14 @@ class Transactions:
     """The open transactions of one connection."""
 
     def __init__(self, journal: Journal, agenda: Agenda, accounts: Accounts | None = None) -> None:
-        self.memory = Account("The open transactions", MAX_WAITING_BYTES, accounts or transaction_accounts())
+        self.memory = Account("The open transactions", MAX_TRANSACTION_BYTES, accounts or transaction_accounts())
         """What they hold until they are discharged. It is not what waits for the store: senders do not wait for it."""
         self._make = partial(Transaction, journal, agenda, self.memory)
         self._open: dict[bytes, Transaction] = {}
 
     def declare(self) -> bytes:
-        if len(self._open) >= MAX_OPEN:
-            raise QuotaExceeded(f"The connection has {MAX_OPEN} transactions open.")
+        if len(self._open) >= MAX_OPEN_TRANSACTIONS:
+            raise QuotaExceeded(f"The connection has {MAX_OPEN_TRANSACTIONS} transactions open.")
         id = os.urandom(16)
         self._open[id] = self._make()
         return id

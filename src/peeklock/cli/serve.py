@@ -18,12 +18,12 @@ import uvloop
 
 from peeklock import __version__
 from peeklock.admin.service import administer
-from peeklock.broker.duplicates import MAX_IDS
 from peeklock.cli.failing import fail
 from peeklock.cli.profiles import ProfileName
 from peeklock.cli.signals import stopping_signals
 from peeklock.engine import session
 from peeklock.entities.settings import DEFAULT_PROFILE, PROFILES
+from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.rest.service import serve_messages
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
 from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
@@ -86,7 +86,7 @@ def serve(
     ] = False,
     max_message_ids: Annotated[
         int, typer.Option(min=1, help="How many message ids an entity remembers for duplicate detection.")
-    ] = MAX_IDS,
+    ] = MAX_MESSAGE_IDS,
     insecure_default_key: Annotated[
         bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
     ] = False,

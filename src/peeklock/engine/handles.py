@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from peeklock.amqp.errors import Condition
 from peeklock.engine.errors import EndSession
 from peeklock.engine.free_numbers import FreeNumbers
+from peeklock.limits.amqp import HANDLE_MAX
 
 if TYPE_CHECKING:
     from peeklock.engine.links import Link
-
-HANDLE_MAX: Final = 4095
 
 
 class Handles:

@@ -18,16 +18,13 @@ from peeklock.engine.errors import DetachLink
 from peeklock.engine.events import CreditChanged
 from peeklock.engine.serial import SERIAL_MASK, serial_sub
 from peeklock.engine.states import LINK, LinkInput, LinkState, step
+from peeklock.limits.amqp import MAX_PARTIAL_BYTES, MAX_UNSETTLED
 
 if TYPE_CHECKING:
     from peeklock.engine.session import Session
 
 _ATTACHED: Final = LinkState.ATTACHED
 
-MAX_UNSETTLED: Final = 65536
-"""Unsettled deliveries on one link; at this limit nothing is sent, whatever the credit."""
-MAX_PARTIAL_BYTES = 128 * 1024 * 1024
-"""Memory for incomplete messages on all links of a connection. The link whose frame exceeds it is detached."""
 PART_BYTES = 64
 """Memory that a frame of such a message takes beside its payload, approximately."""
 

@@ -31,18 +31,17 @@ from peeklock.engine.events import (
     SessionEnded,
     WindowOpened,
 )
-from peeklock.engine.handles import HANDLE_MAX, Handles
+from peeklock.engine.handles import Handles
 from peeklock.engine.links import Link, Receiver, Sender
 from peeklock.engine.serial import SERIAL_MASK, serial_sub
 from peeklock.engine.states import SESSION, LinkState, SessionInput, SessionState, step
+from peeklock.limits.amqp import HANDLE_MAX, MAX_INCOMING_UNSETTLED
 
 if TYPE_CHECKING:
     from peeklock.engine.connection import Connection
 
 INCOMING_WINDOW: Final = 8192
 """Transfer frames that the peer may send before the next flow; renewed when half of them are used."""
-MAX_INCOMING_UNSETTLED: Final = 65536
-"""Deliveries that the owner has yet to settle. The session of a peer that sends more is ended."""
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 
 _RENEW_AFTER: Final = INCOMING_WINDOW // 2

@@ -14,8 +14,6 @@ from peeklock.entities.settings import known_fields
 DEFAULT_KEY_NAME = "RootManageSharedAccessKey"
 DEFAULT_KEY = "SAS_KEY_VALUE"
 """The emulator's well-known key: no secret, so the server refuses it off loopback."""
-MAX_AUTHORIZATION_RULES = 12
-"""Of an entity or of the namespace."""
 
 
 class Right(StrEnum):

@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
-from peeklock.entities.authorization import MAX_AUTHORIZATION_RULES, AuthorizationRule
+from peeklock.entities.authorization import AuthorizationRule
 from peeklock.entities.names import DefinitionError, check_entity_name, duplicate
 from peeklock.entities.settings import LAXEST, PROFILES, Form, Profile, Status, known_fields, settings_of
+from peeklock.limits.broker import MAX_AUTHORIZATION_RULES
 
 
 class EntityKind(StrEnum):

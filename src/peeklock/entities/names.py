@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-MAX_ENTITY_NAME = 260
-MAX_SHORT_NAME = 50
-MAX_CLIENT_SCOPED_PART = 128
-"""Characters of the name and of the client id in the name of a subscription of JMS, as JMS demands at least."""
+from peeklock.limits.broker import MAX_CLIENT_SCOPED_PART, MAX_ENTITY_NAME, MAX_SHORT_NAME
 
 
 class DefinitionError(ValueError):

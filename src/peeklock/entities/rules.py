@@ -13,7 +13,8 @@ from typing import Any, Self, get_args
 from uuid import UUID
 
 from peeklock.entities.names import DefinitionError, check_rule_name
-from peeklock.entities.settings import MAX_TEXT, known_fields
+from peeklock.entities.settings import known_fields
+from peeklock.limits.broker import MAX_TEXT
 
 DEFAULT_RULE_NAME = "$Default"
 

@@ -13,9 +13,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 from peeklock.entities.durations import MAX_DURATION_MS, format_duration, parse_duration
 from peeklock.entities.names import DefinitionError, check_entity_name
-
-MAX_TEXT = 1024
-"""Characters of user metadata, of a filter and of an action."""
+from peeklock.limits.broker import MAX_TEXT
 
 T = TypeVar("T")
 

@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 class CbsNode(RequestNode):
     """Answers `put-token` requests. Attaching to it requires no claim."""
 
-    max_request_bytes = 64 * 1024  # unauthenticated clients may send these
-
     def answer(self, request: Request) -> None:
         try:
             self._put_token(request.message)

@@ -11,12 +11,21 @@ from typing import Any, Final
 from uuid import UUID
 
 from peeklock.amqp.types import Array, Int, Symbol, Timestamp
-from peeklock.broker.claim_records import MAX_RUNS, Parts
+from peeklock.broker.claim_records import Parts
 from peeklock.broker.claims import Claim, Request, spans_of
 from peeklock.broker.errors import BrokerError, InvalidProperty
-from peeklock.broker.message_queue import MAX_PEEKED_BYTES
 from peeklock.broker.packed import pack
 from peeklock.entities.authorization import Right
+from peeklock.limits.amqp import MAX_PEEKED_BYTES
+from peeklock.limits.broker import (
+    MAX_CLAIM_NAME,
+    MAX_CLAIM_RANGES,
+    MAX_CLAIM_REQUEST_BYTES,
+    MAX_CLAIM_WAIT_MS,
+    MAX_CLAIMED_BYTES,
+    MAX_CLAIMED_MESSAGES,
+    MAX_LISTED_CLAIMS,
+)
 from peeklock.nodes.fields import MAX_SKIP, Field, Kind, check_page
 from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.turnstile import Leave
@@ -24,14 +33,6 @@ from peeklock.store.base import MAX_NUMBER, Run, StoredMessage
 
 CLAIMS: Final = Symbol("peeklock:claims")
 """The capability."""
-MAX_NAME_LENGTH: Final = 128
-MAX_CLAIMED: Final = 1_000_000
-MAX_CLAIMED_BYTES: Final = 1 << 40
-MAX_WAIT_MS: Final = 60_000
-MAX_SESSIONS: Final = MAX_RUNS
-MAX_LISTED: Final = 100
-MAX_REQUEST_BYTES: Final = 8192
-"""Of a request for a claim, which may wait for a minute."""
 
 
 def claim_messages(call: Call) -> None:
@@ -40,12 +41,12 @@ def claim_messages(call: Call) -> None:
     request = Request(
         arguments["claim-id"].bytes,
         _name(arguments["claim-name"]),
-        count=_within(call, "message-count", 1, MAX_CLAIMED, 0),
+        count=_within(call, "message-count", 1, MAX_CLAIMED_MESSAGES, 0),
         max_bytes=_within(call, "max-bytes", 1, MAX_CLAIMED_BYTES, MAX_CLAIMED_BYTES),
         through=_within(call, "through", 1, MAX_NUMBER, MAX_NUMBER),
-        sessions=_within(call, "session-count", 1, MAX_SESSIONS, MAX_SESSIONS),
-        wait_ms=_within(call, "wait", 0, MAX_WAIT_MS, 0),
-        linger_ms=_within(call, "linger", 0, MAX_WAIT_MS, 0),
+        sessions=_within(call, "session-count", 1, MAX_CLAIM_RANGES, MAX_CLAIM_RANGES),
+        wait_ms=_within(call, "wait", 0, MAX_CLAIM_WAIT_MS, 0),
+        linger_ms=_within(call, "linger", 0, MAX_CLAIM_WAIT_MS, 0),
         done=partial(_claimed, call),
     )
     claims = container.claims
@@ -107,7 +108,7 @@ def _ended(call: Call, outcome: int | BrokerError | None) -> None:
 
 def list_claims(call: Call) -> None:
     arguments = call.arguments
-    skip, top = check_page(arguments, MAX_LISTED)
+    skip, top = check_page(arguments, MAX_LISTED_CLAIMS)
     name = arguments["claim-name"]
     claims = call.queue.claims
     call.check_room()
@@ -115,7 +116,7 @@ def list_claims(call: Call) -> None:
     runs = 0
     for claim in claims.of(None if name is None else _name(name))[skip : skip + top]:
         runs += len(claim.runs)
-        if listed and runs > MAX_RUNS:
+        if listed and runs > MAX_CLAIM_RANGES:
             break  # one answer is not larger than that of the largest claim
         listed.append(_described(claim, claims.is_owned(claim.name)))
     if listed:
@@ -145,8 +146,8 @@ def _ranges(runs: list[Run]) -> Array:
 
 
 def _name(name: str) -> str:
-    if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise InvalidProperty(f"'claim-name' must have 1 to {MAX_NAME_LENGTH} characters.")
+    if not 0 < len(name) <= MAX_CLAIM_NAME:
+        raise InvalidProperty(f"'claim-name' must have 1 to {MAX_CLAIM_NAME} characters.")
     return name
 
 
@@ -163,12 +164,12 @@ def _spans(call: Call) -> list[tuple[int, int]] | None:
     numbers = call.arguments["ranges"]
     if numbers is None:
         return None
-    if len(numbers) > 2 * MAX_RUNS:
-        raise InvalidProperty(f"'ranges' has {len(numbers) // 2} ranges; at most {MAX_RUNS} are allowed.")
+    if len(numbers) > 2 * MAX_CLAIM_RANGES:
+        raise InvalidProperty(f"'ranges' has {len(numbers) // 2} ranges; at most {MAX_CLAIM_RANGES} are allowed.")
     return spans_of(numbers)
 
 
-_CLAIM_NAME = Field("claim-name", Kind.STRING, note=f"up to {MAX_NAME_LENGTH} characters")
+_CLAIM_NAME = Field("claim-name", Kind.STRING, note=f"up to {MAX_CLAIM_NAME} characters")
 _CLAIM_ID = Field("claim-id", Kind.UUID)
 _PAIRS = "first and last sequence number, in turn"
 _RANGES = Field("ranges", Kind.LONGS, required=False, note=_PAIRS)
@@ -200,16 +201,18 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             _CLAIM_NAME,
             Field("claim-id", Kind.UUID, note="chosen by the client; a repeated request has the same answer"),
             Field("owner", Kind.UUID, note="of a connected client, the only one that may claim under the name"),
-            Field("message-count", Kind.INT, note=f"at most so many, up to {MAX_CLAIMED}"),
+            Field("message-count", Kind.INT, note=f"at most so many, up to {MAX_CLAIMED_MESSAGES}"),
             Field("max-bytes", Kind.LONG, required=False, note="the message that reaches it is the last"),
             Field("through", Kind.LONG, required=False, note="the highest sequence number that may be claimed"),
-            Field("wait", Kind.INT, required=False, note=f"milliseconds for a first message, up to {MAX_WAIT_MS}"),
+            Field(
+                "wait", Kind.INT, required=False, note=f"milliseconds for a first message, up to {MAX_CLAIM_WAIT_MS}"
+            ),
             Field("linger", Kind.INT, required=False, note="milliseconds for more, when fewer are there"),
             Field("session-count", Kind.INT, required=False, note="at most so many sessions, each as a whole"),
         ),
         response=_AMOUNTS,
         run=claim_messages,
-        max_request_bytes=MAX_REQUEST_BYTES,
+        max_request_bytes=MAX_CLAIM_REQUEST_BYTES,
     ),
     Operation(
         name="peeklock:read-packed",
@@ -250,7 +253,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         request=(
             Field("claim-name", Kind.STRING, required=False, note="only claims of that name"),
             Field("skip", Kind.INT),
-            Field("top", Kind.INT, note=f"at most {MAX_LISTED} are listed"),
+            Field("top", Kind.INT, note=f"at most {MAX_LISTED_CLAIMS} are listed"),
         ),
         response=(
             Field("skip", Kind.INT, note="what to skip to get the next ones"),

@@ -14,6 +14,7 @@ from peeklock.amqp.types import Described
 from peeklock.broker.errors import BrokerError, InvalidMessage, NotSupported
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
+from peeklock.limits.amqp import MAX_COORDINATOR_BYTES
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.settling import ACCEPTED
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
 CREDIT: Final = 200
-MAX_BYTES: Final = 4096
 
 
 class CoordinatorNode(Node):
@@ -32,8 +32,8 @@ class CoordinatorNode(Node):
         super().__init__(peer, address)
         self._link = link
         self._declared: set[bytes] = set()
-        link.max_message_size = MAX_BYTES
-        link.accept(max_message_size=MAX_BYTES)
+        link.max_message_size = MAX_COORDINATOR_BYTES
+        link.accept(max_message_size=MAX_COORDINATOR_BYTES)
         link.grant(CREDIT)
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from peeklock.amqp.types import Array, Described, ULong
 from peeklock.broker.errors import InvalidProperty
+from peeklock.limits.amqp import MAX_FIELD_ITEMS
 
-MAX_ITEMS: Final = 65536
 MAX_SKIP: Final = (1 << 31) - 1
 """The highest int: `skip` is one, in requests and in responses."""
 
@@ -104,8 +104,8 @@ class Field:
         if isinstance(value, list):
             if not value:
                 raise InvalidProperty(f"'{self.name}' is empty.")
-            if len(value) > MAX_ITEMS:
-                raise InvalidProperty(f"'{self.name}' has {len(value)} items; at most {MAX_ITEMS} are allowed.")
+            if len(value) > MAX_FIELD_ITEMS:
+                raise InvalidProperty(f"'{self.name}' has {len(value)} items; at most {MAX_FIELD_ITEMS} are allowed.")
         return value
 
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from peeklock.amqp.termini import Source
 from peeklock.amqp.types import Described
-from peeklock.broker.envelope import MAX_ID_LENGTH
 from peeklock.broker.errors import InvalidField, InvalidProperty
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.selectors import Selector
+from peeklock.limits.broker import MAX_ID_LENGTH
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 FIRST_NUMBER_FILTER: Final = "peeklock:from-sequence-number"

@@ -28,6 +28,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.engine.links import Receiver
 from peeklock.entities.names import DefinitionError
+from peeklock.limits.amqp import MAX_MANAGEMENT_BYTES, MAX_TIME_OUT_MS
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.operation_table import OPERATIONS
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVER_TIME_OUTS: Final = ("com.microsoft:server-timeout", "server-timeout")
-MAX_TIME_OUT_MS: Final = 24 * 3600 * 1000
 TRACKING_ID: Final = "com.microsoft:tracking-id"
 ASSOCIATED_LINK: Final = "associated-link-name"
 SET_SESSION_STATE: Final = "com.microsoft:set-session-state"
@@ -49,7 +49,7 @@ PEEK: Final = "com.microsoft:peek-message"
 class ManagementNode(RequestNode):
     """Answers requests about one entity."""
 
-    max_request_bytes = 16 * 1024 * 1024  # one request may schedule many messages, or settle many locks
+    max_request_bytes = MAX_MANAGEMENT_BYTES
 
     def __init__(self, peer: Peer, address: Address, link: Receiver, entity: AnyEntity) -> None:
         super().__init__(peer, address, link)

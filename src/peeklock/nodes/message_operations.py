@@ -26,6 +26,7 @@ from peeklock.broker.heads import head
 from peeklock.broker.locks import Lock
 from peeklock.broker.session_queue import is_with_sessions
 from peeklock.entities.authorization import Right
+from peeklock.limits.amqp import MAX_PEEKED_MESSAGES
 from peeklock.nodes.fields import Field, Kind, check_keys
 from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.session_operations import (
@@ -38,8 +39,6 @@ from peeklock.nodes.settling import settlement_of_status
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
-MAX_PEEKED: Final = 4096
-"""Messages that one request may peek."""
 RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1
 
 
@@ -74,7 +73,7 @@ def peek_message(call: Call) -> None:
 
     def start(leave: Leave) -> None:
         call.check_room()
-        queue.peek(first, min(count, MAX_PEEKED), session_id, partial(peeked, leave))
+        queue.peek(first, min(count, MAX_PEEKED_MESSAGES), session_id, partial(peeked, leave))
 
     session_id = session_id_of(call)
     queue, first = call.queue, arguments["from-sequence-number"]

@@ -13,7 +13,7 @@ from peeklock.amqp.errors import AmqpError, Condition, EncodeError
 from peeklock.amqp.outcomes import Error
 from peeklock.amqp.performatives import Open
 from peeklock.broker.access import Claim, Claims
-from peeklock.broker.accounts import MAX_HELD_BYTES, Account
+from peeklock.broker.accounts import Account
 from peeklock.broker.agenda import Appointment
 from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
@@ -35,6 +35,8 @@ from peeklock.engine.events import (
 from peeklock.engine.links import Link, Sender
 from peeklock.engine.session import Session
 from peeklock.entities.names import fold
+from peeklock.limits.amqp import MAX_LINKS, MAX_UNAUTHENTICATED_LINKS
+from peeklock.limits.broker import MAX_HELD_BYTES
 from peeklock.nodes.attaching import make_node, requested_address
 from peeklock.nodes.capabilities import ClientKey, release_client_id, reserve_client_id
 from peeklock.nodes.node import Node, error_of, rejected
@@ -42,9 +44,6 @@ from peeklock.nodes.turnstile import Turnstile
 
 log = logging.getLogger(__name__)
 
-MAX_LINKS: Final = 5000
-MAX_UNAUTHENTICATED_LINKS: Final = 32
-"""Links of an unauthenticated connection: enough for `$cbs`, and for attaches that will be refused."""
 EXPIRY_GRACE_MS: Final = 10_000
 """How long links stay attached after their token has expired, since clients renew a little late."""
 

@@ -25,6 +25,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver, Sender
+from peeklock.limits.amqp import MAX_CBS_BYTES, MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.settling import ACCEPTED
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
 REQUEST_CREDIT: Final = 200
-MAX_REQUEST_BYTES: Final = 1024 * 1024
-MAX_WAITING_REPLIES: Final = 1000
-MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
-"""Replies that await credit; beyond this limit requests are rejected."""
 
 
 class ReplyNode(Node):
@@ -53,7 +50,7 @@ class ReplyNode(Node):
 
     @property
     def full(self) -> bool:
-        if len(self._waiting) >= MAX_WAITING_REPLIES or self._waiting_bytes >= MAX_WAITING_BYTES:
+        if len(self._waiting) >= MAX_WAITING_REPLIES or self._waiting_bytes >= MAX_WAITING_REPLY_BYTES:
             return True
         return bool(self._waiting) and self.peer.held.is_full
 
@@ -110,7 +107,7 @@ class Request:
 class RequestNode(Node):
     """The link on which requests arrive. Subclasses answer them."""
 
-    max_request_bytes = MAX_REQUEST_BYTES
+    max_request_bytes = MAX_CBS_BYTES
 
     def __init__(self, peer: Peer, address: Address, link: Receiver) -> None:
         super().__init__(peer, address)

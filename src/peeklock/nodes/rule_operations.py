@@ -11,11 +11,10 @@ from peeklock.broker.errors import BrokerError, EntityChanging, OperationNotAllo
 from peeklock.broker.session_queue import AnyQueue
 from peeklock.entities.authorization import Right
 from peeklock.entities.base import EntityKind
+from peeklock.limits.amqp import MAX_LISTED_RULES
 from peeklock.nodes.fields import Field, Kind, check_page
 from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.rule_descriptions import DESCRIPTION, read_rule, write_rule
-
-MAX_LISTED: Final = 10_000
 
 
 def add_rule(call: Call) -> None:
@@ -33,7 +32,7 @@ def remove_rule(call: Call) -> None:
 
 def enumerate_rules(call: Call) -> None:
     subscription = _subscription(call)
-    skip, top = check_page(call.arguments, MAX_LISTED)
+    skip, top = check_page(call.arguments, MAX_LISTED_RULES)
     rules = rules_of(subscription)[skip : skip + top]
     if not rules:
         call.answer({}, 204)
@@ -102,7 +101,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="List the rules of a subscription, the oldest first. 204 when there are none.",
         right=Right.LISTEN,
         request=(
-            Field("top", Kind.INT, note=f"at most {MAX_LISTED} are returned"),
+            Field("top", Kind.INT, note=f"at most {MAX_LISTED_RULES} are returned"),
             Field("skip", Kind.INT),
         ),
         response=(Field("rules", Kind.MAPS, keys=(Field(DESCRIPTION.name, Kind.DESCRIBED),)),),

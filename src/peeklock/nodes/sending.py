@@ -22,6 +22,7 @@ from peeklock.broker.errors import (
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.entities.authorization import Right
+from peeklock.limits.amqp import MAX_BATCH_BYTES, MAX_BATCH_MESSAGES, MAX_UNSAVED_BYTES
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
 from peeklock.nodes.settling import ACCEPTED
@@ -33,16 +34,10 @@ TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 """A property of an attach: the destination of messages that are sent through this entity."""
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 BATCH_FORMAT: Final = 0x80013700
-MAX_BATCH_BYTES: Final = 1024 * 1024
-"""The largest batch, also where a single message may be larger."""
-MAX_BATCH_MESSAGES: Final = 65536
 CREDIT: Final = 2000
 """Deliveries of a sender that may await their commit."""
 MESSAGE_BYTES: Final = 600
 """Memory of a message that awaits its commit, beside its payload, approximately."""
-MAX_UNSAVED_BYTES: Final = 512 * 1024 * 1024
-"""Bytes of all connections, also of closed ones, that may await their commit; beyond it messages are refused.
-Before that, the server throttles reading from senders."""
 
 
 class Sending(Node):

@@ -15,11 +15,10 @@ from peeklock.broker.errors import (
 from peeklock.broker.session import Session
 from peeklock.broker.session_queue import SessionQueue, is_with_sessions
 from peeklock.entities.authorization import Right
+from peeklock.limits.amqp import MAX_LISTED_SESSIONS
 from peeklock.nodes.fields import MAX_SKIP, Field, Kind, check_page
 from peeklock.nodes.operation import Call, Operation
 from peeklock.nodes.session_receiving import SessionReceivingNode
-
-MAX_LISTED: Final = 10_000
 
 
 def _queue(call: Call) -> SessionQueue:
@@ -98,7 +97,7 @@ def get_session_state(call: Call) -> None:
 def get_message_sessions(call: Call) -> None:
     queue = _queue(call)
     arguments = call.arguments
-    skip, top = check_page(arguments, MAX_LISTED)
+    skip, top = check_page(arguments, MAX_LISTED_SESSIONS)
     updated_after = arguments["last-updated-time"]
 
     def read(ids: list[str] | BrokerError) -> None:

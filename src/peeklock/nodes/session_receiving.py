@@ -12,6 +12,7 @@ from peeklock.broker.errors import BrokerError, InvalidProperty
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.engine.links import Sender
+from peeklock.limits.amqp import MAX_SESSION_WAIT_MS
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.filters import SESSION_FILTER, Filters, in_force, session_id_of
 from peeklock.nodes.node import error_of
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIME_OUT: Final = "com.microsoft:timeout"
 DEFAULT_WAIT_MS: Final = 60_000
-MAX_WAIT_MS: Final = 24 * 3600 * 1000
 TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
 """The year 1970 in .NET ticks: units of 100 ns since the year 1."""
 
@@ -112,5 +112,5 @@ class SessionReceivingNode(Receiving):
 def _time_to_wait(properties: dict[Any, Any] | None) -> int:
     asked = (properties or {}).get(TIME_OUT)
     if isinstance(asked, int) and not isinstance(asked, bool) and asked >= 0:
-        return min(int(asked), MAX_WAIT_MS)
+        return min(int(asked), MAX_SESSION_WAIT_MS)
     return DEFAULT_WAIT_MS

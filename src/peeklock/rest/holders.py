@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Protocol
 
-from peeklock.broker.accounts import MAX_HELD_BYTES, Account, Accounts
+from peeklock.broker.accounts import Account, Accounts
 from peeklock.broker.errors import QuotaExceeded, ServerBusy
-
-MAX_WAITING: Final = 2000
-"""Receives that wait, in all: each has a connection."""
-MAX_WAITING_OF_RULE: Final = 500
-MAX_BODY_BYTES: Final = 256 * 1024 * 1024
-"""Of requests that are being read or are on their way to the store, in all."""
-MAX_BODY_BYTES_OF_RULE: Final = 128 * 1024 * 1024
+from peeklock.limits.broker import MAX_HELD_BYTES
+from peeklock.limits.http import (
+    MAX_BODIES_BYTES,
+    MAX_RULE_BODIES_BYTES,
+    MAX_WAITING_RECEIVES,
+    MAX_WAITING_RECEIVES_OF_RULE,
+)
 
 
 class Waiting(Protocol):
@@ -59,10 +59,12 @@ class Holder:
 
     def enter(self, waiting: Waiting) -> None:
         """ServerBusy when too many wait already."""
-        if len(self._waiting) >= MAX_WAITING_OF_RULE:
-            raise ServerBusy(f"{MAX_WAITING_OF_RULE} receives with this key wait for messages; no more are allowed.")
-        if self._holders.waiting >= MAX_WAITING:
-            raise ServerBusy(f"{MAX_WAITING} receives wait for messages; no more are allowed.")
+        if len(self._waiting) >= MAX_WAITING_RECEIVES_OF_RULE:
+            raise ServerBusy(
+                f"{MAX_WAITING_RECEIVES_OF_RULE} receives with this key wait for messages; no more are allowed."
+            )
+        if self._holders.waiting >= MAX_WAITING_RECEIVES:
+            raise ServerBusy(f"{MAX_WAITING_RECEIVES} receives wait for messages; no more are allowed.")
         self._waiting[waiting] = None
         self._holders.waiting += 1
 
@@ -81,7 +83,7 @@ class Holders:
 
     def __init__(self, held: Accounts) -> None:
         self._held = held
-        self._bodies = Accounts(all_bytes=MAX_BODY_BYTES, rule_bytes=MAX_BODY_BYTES_OF_RULE)
+        self._bodies = Accounts(all_bytes=MAX_BODIES_BYTES, rule_bytes=MAX_RULE_BODIES_BYTES)
         self._holders: dict[str, Holder] = {}
         self._sweep_at = 100
         self.waiting = 0
@@ -100,7 +102,7 @@ class Holders:
     @contextmanager
     def body(self, rule: str) -> Iterator[Body]:
         """Count the body of one request or answer for as long as this lasts."""
-        account = Account("Bodies of requests", MAX_BODY_BYTES_OF_RULE, self._bodies)
+        account = Account("Bodies of requests", MAX_RULE_BODIES_BYTES, self._bodies)
         account.join(rule)
         try:
             yield Body(account)

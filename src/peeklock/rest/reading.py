@@ -19,15 +19,12 @@ from peeklock.broker.envelope import (
     read_incoming,
 )
 from peeklock.broker.errors import InvalidMessage, InvalidProperty, MessageSizeExceeded
+from peeklock.limits.http import MAX_CONTENT_TYPE, MAX_REST_BATCH_MESSAGES
 from peeklock.rest.headers import is_property
 from peeklock.rest.values import Ignored, parse_moment, parse_seconds, parse_time_span, read_header, read_json
 
 BROKER_PROPERTIES: Final = "BrokerProperties"
 BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
-MAX_BATCH_MESSAGES: Final = 4096
-MAX_BATCH_BYTES: Final = 1024 * 1024
-"""Of JSON, which takes many times as much when it is read."""
-MAX_CONTENT_TYPE: Final = 1024
 
 TEXTS: Final = {
     "MessageId": "message_id",
@@ -78,8 +75,8 @@ def read_batch(body: bytes, limit: int, reads_session_ids: bool) -> list[Incomin
     items = _load(text, "The batch")
     if not isinstance(items, list) or not items:
         raise InvalidMessage("The batch must be a JSON array of messages, and hold one at least.")
-    if len(items) > MAX_BATCH_MESSAGES:
-        raise MessageSizeExceeded(f"The batch holds more than {MAX_BATCH_MESSAGES} messages.")
+    if len(items) > MAX_REST_BATCH_MESSAGES:
+        raise MessageSizeExceeded(f"The batch holds more than {MAX_REST_BATCH_MESSAGES} messages.")
     return [_read_item(item, limit, reads_session_ids) for item in items]
 
 

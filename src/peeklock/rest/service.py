@@ -33,9 +33,11 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import is_without_sessions
 from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.limits.amqp import MAX_UNSAVED_BYTES
+from peeklock.limits.http import MAX_EMPTY_BODY, MAX_RECEIVE_MS, MAX_REST_BATCH_BYTES
 from peeklock.rest.addresses import MESSAGES, Action, Asked, parse_request
 from peeklock.rest.holders import Body, Holders
-from peeklock.rest.reading import BATCH_TYPE, MAX_BATCH_BYTES, read_batch, read_one
+from peeklock.rest.reading import BATCH_TYPE, read_batch, read_one
 from peeklock.rest.receiving import Receive, Received
 from peeklock.rest.writing import lock_token, write_message
 from peeklock.server.http import TICKET, Messaging, origin_of, verified
@@ -43,12 +45,6 @@ from peeklock.server.refusals import Refused, refusal
 from peeklock.server.waits import WAITS, Crowded, durable
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
-MAX_TIMEOUT_MS: Final = 600_000
-"""A receive that asks for more waits so long."""
-MAX_EMPTY_BODY: Final = 64 * 1024
-"""Of a request that needs none: some clients send one."""
-MAX_UNSAVED_BYTES: Final = 512 * 1024 * 1024
-"""On the way to the store from all clients; beyond it sends are refused."""
 PATIENCE_SECONDS: Final = 20.0
 """For a body to come or an answer to be taken, and as much again for each `PATIENCE_BYTES`."""
 PATIENCE_BYTES: Final = 1024 * 1024
@@ -132,7 +128,7 @@ class RestService:
         limit, wants_session = entity.max_message_bytes, entity.reads_session_ids
         with self._holders.body(claim.rule) as body:
             if request.content_type.lower() == BATCH_TYPE:
-                text = await _read_body(request, min(limit, MAX_BATCH_BYTES), body)
+                text = await _read_body(request, min(limit, MAX_REST_BATCH_BYTES), body)
                 messages = read_batch(text, limit, wants_session)
             else:
                 text = await _read_body(request, limit, body)
@@ -232,7 +228,7 @@ def _timeout(request: web.Request) -> int:
         return DEFAULT_TIMEOUT_MS
     if not _TIMEOUT.fullmatch(text):
         raise InvalidProperty("timeout must be a whole number of seconds.")
-    return min(int(text) * 1000, MAX_TIMEOUT_MS)
+    return min(int(text) * 1000, MAX_RECEIVE_MS)
 
 
 async def _read_body(request: web.Request, limit: int, body: Body) -> bytes:

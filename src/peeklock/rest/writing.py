@@ -16,19 +16,14 @@ from peeklock.amqp.message import NO_VALUE, Message, Properties
 from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Annex
 from peeklock.broker.locks import Lock
 from peeklock.broker.rules.conversion import identifier
+from peeklock.limits.http import MAX_CONTENT_TYPE, MAX_CUSTOM_HEADERS, MAX_CUSTOM_TEXT, MAX_PROPERTY_TEXT
 from peeklock.rest.headers import is_property
-from peeklock.rest.reading import ANNOTATIONS, BROKER_PROPERTIES, MAX_CONTENT_TYPE, TEXTS
+from peeklock.rest.reading import ANNOTATIONS, BROKER_PROPERTIES, TEXTS
 from peeklock.rest.values import format_header, format_http_date
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage
 
 OMITTED: Final = "Peeklock-Omitted-Properties"
 """How many properties of the message have no header."""
-MAX_VALUE: Final = 8 * 1024
-"""Characters of one property: HTTP clients bound the length of a header."""
-MAX_CUSTOM: Final = 32 * 1024
-"""Characters of all custom properties."""
-MAX_CUSTOM_HEADERS: Final = 64
-"""HTTP clients bound their number, too."""
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 _STATES: Final = {ACTIVE: "Active", DEFERRED: "Deferred", SCHEDULED: "Scheduled"}
 
@@ -100,7 +95,7 @@ def _broker_properties(
         if value is None:
             continue
         text = identifier(value)
-        if len(json.dumps(text)) > MAX_VALUE:
+        if len(json.dumps(text)) > MAX_PROPERTY_TEXT:
             omitted += 1
         else:
             found[name] = text
@@ -124,14 +119,14 @@ def _annotations(encoded: bytes) -> dict[str, Any]:
 
 def _custom(properties: dict[Any, Any]) -> tuple[list[tuple[str, str]], int]:
     headers: list[tuple[str, str]] = []
-    room = MAX_CUSTOM
+    room = MAX_CUSTOM_TEXT
     for name, value in properties.items():
         text = format_header(value)
         if (
             text is not None
             and isinstance(name, str)
             and is_property(name)
-            and len(text) <= MAX_VALUE
+            and len(text) <= MAX_PROPERTY_TEXT
             and len(name) + len(text) <= room
             and len(headers) < MAX_CUSTOM_HEADERS
         ):

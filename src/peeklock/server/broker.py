@@ -19,13 +19,13 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Error
 from peeklock.broker.agenda import Agenda, Clock, system_clock
 from peeklock.broker.audit import NO_AUDIT, Audit
-from peeklock.broker.duplicates import MAX_IDS
 from peeklock.broker.namespace import CallSoon, Namespace
 from peeklock.broker.watermark import Watermark
 from peeklock.entities.authorization import DEFAULT_KEY, AuthorizationRule, Right
 from peeklock.entities.names import DefinitionError
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
+from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.server.admission import Admission, Ticket
 from peeklock.server.audit import AuditLog
 from peeklock.server.browsers import BrowserGuard
@@ -91,7 +91,7 @@ class Options:
     audit: Path | None = None
     """The file of the audit log."""
     insecure_default_key: bool = False
-    max_message_ids: int = MAX_IDS
+    max_message_ids: int = MAX_MESSAGE_IDS
     """That one entity remembers for duplicate detection."""
     clock: Clock = system_clock
     limits: Limits = field(default_factory=Limits)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from peeklock.broker.watermark import DEFAULT_BYTES
-from peeklock.entities.authorization import MAX_AUTHORIZATION_RULES, Right
+from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.namespaces import DEFAULT_NAMESPACE
 from peeklock.entities.rules import CORRELATION_FIELDS, FilterKind
+from peeklock.limits.broker import MAX_AUTHORIZATION_RULES
 from peeklock.server.limits import Limits
 
 LIMITS = Limits()

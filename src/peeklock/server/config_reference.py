@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from peeklock.entities.durations import MAX_DURATION_TEXT, format_duration
-from peeklock.entities.settings import MAX_TEXT, PROFILES, Form, Profile, Setting, Status, settings_of
+from peeklock.entities.settings import PROFILES, Form, Profile, Setting, Status, settings_of
+from peeklock.limits.broker import MAX_TEXT
 from peeklock.server.config_keys import KEYS, SETTINGS, Key, Thing
 
 _MARKED = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from peeklock.entities.names import DefinitionError
+from peeklock.limits.http import MAX_CONFIG_BYTES
 from peeklock.server.config_keys import KEYS, MAX_COUNT, Thing
-from peeklock.server.jsonc import MAX_CHARACTERS, JsonError, Node, load
+from peeklock.server.jsonc import JsonError, Node, load
 
-MAX_FILE_BYTES = MAX_CHARACTERS
 MAX_SHOWN = 20
 """Mistakes that are told of one file."""
 
@@ -39,14 +39,14 @@ def read_document(path: Path) -> Node:
     """The file as values with their places; ConfigError when there is none or it is no JSON."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+            data = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: the configuration file does not exist") from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: the configuration file is larger than {MAX_FILE_BYTES} bytes")
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{path}: the configuration file is larger than {MAX_CONFIG_BYTES} bytes")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

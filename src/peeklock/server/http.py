@@ -21,6 +21,7 @@ from peeklock.broker.audit import DENIED, Audit
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, WrongKey
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.authorization import Right
+from peeklock.limits.http import MAX_BODY, MAX_WEBSOCKET_MESSAGE
 from peeklock.server.admission import Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.first_request import FirstRequest
@@ -35,8 +36,6 @@ log = logging.getLogger(__name__)
 
 WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOLS: Final = ("AMQPWSB10", "amqp")
-MAX_BODY: Final = 1024 * 1024
-MAX_WEBSOCKET_MESSAGE: Final = 4 * 1024 * 1024
 WRITE_HIGH: Final = 256 * 1024
 """Bytes waiting to be written to a WebSocket above which nothing new is sent into it."""
 _MAX_REASON: Final = 200

@@ -13,9 +13,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-MAX_CHARACTERS = 32 << 20
-"""Enough for as many entities as the service allows in a namespace."""
-MAX_DEPTH = 32
+from peeklock.limits.http import MAX_CONFIG_BYTES, MAX_CONFIG_DEPTH
+
 _MAX_DIGITS = 32
 
 Scalar = str | int | float | bool | None
@@ -51,8 +50,8 @@ class Node:
 
 def load(text: str) -> Node:
     """Read one JSON value with comments; JsonError says where it goes wrong."""
-    if len(text) > MAX_CHARACTERS:
-        raise JsonError(1, 1, f"the text has {len(text)} characters, more than the {MAX_CHARACTERS} allowed")
+    if len(text) > MAX_CONFIG_BYTES:
+        raise JsonError(1, 1, f"the text has {len(text)} characters, more than the {MAX_CONFIG_BYTES} allowed")
     return _Reader(text).document()
 
 
@@ -120,8 +119,8 @@ class _Reader:
         return elements
 
     def _enter(self, path: tuple[PathStep, ...]) -> None:
-        if len(path) >= MAX_DEPTH:
-            raise self._error(f"there are more than {MAX_DEPTH} levels")
+        if len(path) >= MAX_CONFIG_DEPTH:
+            raise self._error(f"there are more than {MAX_CONFIG_DEPTH} levels")
         self.at += 1
         self._skip_blank()
 

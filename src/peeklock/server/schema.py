@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peeklock.entities.authorization import MAX_AUTHORIZATION_RULES, Right
+from peeklock.entities.authorization import Right
 from peeklock.entities.durations import format_duration
-from peeklock.entities.names import MAX_ENTITY_NAME, MAX_SHORT_NAME
 from peeklock.entities.rules import FilterKind
-from peeklock.entities.settings import LAXEST, MAX_TEXT, PROFILES, Form, Profile, Setting, Status, settings_of
+from peeklock.entities.settings import LAXEST, PROFILES, Form, Profile, Setting, Status, settings_of
+from peeklock.limits.broker import MAX_AUTHORIZATION_RULES, MAX_ENTITY_NAME, MAX_SHORT_NAME, MAX_TEXT
 from peeklock.server.config_keys import KEYS, LOG_TARGETS, MAX_COUNT, SETTINGS, Key, Thing, Value
 from peeklock.server.config_values import TYPES
 

@@ -16,6 +16,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.engine.connection import Connection
 from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslServer
+from peeklock.limits.amqp import MAX_FRAME_SIZE
 from peeklock.nodes.capabilities import CAPABILITIES
 from peeklock.nodes.peer import Peer
 from peeklock.server.admission import Ticket
@@ -31,7 +32,6 @@ WITHOUT_KEYS: Final = ("MSSBCBS", "ANONYMOUS")
 TLS_REQUIRED: Final = Error(
     condition=Condition.NOT_ALLOWED, description="This broker requires TLS: connect with TLS to the same port."
 )
-MAX_FRAME_SIZE: Final = 262144
 FAILED: Final = Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log.")
 MUCH: Final = 600
 """Pieces to be written: about 200 messages."""

@@ -31,10 +31,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from peeklock.amqp.decoders import MAX_ELEMENTS
 from peeklock.amqp.encoders import FAILURES, write_value
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.types import Byte, Float, Int, Short, Timestamp
+from peeklock.limits.amqp import MAX_VALUE_ELEMENTS
 from peeklock.spark.outgoing import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_TIME, WRITABLE
 from peeklock.spark.stamping import SIZE, Stamps
 from peeklock.spark.texts import parse_typed
@@ -212,7 +212,7 @@ def _application_properties(column: pa.MapArray | None, kind: DataType | None, t
     keys.validate(full=True)
     names = keys.dictionary_encode()
     in_nulls = pc.max(pc.if_else(column.is_null(), pairs, 0)).as_py()
-    if in_nulls or keys.null_count or pc.max(pairs).as_py() * 2 > MAX_ELEMENTS:
+    if in_nulls or keys.null_count or pc.max(pairs).as_py() * 2 > MAX_VALUE_ELEMENTS:
         raise Unusual
     rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, keys))
     places = pc.add(pc.multiply(rows, len(names.dictionary)), names.indices.cast(pa.int64()))

@@ -17,7 +17,7 @@ from peeklock.broker.rules.matching import check_rule
 from peeklock.broker.rules.selectors import NAMES, Selector, compile_selector, rule_of
 from peeklock.broker.rules.sql import matches_everything
 from peeklock.entities.rules import FilterKind, RuleDefinition
-from peeklock.entities.settings import MAX_TEXT
+from peeklock.limits.broker import MAX_TEXT
 from peeklock.store.base import StoredMessage
 
 GUID = UUID("00112233-4455-6677-8899-aabbccddeeff")

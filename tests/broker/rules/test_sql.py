@@ -9,7 +9,6 @@ import pytest
 
 from broker.rules.sql_cases import Properties, parametrize, values
 from peeklock.amqp.types import Int
-from peeklock.broker.rules.compiler import MAX_DEPTH, MAX_STATEMENTS
 from peeklock.broker.rules.sql import (
     EvaluationError,
     SqlError,
@@ -18,8 +17,7 @@ from peeklock.broker.rules.sql import (
     matches_everything,
     matches_nothing,
 )
-from peeklock.broker.rules.values import MAX_TEXT_MADE
-from peeklock.entities.settings import MAX_TEXT
+from peeklock.limits.broker import MAX_RULE_DEPTH, MAX_STATEMENTS, MAX_TEXT, MAX_TEXT_MADE
 
 FILTERS = ("comparison", "logic", "null", "in", "like", "arithmetic", "names", "documented")
 
@@ -150,8 +148,8 @@ def test_nesting_has_a_limit_that_is_told(opening: str, inside: str, closing: st
         text = opening * times + inside + closing.replace(" = 1", "") * times
         return text if "=" in text else text + " = 1"
 
-    compile_filter(nested(MAX_DEPTH // levels))
-    assert "nested more than 64 levels deep" in error_of(nested(MAX_DEPTH // levels + 1)).reason
+    compile_filter(nested(MAX_RULE_DEPTH // levels))
+    assert "nested more than 64 levels deep" in error_of(nested(MAX_RULE_DEPTH // levels + 1)).reason
 
 
 def test_as_many_brackets_as_a_text_can_hold_are_refused_and_no_crash() -> None:
@@ -174,7 +172,7 @@ def test_a_long_row_of_operators_is_no_nesting(text: str) -> None:
 
 
 def test_what_stands_side_by_side_is_no_nesting() -> None:
-    text = " OR ".join(["(a=1)"] * (MAX_DEPTH + 1))
+    text = " OR ".join(["(a=1)"] * (MAX_RULE_DEPTH + 1))
     assert compile_filter(text)(Properties({"a": 1}))
 
 

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from peeklock.broker.rules.errors import EvaluationError
-from peeklock.broker.rules.like import MAX_PATTERN, MAX_WORK, PatternError, compile_pattern
+from peeklock.broker.rules.like import PatternError, compile_pattern
+from peeklock.limits.broker import MAX_PATTERN, MAX_PATTERN_WORK
 
 Element = str | None
 """A character of a pattern that stands for itself, or "" for any run, or None for any one."""
@@ -79,9 +80,9 @@ def test_a_text_is_gone_through_once_whatever_the_pattern() -> None:
 
 def test_a_search_that_would_be_too_much_work_is_given_up() -> None:
     matches = compile_pattern("%" + "a_" * 32 + "b%")
-    assert not matches("a" * (MAX_WORK // 65))
+    assert not matches("a" * (MAX_PATTERN_WORK // 65))
     with pytest.raises(EvaluationError, match="too long"):
-        matches("a" * (MAX_WORK // 65 + 1))
+        matches("a" * (MAX_PATTERN_WORK // 65 + 1))
 
 
 def test_a_pattern_has_a_limit_of_characters() -> None:

@@ -20,7 +20,7 @@ from peeklock.amqp.performatives import (
     Source,
     Target,
 )
-from peeklock.broker.temporary import MAX_OF_CONNECTION, MAX_OF_RULE
+from peeklock.limits.broker import MAX_TEMPORARY_OF_CONNECTION, MAX_TEMPORARY_OF_RULE
 from tools.hostile.attack import attack, require
 from tools.hostile.lines import Line, frame
 from tools.hostile.victim import (
@@ -103,8 +103,8 @@ def temporary_queues_without_end(victim: Victim) -> None:
     for line in lines:
         line.send(b"".join(_dynamic(handle) for handle in range(300)))
         granted.append(_granted(line, 300))
-    require(max(granted) == MAX_OF_CONNECTION, f"one connection was given {max(granted)} temporary queues")
-    require(sum(granted) == MAX_OF_RULE, f"one rule was given {sum(granted)} temporary queues")
+    require(max(granted) == MAX_TEMPORARY_OF_CONNECTION, f"one connection was given {max(granted)} temporary queues")
+    require(sum(granted) == MAX_TEMPORARY_OF_RULE, f"one rule was given {sum(granted)} temporary queues")
     for line in lines:
         line.reset()
     _freed(victim)
@@ -115,8 +115,8 @@ def _freed(victim: Victim) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         with victim.begun() as line:
-            line.send(b"".join(_dynamic(handle) for handle in range(MAX_OF_CONNECTION)))
-            if _granted(line, MAX_OF_CONNECTION) == MAX_OF_CONNECTION:
+            line.send(b"".join(_dynamic(handle) for handle in range(MAX_TEMPORARY_OF_CONNECTION)))
+            if _granted(line, MAX_TEMPORARY_OF_CONNECTION) == MAX_TEMPORARY_OF_CONNECTION:
                 return
             line.send(CLOSE)
             line.answer()
@@ -135,7 +135,7 @@ def consumers_of_a_topic_without_end(victim: Victim) -> None:
         attaches = [Attach(name=f"c{each}", handle=each, role=True, source=source) for each in range(300)]
         line.send(b"".join(map(frame, attaches)))
         granted = _granted(line, 300)
-        require(granted == MAX_OF_CONNECTION, f"one connection was given {granted} subscriptions")
+        require(granted == MAX_TEMPORARY_OF_CONNECTION, f"one connection was given {granted} subscriptions")
     with victim.sending(TOPIC) as line:
         line.send(*[transfer(number, message(b"x" * 1000)) for number in range(50)])
         require(all(isinstance(each, Accepted) for each in outcomes(line, 50)), "the topic takes no messages")

@@ -22,10 +22,7 @@ from peeklock.broker.rules.like import EscapeError, PatternError
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, system_name
 from peeklock.broker.rules.values import MAX_INTEGER, MIN_INTEGER, Value
 from peeklock.entities.names import fold
-
-MAX_DEPTH = 64
-"""Parentheses, NOT, signs and calls within each other."""
-MAX_STATEMENTS = 32
+from peeklock.limits.broker import MAX_RULE_DEPTH, MAX_STATEMENTS
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -247,8 +244,8 @@ class Compiler:
     # --- help for the above
 
     def _deeper(self, place: Tree[Token], make: Callable[[Tree[Token]], T], tree: Tree[Token]) -> T:
-        if self._depth == MAX_DEPTH:
-            self._refuse(place, f"The expression is nested more than {MAX_DEPTH} levels deep")
+        if self._depth == MAX_RULE_DEPTH:
+            self._refuse(place, f"The expression is nested more than {MAX_RULE_DEPTH} levels deep")
         self._depth += 1
         made = make(tree)
         self._depth -= 1

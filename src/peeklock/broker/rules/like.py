@@ -14,11 +14,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from peeklock.broker.rules.errors import EvaluationError
-
-MAX_PATTERN = 1024
-"""Characters of a pattern. It can come from a message."""
-MAX_WORK = 1 << 20
-"""Characters of a text times those of a piece that is looked for in it and has `_` inside: some milliseconds."""
+from peeklock.limits.broker import MAX_PATTERN, MAX_PATTERN_WORK
 
 Matcher = Callable[[str], bool]
 
@@ -96,7 +92,7 @@ class _Piece:
             return text.find(self.plain, start, end)
         if not self._runs:
             return start
-        if (end - start) * self.length > MAX_WORK:
+        if (end - start) * self.length > MAX_PATTERN_WORK:
             raise EvaluationError("LIKE gives up: the text is too long for a pattern with _ between two %.")
         if self._search is None:
             form = "".join("." if each is None else re.escape(each) for each in self._characters)

@@ -14,7 +14,7 @@ from typing import Literal
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from peeklock.broker.rules.errors import SqlError, shown
-from peeklock.entities.settings import MAX_TEXT
+from peeklock.limits.broker import MAX_TEXT
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

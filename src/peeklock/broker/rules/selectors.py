@@ -11,13 +11,12 @@ from typing import Final
 
 from lark import Token, Tree
 
-from peeklock.broker.rules.compiler import MAX_DEPTH
 from peeklock.broker.rules.errors import SqlError, sentence_of, shown
 from peeklock.broker.rules.parser import parse
 from peeklock.broker.rules.sql import Filter, compile_filter
 from peeklock.broker.rules.values import MAX_INTEGER, MIN_INTEGER
 from peeklock.broker.rules.view import View
-from peeklock.entities.settings import MAX_TEXT
+from peeklock.limits.broker import MAX_RULE_DEPTH, MAX_TEXT
 from peeklock.store.base import StoredMessage
 
 NAMES: Final = {
@@ -114,8 +113,8 @@ class _Translation:
     def _of(self, part: Tree[Token] | Token) -> str:
         if isinstance(part, Token):
             return str(part)
-        if self._depth >= 4 * MAX_DEPTH:  # a level of a right expression is at most three of the tree
-            raise SqlError(self._text, _place(part), f"The selector is nested more than {MAX_DEPTH} levels deep")
+        if self._depth >= 4 * MAX_RULE_DEPTH:  # a level of a right expression is at most three of the tree
+            raise SqlError(self._text, _place(part), f"The selector is nested more than {MAX_RULE_DEPTH} levels deep")
         self._depth += 1
         made = self._made(part)
         self._depth -= 1

@@ -16,6 +16,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from peeklock.broker.rules.errors import EvaluationError
+from peeklock.limits.broker import MAX_TEXT_MADE
 
 Value = None | bool | int | float | str | datetime | timedelta | UUID | bytes
 """What a property or an expression can be. Moments are aware. None is null, and unknown."""
@@ -46,8 +47,6 @@ Truth = bool | None
 
 MIN_INTEGER = -(1 << 63)
 MAX_INTEGER = (1 << 63) - 1
-MAX_TEXT_MADE = 1 << 16
-"""Characters that adding texts may come to. An action could double a property with each statement."""
 
 
 # --- comparing

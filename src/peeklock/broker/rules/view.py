@@ -31,7 +31,7 @@ from peeklock.amqp.sections import (
     value_end,
 )
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.envelope import MAX_ID_LENGTH, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY, Annex
+from peeklock.broker.envelope import PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY, Annex
 from peeklock.broker.rules.conversion import (
     FOREVER,
     MILLISECOND,
@@ -47,6 +47,7 @@ from peeklock.broker.rules.errors import EvaluationError
 from peeklock.broker.rules.jms import JMS_PROPERTIES
 from peeklock.broker.rules.values import MISSING, Missing, Value
 from peeklock.entities.names import fold
+from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.store.base import ACTIVE
 
 

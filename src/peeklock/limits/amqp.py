@@ -1,0 +1,79 @@
+"""Limits of AMQP connections, links, messages and management requests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peeklock.limits.units import KIB, MIB
+
+MAX_FRAME_SIZE: Final = 256 * KIB
+"""Bytes of a frame that a client sends; announced as `max-frame-size`. Beyond it: the connection is closed."""
+HANDLE_MAX: Final = 4095
+"""The highest handle in a session; announced as `handle-max`. Beyond it: the session is ended with
+`amqp:resource-limit-exceeded`."""
+MAX_LINKS: Final = 5000
+"""Links of a connection. Beyond it: the link is detached with `amqp:resource-limit-exceeded`."""
+MAX_UNAUTHENTICATED_LINKS: Final = 32
+"""Links of a connection that has shown no token or key: enough for `$cbs`, and for attaches that will be refused.
+Beyond it: the link is detached with `amqp:resource-limit-exceeded`."""
+MAX_UNSETTLED: Final = 65536
+"""Deliveries on a link that the client has not settled. Beyond it: the broker sends nothing, whatever the credit."""
+MAX_INCOMING_UNSETTLED: Final = 65536
+"""Deliveries in a session that the broker has not settled. Beyond it: the session is ended with
+`amqp:resource-limit-exceeded`."""
+
+# Not Final, so that tests of the compiled package can replace it.
+MAX_PARTIAL_BYTES = 128 * MIB
+"""Bytes of incomplete messages on all links of a connection. Beyond it: the link is detached with
+`amqp:resource-limit-exceeded`."""
+MAX_VALUE_DEPTH: Final = 64
+"""Levels of lists, maps, arrays and described values within each other. Beyond it: `amqp:decode-error`."""
+MAX_VALUE_ELEMENTS: Final = 65536
+"""Elements of a list, map or array. Beyond it: `amqp:decode-error`."""
+MAX_TOTAL_ELEMENTS: Final = 262144
+"""Elements of all values that are decoded together. Beyond it: `amqp:decode-error`."""
+MAX_BATCH_BYTES: Final = MIB
+"""Bytes of a batch of messages; announced as `com.microsoft:max-message-batch-size`. Beyond it: clients refuse to build
+a larger batch."""
+MAX_BATCH_MESSAGES: Final = 65536
+"""Messages of a batch. Beyond it: the message is rejected with `amqp:link:message-size-exceeded`."""
+MAX_UNSAVED_BYTES: Final = 512 * MIB
+"""Bytes of messages on their way to the store, of all connections, closed ones included; long before, the broker stops
+reading from senders. Beyond it: the message is rejected with `com.microsoft:server-busy`."""
+MAX_MANAGEMENT_BYTES: Final = 16 * MIB
+"""Bytes of a request to `$management`: one request schedules many messages, or settles many locks. Beyond it: the
+request is rejected with `amqp:link:message-size-exceeded`."""
+MAX_CBS_BYTES: Final = 64 * KIB
+"""Bytes of a request to `$cbs`, which clients send before they have shown a token. Beyond it: the request is rejected
+with `amqp:link:message-size-exceeded`."""
+MAX_WAITING_REPLIES: Final = 1000
+"""Replies that wait for credit of one link. Beyond it: requests are refused."""
+MAX_WAITING_REPLY_BYTES: Final = 32 * MIB
+"""Bytes of replies that wait for credit of one link. Beyond it: requests are refused."""
+MAX_FIELD_ITEMS: Final = 65536
+"""Items of a list in a request, such as lock tokens. Beyond it: the request is refused with
+`com.microsoft:argument-error`."""
+MAX_PEEKED_MESSAGES: Final = 4096
+"""Messages that one request peeks or deletes; the profile may allow fewer. Beyond it: the reply has fewer."""
+MAX_PEEKED_BYTES: Final = 4 * MIB
+"""Bytes of messages in the reply to a peek, but always one. Beyond it: the reply has fewer."""
+MAX_NUMBERED_BYTES: Final = 16 * MIB
+"""Bytes of messages that one request names by sequence numbers, but always one. Beyond it: the request is refused with
+`amqp:resource-limit-exceeded`."""
+MAX_ADDED_BYTES: Final = 16 * MIB
+"""Bytes of properties that one settlement adds to all its messages together. Beyond it: the request is refused with
+`amqp:resource-limit-exceeded`."""
+MAX_REASON_LENGTH: Final = 4096
+"""Characters of the reason and the description of a dead letter, each. Beyond it: the request is refused with
+`com.microsoft:argument-error`."""
+MAX_LISTED_RULES: Final = 10_000
+"""Rules in one reply. Beyond it: the reply has fewer."""
+MAX_LISTED_SESSIONS: Final = 10_000
+"""Sessions in one reply. Beyond it: the reply has fewer."""
+MAX_TIME_OUT_MS: Final = 24 * 3600 * 1000
+"""Milliseconds of the time-out that a request names. Beyond it: the longest time-out is used."""
+MAX_SESSION_WAIT_MS: Final = 24 * 3600 * 1000
+"""Milliseconds that a receiver waits for any session. Beyond it: the longest time is used."""
+MAX_COORDINATOR_BYTES: Final = 4 * KIB
+"""Bytes of a message to the transaction coordinator. Beyond it: the message is rejected with
+`amqp:link:message-size-exceeded`."""
