@@ -6,8 +6,8 @@ import pytest
 
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.errors import TooManyFailedLogins
+from peeklock.limits.server import Limits
 from peeklock.server.admission import TOO_MANY, TOO_MANY_OF_ADDRESS, Admission, Ticket
-from peeklock.server.limits import Limits
 
 HERE, THERE, ELSEWHERE = "127.0.0.1", "192.0.2.7", "2001:db8::1"
 

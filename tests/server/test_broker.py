@@ -16,8 +16,8 @@ from peeklock.amqp.errors import Condition
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
+from peeklock.limits.server import Limits
 from peeklock.server.broker import Broker, Options, StartError
-from peeklock.server.limits import Limits
 from peeklock.store.base import OnDamage, StoredEntity, StoreError, ignore_damage
 from raw_client import HOST, RawClient, WebSocketStream, body_of, dial, eventually, health, read_to_end
 from server.held_store import HeldStore

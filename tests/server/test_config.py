@@ -19,11 +19,11 @@ from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
 from peeklock.entities.settings import PROFILES, settings_of
 from peeklock.limits.http import MAX_CONFIG_BYTES
+from peeklock.limits.server import Limits
 from peeklock.server.config import ConfigError, default_namespace, load_config, load_configuration
 from peeklock.server.config_reference import TABLES, page
 from peeklock.server.config_server import ServerSettings
 from peeklock.server.config_shape import MAX_SHOWN
-from peeklock.server.limits import Limits
 
 STANDARD, EMULATOR = PROFILES["standard"], PROFILES["emulator"]
 ROOT = Path(__file__).parents[2]
@@ -614,6 +614,11 @@ def test_what_is_said_about_the_server_is_read(tmp_path: Path) -> None:
             "ReservedConnections": 0,
             "MaxConnectionsPerAddress": 10,
             "MaxFailedLogins": 5,
+            "FirstBytesSeconds": 3,
+            "HandshakeSeconds": 4,
+            "StopSeconds": 60,
+            "UnsavedMegabytes": 64,
+            "UnauthenticatedMegabytes": 8,
         },
     )
     assert found == ServerSettings(
@@ -622,7 +627,17 @@ def test_what_is_said_about_the_server_is_read(tmp_path: Path) -> None:
         require_tls=True,
         mtls_ca=tmp_path / "clients.pem",
         audit=Path("/var/log/audit.jsonl"),
-        limits=Limits(max_connections=100, reserved_connections=0, max_connections_per_address=10, max_failed_logins=5),
+        limits=Limits(
+            max_connections=100,
+            reserved_connections=0,
+            max_connections_per_address=10,
+            max_failed_logins=5,
+            first_bytes_seconds=3,
+            handshake_seconds=4,
+            stop_seconds=60,
+            unsaved_total=64 << 20,
+            unauthenticated_bytes=8 << 20,
+        ),
     )
     assert server_of(tmp_path, {}) == ServerSettings()
 

@@ -14,9 +14,9 @@ from peeklock.amqp.errors import Condition
 from peeklock.engine.sasl import SaslClient
 from peeklock.entities.authorization import AuthorizationRule, Right
 from peeklock.entities.namespaces import NamespaceDefinition
+from peeklock.limits.server import Limits
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.server.http import WRITE_PART
-from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
 from raw_client import (
     HOST,

@@ -20,8 +20,8 @@ from peeklock.amqp.frames import AMQP_HEADER, SASL_HEADER
 from peeklock.engine.errors import CloseConnection
 from peeklock.engine.sasl import SaslClient
 from peeklock.entities.authorization import DEFAULT_KEY
+from peeklock.limits.server import Limits
 from peeklock.server.certificates import ensure_certificates
-from peeklock.server.limits import Limits
 from raw_client import (
     HOST,
     RawClient,

@@ -16,10 +16,10 @@ from peeklock.amqp.errors import Condition
 from peeklock.engine.links import Sender
 from peeklock.engine.sasl import SaslClient
 from peeklock.limits.amqp import MAX_UNAUTHENTICATED_LINKS
+from peeklock.limits.server import Limits
 from peeklock.nodes.peer import Peer
 from peeklock.nodes.receiving import ReceivingNode
 from peeklock.nodes.sending import SendingNode
-from peeklock.server.limits import Limits
 from peeklock.server.shell import Shell
 from raw_client import RawClient, body_of, dial, eventually, get, read_to_end
 from server.held_store import HeldStore

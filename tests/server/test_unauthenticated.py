@@ -9,7 +9,7 @@ import pytest
 from peeklock.amqp.frames import AMQP_HEADER, FRAME_HEADER
 from peeklock.amqp.message import Message
 from peeklock.client import connect
-from peeklock.server.limits import Limits
+from peeklock.limits.server import Limits
 from peeklock.server.unauthenticated import Unauthenticated
 from raw_client import HOST, PATIENCE, RawClient, WebSocketStream, eventually
 from serving import BrokerThread, StartBroker

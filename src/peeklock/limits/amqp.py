@@ -6,6 +6,7 @@ from typing import Final
 
 from peeklock.limits.units import KIB, MIB
 
+# --- connections and links
 MAX_FRAME_SIZE: Final = 256 * KIB
 """Bytes of a frame that a client sends; announced as `max-frame-size`. Beyond it: the connection is closed."""
 HANDLE_MAX: Final = 4095
@@ -26,12 +27,16 @@ MAX_INCOMING_UNSETTLED: Final = 65536
 MAX_PARTIAL_BYTES = 128 * MIB
 """Bytes of incomplete messages on all links of a connection. Beyond it: the link is detached with
 `amqp:resource-limit-exceeded`."""
+
+# --- values
 MAX_VALUE_DEPTH: Final = 64
 """Levels of lists, maps, arrays and described values within each other. Beyond it: `amqp:decode-error`."""
 MAX_VALUE_ELEMENTS: Final = 65536
 """Elements of a list, map or array. Beyond it: `amqp:decode-error`."""
 MAX_TOTAL_ELEMENTS: Final = 262144
 """Elements of all values that are decoded together. Beyond it: `amqp:decode-error`."""
+
+# --- sending
 MAX_BATCH_BYTES: Final = MIB
 """Bytes of a batch of messages; announced as `com.microsoft:max-message-batch-size`. Beyond it: clients refuse to build
 a larger batch."""
@@ -40,6 +45,8 @@ MAX_BATCH_MESSAGES: Final = 65536
 MAX_UNSAVED_BYTES: Final = 512 * MIB
 """Bytes of messages on their way to the store, of all connections, closed ones included; long before, the broker stops
 reading from senders. Beyond it: the message is rejected with `com.microsoft:server-busy`."""
+
+# --- requests
 MAX_MANAGEMENT_BYTES: Final = 16 * MIB
 """Bytes of a request to `$management`: one request schedules many messages, or settles many locks. Beyond it: the
 request is rejected with `amqp:link:message-size-exceeded`."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from peeklock.limits.units import KIB, MIB
 
+# --- connections
 MAX_BODY: Final = MIB
 """Bytes of the body of a request of administration. Beyond it: status 413."""
 MAX_WEBSOCKET_MESSAGE: Final = 4 * MIB

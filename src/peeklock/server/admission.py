@@ -14,7 +14,7 @@ from typing import Final
 
 from peeklock.broker.agenda import Clock
 from peeklock.broker.errors import TooManyFailedLogins
-from peeklock.server.limits import Limits
+from peeklock.limits.server import Limits
 from peeklock.server.loopback import is_loopback
 from peeklock.server.unauthenticated import Unauthenticated
 

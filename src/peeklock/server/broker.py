@@ -26,6 +26,7 @@ from peeklock.entities.names import DefinitionError
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.limits.broker import MAX_MESSAGE_IDS
+from peeklock.limits.server import Limits
 from peeklock.server.admission import Admission, Ticket
 from peeklock.server.audit import AuditLog
 from peeklock.server.browsers import BrowserGuard
@@ -33,7 +34,6 @@ from peeklock.server.certificates import CertificateError, Certificates, ensure_
 from peeklock.server.config import default_namespace
 from peeklock.server.health import Health
 from peeklock.server.http import Handler, HttpService, Messaging
-from peeklock.server.limits import Limits
 from peeklock.server.listener import Listener
 from peeklock.server.loopback import is_loopback
 from peeklock.server.metrics import Metrics, MetricsPage

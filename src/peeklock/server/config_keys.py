@@ -15,9 +15,9 @@ from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinitio
 from peeklock.entities.namespaces import DEFAULT_NAMESPACE
 from peeklock.entities.rules import CORRELATION_FIELDS, FilterKind
 from peeklock.limits.broker import MAX_AUTHORIZATION_RULES
-from peeklock.server.limits import Limits
+from peeklock.limits.server import Configured, Limits, configured_limits
 
-LIMITS = Limits()
+DISK_FREE_LOW = "DiskFreeLowInMegabytes"
 LOG_TARGETS = ("Console", "File")
 """What `Logging.Type` may name, one or both. Our log is on standard error, whichever it is."""
 
@@ -72,6 +72,11 @@ class Key:
     note: str = ""
 
 
+def _default(field: str, configured: Configured) -> str:
+    value = getattr(Limits(), field)
+    return "half of `MaxConnections`" if value is None else f"{value / configured.unit:g}"
+
+
 _AUTHORIZATION_RULES = Key(
     "AuthorizationRules",
     Thing.AUTHORIZATION_RULE,
@@ -106,17 +111,14 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
         Key("MtlsCa", Value.FILE, note="PEM; clients must show a certificate that it signed"),
         Key("Audit", Value.FILE, note="where administration and denied access are recorded"),
         *(
-            Key(name, Value.COUNT, note=f"default {default}; {note}")
-            for name, (default, note) in {
-                "MaxConnections": (f"{LIMITS.max_connections}", "of any protocol"),
-                "ReservedConnections": (f"{LIMITS.reserved_connections}", "beyond them, for administration with a key"),
-                "MaxConnectionsPerAddress": ("half of `MaxConnections`", "by default loopback is not limited"),
-                "MaxFailedLogins": (f"{LIMITS.max_failed_logins}", "of one address in a minute"),
-                "DiskFreeLowInMegabytes": (
-                    f"{DEFAULT_BYTES >> 20} or 5 % of the disk, if that is less",
-                    "sends are refused while less is free; 0 for never",
-                ),
-            }.items()
+            Key(each.key, Value.COUNT, note=f"default {_default(field, each)}; {each.note}")
+            for field, each in configured_limits().items()
+        ),
+        Key(
+            DISK_FREE_LOW,
+            Value.COUNT,
+            note=f"default {DEFAULT_BYTES >> 20} or 5 % of the disk, if that is less; sends are refused while less is "
+            "free; 0 for never",
         ),
     ),
     Thing.NAMESPACE: (

@@ -1,7 +1,7 @@
 """The tables of docs/configuration.md, made from the keys, the settings and the profiles.
 
-`python -m peeklock.server.config_reference docs/configuration.md` writes them anew between their marks; a test
-compares the two.
+`python -m peeklock.server.config_reference docs/configuration.md docs/limits.md` writes them, and those of
+`limits_reference`, between their marks. A test compares the pages with the code.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from peeklock.entities.durations import MAX_DURATION_TEXT, format_duration
 from peeklock.entities.settings import PROFILES, Form, Profile, Setting, Status, settings_of
 from peeklock.limits.broker import MAX_TEXT
+from peeklock.server import limits_reference
 from peeklock.server.config_keys import KEYS, SETTINGS, Key, Thing
 
 _MARKED = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -22,8 +23,9 @@ _LETTERS = {Thing.QUEUE: "Q", Thing.TOPIC: "T", Thing.SUBSCRIPTION: "S"}
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
-    return _MARKED.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[4]}", text)
+    """Replace the tables of a page."""
+    tables = TABLES | limits_reference.TABLES
+    return _MARKED.sub(lambda match: f"{match[1]}{tables[match[2]]()}\n{match[4]}", text)
 
 
 def shape() -> str:
@@ -65,7 +67,7 @@ def profiles() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {each.__name__: each for each in (shape, ranges, choices, profiles)}
-"""By the name in the marks."""
+"""The tables of docs/configuration.md by the name in the marks."""
 
 _LIMITS: dict[str, Callable[[Profile], str]] = {
     "Largest message": lambda profile: _bytes(profile.max_message_bytes),

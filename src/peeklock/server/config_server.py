@@ -1,19 +1,20 @@
-"""`Server` of the configuration file: what the process does, beside what the namespace has. Read at the start only."""
+"""`Server` of the configuration file: settings of the process, not of the namespace. Read once, at the start."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from peeklock.server.config_keys import Thing
+from peeklock.limits.server import Limits, configured_limits
+from peeklock.limits.units import MIB
+from peeklock.server.config_keys import DISK_FREE_LOW, Thing
 from peeklock.server.config_shape import Shape
 from peeklock.server.jsonc import Node
-from peeklock.server.limits import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What options of the command line say too, and limits."""
+    """Settings that options of the command line set too, and limits."""
 
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
@@ -25,17 +26,8 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
 
 
-_LEAST = {
-    "MaxConnections": 1,
-    "ReservedConnections": 0,
-    "MaxConnectionsPerAddress": 1,
-    "MaxFailedLogins": 0,
-    "DiskFreeLowInMegabytes": 0,
-}
-
-
 def read_server(shape: Shape, node: Node, file: Path) -> ServerSettings:
-    """Read the object; a file that it names is relative to the configuration file's folder."""
+    """Read the object. Paths in it are relative to the folder of the configuration file."""
     found = shape.thing(node, Thing.SERVER)
 
     def texts(key: str) -> tuple[str, ...]:
@@ -44,19 +36,18 @@ def read_server(shape: Shape, node: Node, file: Path) -> ServerSettings:
     def named_file(key: str) -> Path | None:
         return file.parent / shape.text(found[key]) if key in found else None
 
-    counts = {key: shape.count(found[key], least) for key, least in _LEAST.items() if key in found}
-    usual = Limits()
+    limits = {
+        field: shape.count(found[each.key], each.least) * each.unit
+        for field, each in configured_limits().items()
+        if each.key in found
+    }
+    low = shape.count(found[DISK_FREE_LOW]) if DISK_FREE_LOW in found else None
     return ServerSettings(
         allowed_hosts=texts("AllowedHosts"),
         allowed_origins=texts("AllowedOrigins"),
         require_tls="RequireTls" in found and shape.flag(found["RequireTls"]),
         mtls_ca=named_file("MtlsCa"),
         audit=named_file("Audit"),
-        disk_free_low=counts["DiskFreeLowInMegabytes"] << 20 if "DiskFreeLowInMegabytes" in counts else None,
-        limits=Limits(
-            max_connections=counts.get("MaxConnections", usual.max_connections),
-            reserved_connections=counts.get("ReservedConnections", usual.reserved_connections),
-            max_connections_per_address=counts.get("MaxConnectionsPerAddress"),
-            max_failed_logins=counts.get("MaxFailedLogins", usual.max_failed_logins),
-        ),
+        disk_free_low=None if low is None else low * MIB,
+        limits=Limits(**limits),
     )

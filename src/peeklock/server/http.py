@@ -22,10 +22,10 @@ from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, Wron
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.authorization import Right
 from peeklock.limits.http import MAX_BODY, MAX_WEBSOCKET_MESSAGE
+from peeklock.limits.server import Limits
 from peeklock.server.admission import Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.first_request import FirstRequest
-from peeklock.server.limits import Limits
 from peeklock.server.listener import patience_for
 from peeklock.server.logs import event
 from peeklock.server.peers import is_encrypted, peer_name

@@ -17,10 +17,10 @@ from peeklock.engine.connection import Connection
 from peeklock.engine.opening import Settings
 from peeklock.engine.sasl import SaslServer
 from peeklock.limits.amqp import MAX_FRAME_SIZE
+from peeklock.limits.server import Limits
 from peeklock.nodes.capabilities import CAPABILITIES
 from peeklock.nodes.peer import Peer
 from peeklock.server.admission import Ticket
-from peeklock.server.limits import Limits
 from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.trace import Trace
 

@@ -1,0 +1,79 @@
+"""Limits of the process: connections, time and memory. `Server` of the configuration file sets some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, NamedTuple, get_type_hints
+
+from peeklock.limits.units import MIB
+
+
+class Configured(NamedTuple):
+    """How a limit is set in `Server` of the configuration file."""
+
+    key: str
+    note: str
+    least: int = 1
+    unit: int = 1
+    """What the number in the file is multiplied by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    max_connections: Annotated[int, Configured("MaxConnections", "of any protocol")] = 5000
+    """Connections of any protocol, also idle ones. Beyond it: further ones are closed, except for administration."""
+    reserved_connections: Annotated[
+        int, Configured("ReservedConnections", "beyond them, for administration with a key", least=0)
+    ] = 50
+    """Connections beyond `MaxConnections`, for requests of administration that show a key. Beyond it: further ones are
+    closed."""
+    max_connections_per_address: Annotated[
+        int | None, Configured("MaxConnectionsPerAddress", "by default loopback is not limited")
+    ] = None
+    """Connections of one address; by default half of `MaxConnections`, and no limit for loopback addresses. Beyond it:
+    further ones are closed."""
+    max_failed_logins: Annotated[int, Configured("MaxFailedLogins", "of one address in a minute", least=0)] = 100
+    """Failed logins of one address in a minute; 0 for no limit. Beyond it: logins of that address are refused for the
+    rest of the minute."""
+    first_bytes_seconds: Annotated[
+        float, Configured("FirstBytesSeconds", "until a connection has sent its first bytes")
+    ] = 20.0
+    """Seconds until a connection has sent the first bytes of its protocol, and for each request of an HTTP connection.
+    Beyond it: the connection is closed."""
+    handshake_seconds: Annotated[float, Configured("HandshakeSeconds", "until an AMQP client has logged in")] = 20.0
+    """Seconds until an AMQP client has opened the connection and shown a token or key. Beyond it: the connection is
+    closed."""
+    closing_seconds: float = 2.0
+    """Seconds until a client has answered the broker's close and read what was written. Beyond it: the connection is
+    aborted."""
+    stop_seconds: Annotated[float, Configured("StopSeconds", "for work that is under way when the broker stops")] = 5.0
+    """Seconds for work that is under way when the broker stops. Beyond it: the work is cancelled."""
+    unsaved_high: int = 32 * MIB
+    """Bytes on their way from one connection to the store. Beyond it: the broker stops reading from the connection."""
+    unsaved_low: int = 16 * MIB
+    """Bytes on their way from one connection to the store at which the broker reads from it again. Beyond it: see
+    above."""
+    unsaved_total: Annotated[
+        int, Configured("UnsavedMegabytes", "on their way to the store, of all connections", unit=MIB)
+    ] = 256 * MIB
+    """Bytes on their way from all connections to the store. Beyond it: the broker reads only from connections that have
+    nothing on the way."""
+    unauthenticated_bytes: Annotated[
+        int, Configured("UnauthenticatedMegabytes", "incomplete frames before login, of all connections", unit=MIB)
+    ] = 32 * MIB
+    """Bytes of incomplete frames and messages of all connections that have shown no token or key. Beyond it: the
+    connection that holds most is closed."""
+    unread_answers: int = MIB
+    """Bytes written for a client that does not read. Beyond it: the broker stops reading from the connection."""
+
+
+def configured_limits() -> Mapping[str, Configured]:
+    """Return the limits that the configuration file can set, by the name of the field."""
+    hints = get_type_hints(Limits, include_extras=True)
+    return {
+        field.name: note
+        for field in fields(Limits)
+        for note in getattr(hints[field.name], "__metadata__", ())
+        if isinstance(note, Configured)
+    }
