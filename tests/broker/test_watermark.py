@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from broker.world import SECOND, Receiver, World, incoming, topic
 from peeklock.amqp.errors import Condition
+from peeklock.broker.claims import Request
 from peeklock.broker.errors import BrokerError, DiskFreeLow
 from peeklock.broker.transactions import Scope, Transaction, Transactions
 from peeklock.broker.watermark import Watermark
 from peeklock.entities.definitions import QueueDefinition
-from peeklock.store.base import DiskSpace
+from peeklock.store.base import MAX_NUMBER, DiskSpace
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -152,6 +154,35 @@ def test_receiving_settling_moving_and_deleting_go_on() -> None:
     receiver.more()
     assert receiver.bodies[-2:] == ["abandoned", "due"]
     assert world.administer(world.administration.delete_queue, "q") is None
+
+
+def test_messages_are_claimed_and_removed() -> None:
+    world = World()
+    disk = Disk()
+    watched(world, disk)
+    world.send("one", "two")
+    disk.free = 0
+    world.advance(SECOND)
+    claims = world.queue().claims
+    answers: list[Any] = []
+    request = Request(
+        bytes(16),
+        "mine",
+        count=2,
+        max_bytes=1000,
+        through=MAX_NUMBER,
+        sessions=1,
+        wait_ms=0,
+        linger_ms=0,
+        done=answers.append,
+    )
+    claims.claim(request, bytes(16), object())
+    world.run()
+    assert [claim.count for claim in answers] == [2]
+    claims.remove("mine", bytes(16), None, answers.append)
+    world.run()
+    assert answers[1:] == [2]
+    assert world.bodies() == []
 
 
 def test_a_transaction_that_was_begun_before_is_committed() -> None:
