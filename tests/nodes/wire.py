@@ -38,7 +38,9 @@ class Wire:
     def __init__(self, world: World, *, opened: bool = True, audit: Audit = NO_AUDIT) -> None:
         self.world = world
         self.connection = Connection(Settings(container_id="broker"), is_server=True)
-        self.peer = Peer(self.connection, world.namespace, "wire", lambda: None, AnyLogins(), audit)
+        self.peer = Peer(
+            self.connection, world.namespace, name="wire", wake=lambda: None, logins=AnyLogins(), audit=audit
+        )
         self.peer.claims.add(Claim("", "", frozenset(Right), None))
         self.heard: list[tuple[Any, bytes]] = []
         """Performatives and what was behind them."""

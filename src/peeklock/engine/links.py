@@ -322,13 +322,13 @@ class Receiver(Link):
             self,
             first_id,
             first_tag,
-            first_form.message_format or 0,
-            bool(first_form.settled or form.settled),
-            first_form.state if form.state is None else form.state,
-            payload,
-            0,
-            len(payload),
-            oversize,
+            message_format=first_form.message_format or 0,
+            settled=bool(first_form.settled or form.settled),
+            state=first_form.state if form.state is None else form.state,
+            data=payload,
+            at=0,
+            end=len(payload),
+            oversize=oversize,
         )
 
     def forget_partial(self) -> None:

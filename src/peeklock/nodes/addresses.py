@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-from peeklock.entities.names import without_origin
+from peeklock.entities.names import fold, without_origin
 
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
@@ -35,7 +35,7 @@ class Address:
 
     @property
     def is_cbs(self) -> bool:
-        return self.path.casefold() == CBS
+        return fold(self.path) == CBS
 
 
 def parse_address(text: str) -> Address:
@@ -43,10 +43,10 @@ def parse_address(text: str) -> Address:
     entity = path
     is_management = False
     head, _, last = path.rpartition("/")
-    if last.casefold() == MANAGEMENT and head:
+    if fold(last) == MANAGEMENT and head:
         entity, is_management = head, True
     owner = entity
-    while "/" in owner and owner.rpartition("/")[2].casefold() in (DEAD_LETTERS, TRANSFER):
+    while "/" in owner and fold(owner.rpartition("/")[2]) in (DEAD_LETTERS, TRANSFER):
         owner = owner.rpartition("/")[0]
     subscription = _SUBSCRIPTION.match(owner)
     if subscription is not None:

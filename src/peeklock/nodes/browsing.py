@@ -11,7 +11,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.outcomes import Modified, Received, Rejected, Released
+from peeklock.amqp.outcomes import Received
 from peeklock.amqp.termini import Source
 from peeklock.broker.backlog import OBJECT_BYTES, memory_cost
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
@@ -31,7 +31,7 @@ from peeklock.nodes.filters import (
     session_id_of,
 )
 from peeklock.nodes.node import Node
-from peeklock.nodes.settling import ACCEPTED, RELEASED
+from peeklock.nodes.settling import ACCEPTED, ECHOES
 from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
@@ -44,12 +44,6 @@ PAGE_WORK: Final = 256
 """Work of a selector in one turn of the loop: messages times its cost."""
 UNSETTLED: Final = 0
 """The snd-settle-mode of a client that settles all messages itself."""
-_OUTCOMES: Final[dict[type, bytes]] = {
-    Modified: Modified().encode(),
-    Rejected: Rejected().encode(),
-    Released: RELEASED,
-}
-"""The answers to these outcomes; all others are answered with accepted."""
 
 
 class BrowsingNode(Node):
@@ -127,7 +121,7 @@ class BrowsingNode(Node):
                 delivery.context = None
                 self._unsettled -= 1
                 self._held.give_back(OBJECT_BYTES)
-                delivery.settle(_OUTCOMES.get(type(state), ACCEPTED))
+                delivery.settle(ECHOES.get(type(state), ACCEPTED))
         self.on_credit()
         self.peer.wake()
 

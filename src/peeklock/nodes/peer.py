@@ -65,6 +65,7 @@ class Peer:
         self,
         connection: Connection,
         namespace: Namespace,
+        *,
         name: str,
         wake: Callable[[], None],
         logins: Logins,

@@ -25,6 +25,7 @@ from peeklock.broker.errors import (
 )
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver, Sender
+from peeklock.entities.names import fold
 from peeklock.limits.amqp import MAX_CBS_BYTES, MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES
 from peeklock.nodes.addresses import Address
 from peeklock.nodes.node import Node, rejected
@@ -177,9 +178,9 @@ class RequestNode(Node):
 
     def _reply_node(self, reply_to: Any) -> ReplyNode:
         """Find the reply link by address, by link name, or else in the same session: SDKs differ in reply-to."""
-        path = self.address.path.casefold()
+        path = fold(self.address.path)
         candidates = [
-            node for node in self.peer.nodes if isinstance(node, ReplyNode) and node.address.path.casefold() == path
+            node for node in self.peer.nodes if isinstance(node, ReplyNode) and fold(node.address.path) == path
         ]
         in_session = [node for node in candidates if node.link.session is self.link.session]
         ordered = in_session + [node for node in candidates if node not in in_session]

@@ -43,6 +43,8 @@ _BY_STATUS: Final = {status: row.verdict for row in TABLE for status in row.stat
 OUTCOMES: Final = {row.verdict: row.outcome for row in TABLE}
 ANSWERS: Final = {row.verdict: row.answer for row in TABLE}
 """The encoded outcomes that confirm a settlement."""
+ECHOES: Final[dict[type, bytes]] = {Released: RELEASED, **{row.outcome: row.answer for row in TABLE}}
+"""Each outcome without its fields, encoded: the answer on links where outcomes have no effect."""
 
 
 def settlement_of_status(

@@ -78,7 +78,7 @@ class Shell:
         self.connection = Connection(
             settings, SaslServer(MECHANISMS if refusal is None else WITHOUT_KEYS, self._authenticate), is_server=True
         )
-        self.peer = Peer(self.connection, namespace, name, self.wake, ticket, audit)
+        self.peer = Peer(self.connection, namespace, name=name, wake=self.wake, logins=ticket, audit=audit)
         self.peer.close_connection = self.close
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
