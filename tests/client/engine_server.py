@@ -199,7 +199,7 @@ class EngineServer:
             settled = link.remote.snd_settle_mode == 1
             link.send(len(queue).to_bytes(16, "big"), [payload], settled=settled, context=payload)
         if link.drain and not queue:
-            link.drained()
+            link.finish_drain()
             link.drain = False
 
     def _settle(self, delivery: OutgoingDelivery, state: Any, settled: bool) -> None:

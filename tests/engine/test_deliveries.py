@@ -713,7 +713,7 @@ def test_a_drain_survives_the_wrap_around_of_the_delivery_count() -> None:
     sender.delivery_count = receiver.delivery_count = LAST_ID - 1
     receiver.grant(10, drain=True)
     pair.pump()
-    sender.drained()
+    sender.finish_drain()
     pair.pump()
     assert (receiver.delivery_count, receiver.credit) == (8, 0)
 

@@ -374,7 +374,7 @@ def test_a_drained_sender_uses_up_its_credit_and_says_so() -> None:
     pair.pump()
     assert sender.drain
     assert only(CreditChanged, pair.server_events)[-1].link is sender
-    sender.drained()
+    sender.finish_drain()
     pair.pump()
     assert (sender.credit, receiver.credit) == (0, 0)
     assert sender.delivery_count == receiver.delivery_count == 10
@@ -388,7 +388,7 @@ def test_the_answer_to_a_drain_has_drain_set_and_no_echo() -> None:
     assert isinstance(sender, Sender)
     peer.flow(handle=0, delivery_count=0, link_credit=5, drain=True)
     peer.answers()
-    sender.drained()
+    sender.finish_drain()
     (flow,) = peer.answers()
     assert (flow.handle, flow.delivery_count, flow.link_credit) == (0, 5, 0)
     assert (flow.drain, flow.echo) == (True, False)
@@ -401,7 +401,7 @@ def test_a_drain_ends_when_the_sender_uses_all_its_credit() -> None:
     pair.pump()
     sender.send(b"a", [b"x"])
     sender.send(b"b", [b"x"])
-    sender.drained()
+    sender.finish_drain()
     pair.pump()
     assert (receiver.credit, receiver.drain) == (0, False)
     assert receiver.delivery_count == 2
@@ -412,7 +412,7 @@ def test_new_credit_after_a_drain_works_as_before() -> None:
     receiver, sender = pair.receiving(credit=10)
     receiver.grant(10, drain=True)
     pair.pump()
-    sender.drained()
+    sender.finish_drain()
     pair.pump()
     receiver.grant(4)
     pair.pump()

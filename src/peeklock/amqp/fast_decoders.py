@@ -295,7 +295,7 @@ def decode_flow(data: bytes, offset: int, end: int) -> FlowFields | None:
         return None
     if at != end or incoming_window is None or next_outgoing_id is None or outgoing_window is None:
         return None
-    # By position: uncompiled, keyword arguments cost ten times as much.
+    # By position: uncompiled, keyword arguments more than double the cost of the call.
     return FlowFields(
         next_incoming_id, incoming_window, next_outgoing_id, handle, delivery_count, link_credit, drain, echo
     )

@@ -106,7 +106,7 @@ class Connection:
 
     def receive(self, data: bytes) -> list[Any]:
         """Process the bytes that the transport read; returns the events."""
-        self._idleness.heard = True
+        self._idleness.has_read = True
         if not self._buffer:
             self._process(data, 0)
         elif 0 < (missing := self._missing()) < len(data):
@@ -152,7 +152,7 @@ class Connection:
         out = self.out
         if not out:
             return []
-        self._idleness.spoke = True
+        self._idleness.has_written = True
         taken = out[:]
         out.clear()
         return taken
@@ -163,12 +163,14 @@ class Connection:
         The caller repeats this every `tick_interval` seconds; it is no more exact than these calls.
         """
         idleness = self._idleness
-        idleness.look(now)
+        idleness.update(now)
         if not self.ended and idleness.is_silent(now):
             self._fail(
-                CloseConnection(Condition.RESOURCE_LIMIT_EXCEEDED, f"nothing was heard for {idleness.limit:g} seconds")
+                CloseConnection(
+                    Condition.RESOURCE_LIMIT_EXCEEDED, f"the peer was silent for {idleness.limit:g} seconds"
+                )
             )
-        elif self.opened and not self.out and idleness.owes_heartbeat(now):
+        elif self.opened and not self.out and idleness.is_heartbeat_due(now):
             self.out.append(HEARTBEAT)
         return self._take_events()
 

@@ -74,7 +74,7 @@ class OutgoingDelivery:
         self.delivery_id = delivery_id
         self.tag = tag
         self.context = context
-        """Of the owner: what it needs when the message is settled."""
+        """A value of the owner, for when the message is settled."""
 
     def settle(self, state: bytes) -> None:
         """Settle this delivery, and send the final state (encoded) to the receiver."""

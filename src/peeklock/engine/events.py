@@ -25,7 +25,7 @@ class ConnectionOpened:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRefused:
-    """The peer's open arrived and `check_open` refused it: our open says so, and the owner must close."""
+    """The peer's open arrived and `check_open` refused it: our open announces it, and the owner must close."""
 
     error: Error
 

@@ -13,41 +13,45 @@ _MAX_INTERVAL: Final = 10.0
 
 
 class Idleness:
-    """Two flags: bytes were read, bytes were written. `look` turns them into times."""
+    """Two flags: bytes were read, bytes were written. `update` turns them into times."""
 
-    __slots__ = ("_heard_at", "_ours", "_spoke_at", "_theirs", "heard", "spoke")
+    __slots__ = ("_limit", "_read_at", "_remote_time_out", "_written_at", "has_read", "has_written")
 
     def __init__(self, idle_time_out_ms: int | None) -> None:
-        self.heard = self.spoke = False
-        self._heard_at: float | None = None
-        self._spoke_at: float | None = None
-        self._ours = 2 * (idle_time_out_ms or 0) / 1000  # the open has half of the actual limit (2.4.5)
-        self._theirs = 0.0
+        self.has_read = self.has_written = False
+        self._read_at: float | None = None
+        self._written_at: float | None = None
+        self._limit = 2 * (idle_time_out_ms or 0) / 1000  # our open offers half of it (2.4.5)
+        self._remote_time_out = 0.0
 
     @property
     def limit(self) -> float:
         """Seconds of silence after which the connection is closed; 0 for never."""
-        return self._ours
+        return self._limit
 
     def set_remote(self, idle_time_out_ms: int | None) -> None:
         """Set the peer's idle-time-out."""
-        self._theirs = (idle_time_out_ms or 0) / 1000
+        self._remote_time_out = (idle_time_out_ms or 0) / 1000
 
-    def look(self, now: float) -> None:
-        if self.heard or self._heard_at is None:
-            self._heard_at, self.heard = now, False
-        if self.spoke or self._spoke_at is None:
-            self._spoke_at, self.spoke = now, False
+    def update(self, now: float) -> None:
+        if self.has_read or self._read_at is None:
+            self._read_at, self.has_read = now, False
+        if self.has_written or self._written_at is None:
+            self._written_at, self.has_written = now, False
 
     def is_silent(self, now: float) -> bool:
         """Whether the peer has been silent for longer than `limit`."""
-        return bool(self._ours) and self._heard_at is not None and now - self._heard_at > self._ours
+        return bool(self._limit) and self._read_at is not None and now - self._read_at > self._limit
 
-    def owes_heartbeat(self, now: float) -> bool:
+    def is_heartbeat_due(self, now: float) -> bool:
         """Whether a heartbeat is due: half of the peer's time-out would do, a quarter leaves room for late calls."""
-        return bool(self._theirs) and self._spoke_at is not None and now - self._spoke_at >= self._theirs / 4
+        return (
+            bool(self._remote_time_out)
+            and self._written_at is not None
+            and now - self._written_at >= self._remote_time_out / 4
+        )
 
     @property
     def interval(self) -> float:
-        """Seconds between calls of `look` that keep both sides' time-outs."""
-        return min(_MAX_INTERVAL, self._theirs / 4 or _MAX_INTERVAL, self._ours / 8 or _MAX_INTERVAL)
+        """Seconds between calls of `update` that keep both sides' time-outs."""
+        return min(_MAX_INTERVAL, self._remote_time_out / 4 or _MAX_INTERVAL, self._limit / 8 or _MAX_INTERVAL)

@@ -196,8 +196,8 @@ class Sender(Link):
         self.unsettled += 1
         return delivery
 
-    def drained(self) -> None:
-        """Nothing more to send for now: use up the credit and tell the receiver (2.6.7)."""
+    def finish_drain(self) -> None:
+        """Use up the credit, since nothing is left to send for now, and tell the receiver (2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
         self.credit = 0
         self.session.send_flow(self)

@@ -1,4 +1,4 @@
-"""The open performative from either side (2.7.1): what ours says, and what the peer's must not say."""
+"""The open performative (2.7.1): makes ours, and checks the limits in the peer's."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ class Session:
         link.credit -= 1
         link.delivery_count = (link.delivery_count + 1) & SERIAL_MASK
         oversize = 0 < link.max_message_size < end - payload_at
-        # By position: uncompiled, keyword arguments cost ten times as much.
+        # By position: uncompiled, keyword arguments more than double the cost of the call.
         delivery = IncomingDelivery(
             link,
             delivery_id,

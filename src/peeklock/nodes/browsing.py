@@ -31,8 +31,8 @@ from peeklock.nodes.filters import (
     session_id_of,
 )
 from peeklock.nodes.node import Node
+from peeklock.nodes.read_slot import Leave
 from peeklock.nodes.settling import ACCEPTED, ECHOES
-from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class BrowsingNode(Node):
 
     def _answer_drain(self) -> None:
         if self._link.drain and self._link.attached:
-            self._link.drained()
+            self._link.finish_drain()
             self._link.drain = False
             self.peer.wake()
 

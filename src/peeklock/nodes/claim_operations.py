@@ -28,7 +28,7 @@ from peeklock.limits.broker import (
 )
 from peeklock.nodes.fields import MAX_SKIP, Field, Kind, check_page
 from peeklock.nodes.operation import Call, Operation
-from peeklock.nodes.turnstile import Leave
+from peeklock.nodes.read_slot import Leave
 from peeklock.store.base import MAX_NUMBER, Run, StoredMessage
 
 CLAIMS: Final = Symbol("peeklock:claims")

@@ -29,6 +29,7 @@ from peeklock.entities.authorization import Right
 from peeklock.limits.amqp import MAX_PEEKED_MESSAGES
 from peeklock.nodes.fields import Field, Kind, check_keys
 from peeklock.nodes.operation import Call, Operation
+from peeklock.nodes.read_slot import Leave
 from peeklock.nodes.session_operations import (
     check_holder,
     check_not_held_by_another,
@@ -36,7 +37,6 @@ from peeklock.nodes.session_operations import (
     session_id_of,
 )
 from peeklock.nodes.settling import settlement_of_status
-from peeklock.nodes.turnstile import Leave
 from peeklock.store.base import StoredMessage
 
 RECEIVE_AND_DELETE, PEEK_LOCK = 0, 1

@@ -70,7 +70,7 @@ class Operation:
     audited: bool = False
     """Whether it is written to the audit log: it administers, or changes many messages at once."""
     explain: Callable[[AnyEntity, str], str] | None = None
-    """Adds to the reason of a refusal what it means for the entity."""
+    """Returns the reason of a refusal with its consequence for the entity."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the request's values by key; see `check_keys`."""

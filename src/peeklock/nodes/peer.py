@@ -40,7 +40,7 @@ from peeklock.limits.broker import MAX_HELD_BYTES
 from peeklock.nodes.attaching import make_node, requested_address
 from peeklock.nodes.capabilities import ClientKey, release_client_id, reserve_client_id
 from peeklock.nodes.node import Node, error_of, rejected
-from peeklock.nodes.turnstile import Turnstile
+from peeklock.nodes.read_slot import ReadSlot
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Peer:
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._on_memory_freed)
         """Memory of messages that are locked for the client, and of answers that await its credit."""
-        self.reads = Turnstile()
+        self.reads = ReadSlot()
         self.unsaved_bytes = 0
         """Bytes that were received and are not durable yet. The server throttles reading by them."""
         self.busy: list[Node] = []
@@ -327,7 +327,7 @@ class Peer:
             wrong = Condition.INVALID_FIELD if isinstance(failure, EncodeError) else failure.condition
             link.refuse(Error(condition=wrong, description=failure.description))
         except Exception:
-            # An unexpected failure at one link must not affect the others.
+            # An unexpected failure at one link must not affect other links.
             log.exception("a link failed", extra={"fields": {"peer": self.name, "link": link.name}})
             link.refuse(
                 Error(condition=Condition.INTERNAL_ERROR, description="The broker failed at this link; see its log.")
@@ -388,5 +388,5 @@ class Peer:
 
 
 def _action(link: Link) -> str:
-    """The name of what a client does on a link, for the audit log."""
+    """Return the action of a client on a link, for the audit log."""
     return "receive" if isinstance(link, Sender) else "send"

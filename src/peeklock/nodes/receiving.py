@@ -102,7 +102,7 @@ class Receiving(Node):
 
     def starved(self) -> None:
         if self._link.drain and not self._reserved and self._link.attached:
-            self._link.drained()
+            self._link.finish_drain()
             self._link.drain = False
             self.peer.wake()
 

@@ -85,7 +85,7 @@ class ReplyNode(Node):
             self.peer.held.give_back(len(reply))
             link.send(next(self._tags).to_bytes(8), (reply,), settled=True)
         if link.drain and not self._waiting:
-            link.drained()
+            link.finish_drain()
             link.drain = False
         self.peer.wake()
 

@@ -324,7 +324,7 @@ def _scoped_name(name: str, client: str, *, durable: bool) -> str:
 
 
 def _rule(selector: Selector | None) -> RuleDefinition:
-    """Return the rule that matches what the link selects."""
+    """Return the rule for the selector of a link."""
     if selector is None:
         return RuleDefinition()
     return RuleDefinition(filter_kind=FilterKind.SQL, sql_expression=rule_of(selector.text))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from peeklock.broker.errors import BrokerError, MessageNotFound
-from peeklock.nodes.turnstile import Leave, Turnstile
+from peeklock.nodes.read_slot import Leave, ReadSlot
 
 
 class Bench:
     def __init__(self) -> None:
-        self.turnstile = Turnstile()
+        self.slot = ReadSlot()
         self.started: list[str] = []
         self.leaves: dict[str, Leave] = {}
         self.failures: list[BrokerError] = []
@@ -24,7 +24,7 @@ class Bench:
             if at_once:
                 leave()
 
-        self.turnstile.enter(start, self.failures.append)
+        self.slot.enter(start, self.failures.append)
 
 
 def test_each_starts_when_the_one_before_it_has_left() -> None:
@@ -71,7 +71,7 @@ def test_nothing_starts_for_a_client_that_is_gone() -> None:
     bench = Bench()
     bench.enter("a")
     bench.enter("b")
-    bench.turnstile.close()
+    bench.slot.close()
     bench.leaves["a"]()
     assert bench.started == ["a"]
     assert [str(failure) for failure in bench.failures] == ["The client is gone."], "what it costs is counted till then"

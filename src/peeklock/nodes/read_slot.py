@@ -15,7 +15,7 @@ Start = Callable[[Leave], None]
 Fail = Callable[[BrokerError], None]
 
 
-class Turnstile:
+class ReadSlot:
     """Starts reads in the order of the requests, each when the one before it is done."""
 
     def __init__(self) -> None:
