@@ -31,12 +31,8 @@ def test_the_page_has_the_table_of_attacks() -> None:
     page = (ROOT / "docs" / "hostile.md").read_text()
     assert page.endswith(markdown()), "docs/hostile.md is not what `python -m tools.hostile --list` prints"
     words = " ".join(page.split())
-    assert f"its disk has {DISK_MIB} MiB" in words
+    assert f"a disk of {DISK_MIB} MiB" in words
     assert f"a watermark of {LOW_MIB} MiB" in words
-
-
-def test_the_attacks_are_counted_in_the_changelog() -> None:
-    assert f"`make hostile`: {len(ATTACKS)} attacks" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_every_attack_says_what_it_does_and_what_is_answered() -> None:
