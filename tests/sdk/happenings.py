@@ -1,4 +1,4 @@
-"""What happens at the broker's side and no client can bring about."""
+"""Events on the broker's side that no client can cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from serving import BrokerThread
 
 
 def cut_connections(broker: BrokerThread) -> None:
-    """All clients lose their connection."""
+    """Break the connections of all clients."""
 
     def cut() -> None:
         for shell in list(broker.broker.shells):
@@ -17,7 +17,7 @@ def cut_connections(broker: BrokerThread) -> None:
 
 
 def await_session_waiter(broker: BrokerThread, path: str) -> None:
-    """Until a client waits for the next session of that queue."""
+    """Wait until a client waits for the next session of that queue."""
     queue = broker.broker.namespace.queue(path)
     assert isinstance(queue, SessionQueue)
     while not broker.call(lambda: queue.sessions.waiting):

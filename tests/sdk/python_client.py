@@ -1,4 +1,4 @@
-"""The blocking client of azure-servicebus for Python with short words for what tests do, alone and with a broker."""
+"""Short helpers around the blocking client of azure-servicebus for Python, with and without a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from serving import BrokerThread
 
 
 class Client:
-    """A client that tries once, unless told: what a test expects to fail should fail at once. A context manager.
+    """A context manager: a client that does not retry by default, so that expected errors are immediate.
 
     Senders and receivers stay open until the end, when all are closed side by side: the SDK takes a second for each.
     """
@@ -39,7 +39,7 @@ class Client:
         self.close()
 
     def send(self, entity: str, *messages: str | ServiceBusMessage) -> None:
-        """To a queue or a topic, one at a time."""
+        """Send to a queue or a topic, one message at a time."""
         for message in messages:
             sent = ServiceBusMessage(message) if isinstance(message, str) else message
             self.sender(entity).send_messages(sent)

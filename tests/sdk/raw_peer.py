@@ -1,4 +1,4 @@
-"""A client that speaks AMQP frame by frame over a blocking socket, for what no SDK says or shows."""
+"""A client that sends and receives single AMQP frames over a blocking socket, for cases that SDKs do not cover."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class Frame(NamedTuple):
     performative: Any
     payload: bytes
     fields: list[Any]
-    """The performative's list as it was on the wire, however many fields that were."""
+    """The performative's list as it was on the wire, with its number of fields."""
 
 
 class RawPeer:
-    """One connection. `expect` returns the next frame and insists on what it is."""
+    """One connection. `expect` returns the next frame and checks its kind."""
 
     def __init__(self, broker: BrokerThread) -> None:
         self.socket = socket.create_connection(("127.0.0.1", broker.broker.port), timeout=10)
@@ -65,7 +65,7 @@ class RawPeer:
         self.socket.sendall(data)
 
     def read(self, size: int) -> bytes:
-        """Exactly that many bytes; fewer only when the broker hung up."""
+        """Read exactly that many bytes; fewer only if the broker closed the connection."""
         while len(self._unread) < size:
             data = self.socket.recv(65536)
             if not data:
@@ -75,7 +75,7 @@ class RawPeer:
         return data
 
     def is_hung_up(self) -> bool:
-        """Whether the broker has nothing more to say and closed; waits for it."""
+        """Wait for the broker to close the connection; return whether it sent nothing before."""
         return self.read(1) == b""
 
     def send(self, performative: Any, payload: bytes = b"", *, channel: int = 0, frame_type: int = AMQP_FRAME) -> None:
@@ -94,7 +94,7 @@ class RawPeer:
         return Frame(channel, performative, body[payload_at:], decode_value(body)[0].value)
 
     def expect(self, kind: type[P]) -> P:
-        """The next frame's performative, which must be of this kind."""
+        """Return the next frame's performative, which must be of this kind."""
         found = self.next_frame().performative
         assert isinstance(found, kind), f"{kind.__name__} was expected, not {found}"
         return found
@@ -102,7 +102,7 @@ class RawPeer:
     # --- the usual exchanges ---
 
     def login(self, mechanism: str, response: bytes = b"") -> SaslOutcome:
-        """The SASL layer, up to its outcome."""
+        """Do the SASL exchange, up to its outcome."""
         self.write(SASL_HEADER)
         assert self.read(8) == SASL_HEADER
         self.expect(SaslMechanisms)
@@ -111,7 +111,7 @@ class RawPeer:
         return self.expect(SaslOutcome)
 
     def open(self, **fields: Any) -> Open:
-        """The AMQP layer, and a session on channel 0."""
+        """Open the AMQP connection and a session on channel 0."""
         self.write(AMQP_HEADER)
         self.send(Open(container_id="raw", **fields))
         self.send(Begin(next_outgoing_id=0, incoming_window=1000, outgoing_window=1000))
@@ -155,7 +155,7 @@ class RawPeer:
         return frame
 
     def sender(self, handle: int, address: str, **fields: Any) -> Flow:
-        """A link to send on, with the credit that the broker grants at once."""
+        """Attach a sending link; the broker grants credit at once."""
         self.attach(handle, sends_to=address, **fields)
         return self.expect(Flow)
 
@@ -179,7 +179,7 @@ class RawPeer:
         )
 
     def transfer(self, handle: int, payload: bytes, **fields: Any) -> int:
-        """Send a message whole; returns its delivery-id."""
+        """Send a message in one frame and return its delivery-id."""
         delivery_id = self._next_delivery_id
         self._next_delivery_id += 1
         self.send(Transfer(handle=handle, delivery_id=delivery_id, delivery_tag=TAG, **fields), payload)
@@ -197,12 +197,12 @@ class RawPeer:
             assert isinstance(outcome.state, Accepted)
 
     def cbs_links(self, *, reply_to: str | None = None, reply_name: str = "replies") -> None:
-        """A pair of links to `$cbs` with handles 0 and 1, and credit for the replies."""
+        """Attach a pair of links to `$cbs` with handles 0 and 1, and grant credit for the replies."""
         self.sender(0, "$cbs")
         self.receiver(1, "$cbs", name=reply_name, reply_to=reply_to, credit=100)
 
     def put_token(self, token: Any, audience: str, *, message_id: Any = "1", reply_to: str | None = None) -> Message:
-        """Put a token over the links of `cbs_links`; returns the reply."""
+        """Put a token over the links of `cbs_links` and return the reply."""
         request = Message(
             properties=Properties(message_id=message_id, reply_to=reply_to),
             application_properties={"operation": "put-token", "type": "jwt", "name": audience},
@@ -217,7 +217,7 @@ class RawPeer:
 
 
 def sas_token(resource: str, expiry: int, *, key: str = DEFAULT_KEY, rule: str = DEFAULT_KEY_NAME) -> str:
-    """A shared access signature; `expiry` in Unix seconds."""
+    """Return a shared access signature; `expiry` is in Unix seconds."""
     scope = quote_plus(resource)
     digest = hmac.digest(key.encode(), f"{scope}\n{expiry}".encode(), hashlib.sha256)
     return f"SharedAccessSignature sr={scope}&sig={quote_plus(base64.b64encode(digest))}&se={expiry}&skn={rule}"

@@ -22,7 +22,7 @@ Answer = Callable[[dict[str, Any]], Any]
 
 
 class Runner:
-    """The program in a process."""
+    """The process of the program."""
 
     def __init__(self, command: Command) -> None:
         environment = {**os.environ, **command.environment}
@@ -32,7 +32,7 @@ class Runner:
         self.scenarios: list[str] = self._hear()["scenarios"]
 
     def run(self, scenario: str, brokers: dict[str, str], answers: Mapping[str, Answer]) -> str | None:
-        """Run a scenario to its end; returns why it failed, or None."""
+        """Run a scenario to its end and return why it failed, or None."""
         self._say({"run": scenario, "brokers": brokers})
         while "ask" in (heard := self._hear()):
             self._say({"answer": answers[heard["ask"]](heard)})
@@ -61,12 +61,12 @@ class Runner:
 
 
 def without_emulator_flag(connection_string: str) -> str:
-    """SDKs then use TLS, and keep the port."""
+    """With this, SDKs use TLS and the port of the connection string."""
     return connection_string.replace("UseDevelopmentEmulator=true;", "")
 
 
 def answers_of(broker: BrokerThread) -> dict[str, Answer]:
-    """What a program may ask of a broker whose clock can be moved."""
+    """The requests of a program to a broker whose clock can be moved."""
 
     def counters(asked: dict[str, Any]) -> dict[str, int]:
         found = broker.counters(asked.get("queue", "queue"))

@@ -1,4 +1,4 @@
-"""qpid-proton browses: its option Copy asks for messages to be shown, and Selector for some of them."""
+"""qpid-proton browses with its option Copy, and selects messages with Selector."""
 
 from __future__ import annotations
 

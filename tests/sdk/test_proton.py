@@ -1,4 +1,4 @@
-"""qpid-proton for Python: a plain AMQP 1.0 client that knows nothing of Service Bus, with a key's name and the key."""
+"""qpid-proton for Python: a plain AMQP 1.0 client that logs in with the name of a key and the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""azure-servicebus for Python on entities that forward, drop duplicates, are disabled and come to an end."""
+"""azure-servicebus for Python on entities that forward, drop duplicates, are disabled or deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""azure-servicebus for Python, the blocking client: what it asks of `$management`, on queues without sessions."""
+"""azure-servicebus for Python, the blocking client: requests to `$management` of queues without sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""azure-servicebus for Python on topics and subscriptions: copies, rules, and what a subscription has of a queue."""
+"""azure-servicebus for Python on topics and subscriptions: copies, rules, and the operations of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire itself: frames that no SDK sends, and fields that no SDK shows, against a running broker."""
+"""The wire protocol: frames that no SDK sends, and fields that no SDK returns, with a running broker."""
 
 from __future__ import annotations
 

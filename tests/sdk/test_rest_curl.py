@@ -1,4 +1,4 @@
-"""curl: the commands that docs/features/rest.md prints, and what they say."""
+"""curl: the commands of docs/features/rest.md, and their output."""
 
 from __future__ import annotations
 

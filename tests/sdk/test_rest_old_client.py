@@ -1,6 +1,6 @@
-"""azure-servicebus 0.21 for Python, of the time before AMQP: the oldest client of Service Bus that still installs.
+"""azure-servicebus 0.21 for Python, which uses HTTP only: the oldest client of Service Bus that can be installed.
 
-Version 0.50 has the same client inside, beside one for AMQP (`test_uamqp`).
+Version 0.50 contains the same client beside a client for AMQP (`test_uamqp`).
 """
 
 from __future__ import annotations

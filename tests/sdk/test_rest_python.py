@@ -1,4 +1,4 @@
-"""azure-servicebus for Python and HTTP: what one sends the other receives, with all its properties."""
+"""azure-servicebus for Python and HTTP: a message sent with one is received with the other, with all its properties."""
 
 from __future__ import annotations
 

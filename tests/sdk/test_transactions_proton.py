@@ -1,4 +1,4 @@
-"""Transactions through qpid-proton's reactor, which knows AMQP 1.0 and nothing of Service Bus; SASL PLAIN."""
+"""Transactions through qpid-proton's reactor, a plain AMQP 1.0 client with SASL PLAIN."""
 
 from __future__ import annotations
 

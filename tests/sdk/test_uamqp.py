@@ -1,4 +1,4 @@
-"""azure-servicebus 7.8 for Python, the last version on uamqp, a client in C that other old SDKs have inside too."""
+"""azure-servicebus 7.8 for Python, the last version on uamqp, a client in C that other old SDKs use, too."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ IMPOSSIBLE = 2
 
 
 def main() -> int:
-    """0 when every outcome is as expected, 1 when one is not, 2 when nothing could be run."""
+    """Return 0 if every outcome is as expected, 1 if one is not, 2 if nothing could be run."""
     parser = argparse.ArgumentParser(prog="conformance", description=__doc__)
     parser.add_argument("--sdk", action="append", choices=SDKS, help="only this SDK; may be given several times")
     parser.add_argument("--only", default="", metavar="WORDS", help="only scenarios with these words in name or group")

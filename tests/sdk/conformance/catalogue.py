@@ -1,4 +1,4 @@
-"""The list of scenarios as it is in the data files, read and checked."""
+"""Read and check the list of scenarios in the data files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SDKS = ("python", "python-aio", "javascript", "java", "go")
 
 
 class CatalogueError(Exception):
-    """The data files do not fit together; `str()` says where."""
+    """The data files are inconsistent; `str()` says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +25,9 @@ class Scenario:
     expected: str
     """The expected outcome, as a sentence."""
     without: Mapping[str, str]
-    """SDKs it does not apply to, and why not."""
+    """SDKs to which it does not apply, with the reasons."""
     slow: bool = False
-    """It needs real time, and is started first."""
+    """It requires real time, and is started first."""
 
     def applies_to(self, sdk: str) -> bool:
         return sdk not in self.without
@@ -61,12 +61,12 @@ def scenarios() -> tuple[Scenario, ...]:
 class Explanation:
     why: str
     says: str
-    """Words that the failure has, so that it is known from others."""
+    """Words that the failure contains, so that a different failure is not accepted."""
 
 
 @cache
 def explanations() -> Mapping[tuple[str, str], Explanation]:
-    """Why a scenario fails through an SDK, for those of which that is known."""
+    """Return why scenarios fail with an SDK, where the reason is known."""
     found: dict[tuple[str, str], Explanation] = {}
     known = {scenario.name: scenario for scenario in scenarios()}
     for each in _read("explanations.toml").get("explanation", []):

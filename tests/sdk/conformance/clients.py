@@ -1,4 +1,4 @@
-"""What scenarios speak in: a bus, its senders and receivers, an administrator. Each call is a word to the program."""
+"""The operations of scenarios: a bus, its senders and receivers, an administrator. Each is a command to the program."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, Literal
 from conformance.program import PATIENCE, Program, SdkError, result
 
 Told = str | dict[str, Any]
-"""A message to send: its body, or `body` or `size` and what else is set."""
+"""A message to send: its body, or a mapping with `body` or `size` and other properties."""
 Kind = Literal["queue", "topic", "subscription", "rule"]
 WAIT = 20.0
-"""Seconds for what must come: a loaded machine is no failure."""
+"""Seconds to wait for an expected message: enough for a loaded machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message as an SDK shows it. Times are milliseconds."""
+    """A message as an SDK returns it. Times are in milliseconds."""
 
     handle: str
     body: str
@@ -82,7 +82,7 @@ class Bus:
         return Receiver(self._program, self._program.call("receiver", client=self.handle, **options))
 
     def accept(self, queue: str, session: str | None = None, *, deletes: bool = False) -> SessionReceiver:
-        """The session of that name, or the next that is free."""
+        """Accept the session of that name, or the next free session."""
         return self.accepted(self.accepting(queue, session, deletes=deletes))
 
     def accepting(self, queue: str, session: str | None = None, *, deletes: bool = False) -> Future[Any]:
@@ -104,7 +104,7 @@ class Bus:
         return listed
 
     def process(self, **options: Any) -> list[Message]:
-        """Handle so many messages (`count`) as the SDK brings them, and stop."""
+        """Handle `count` messages with the SDK's handler, and stop."""
         return _messages(result(self.processing(**options), "process"))
 
     def processing(self, **options: Any) -> Future[Any]:
@@ -138,12 +138,12 @@ class Sender:
         self.handle = handle
 
     def send(self, *messages: Told, batch: bool = False, transaction: str | None = None) -> None:
-        """One at a time, or as a batch."""
+        """Send messages one at a time, or as a batch."""
         told = [_told(message) for message in messages]
         self._program.call("send", sender=self.handle, messages=told, batch=batch, transaction=transaction)
 
     def fill(self, size: int) -> int:
-        """Send a batch with as many messages of that size as fit; how many that were."""
+        """Send a batch with as many messages of that size as fit, and return their number."""
         count: int = self._program.call("fill", sender=self.handle, size=size)
         return count
 
@@ -175,7 +175,7 @@ class Receiver:
         self.handle = handle
 
     def receive(self, count: int = 1) -> list[Message]:
-        """Exactly that many messages, however the SDK cuts them into batches."""
+        """Receive exactly that many messages, with as many calls of the SDK as necessary."""
         found: list[Message] = []
         while len(found) < count:
             some = self.ask(count - len(found))
@@ -188,7 +188,7 @@ class Receiver:
         return self.receive(1)[0]
 
     def ask(self, count: int, wait: float = WAIT) -> list[Message]:
-        """What one call of the SDK gives: perhaps fewer, and nothing when nothing comes."""
+        """Return the messages of one call of the SDK: perhaps fewer, or none."""
         return _messages(self._program.call("receive", receiver=self.handle, count=count, wait=wait))
 
     def asking(self, count: int, wait: float = WAIT) -> Future[Any]:
@@ -198,7 +198,7 @@ class Receiver:
         return _messages(result(asking, "receive", patience))
 
     def take(self, count: int = 1) -> list[str]:
-        """Receive and complete; the bodies."""
+        """Receive and complete messages; return the bodies."""
         messages = self.receive(count)
         for message in messages:
             self.complete(message)
@@ -259,7 +259,7 @@ class SessionReceiver(Receiver):
 
 
 class Administrator:
-    """An administration client. A path is the names from the topic down."""
+    """An administration client. A path is the names, beginning with the topic or queue."""
 
     def __init__(self, program: Program, **options: Any) -> None:
         self._program = program
@@ -293,12 +293,12 @@ class Administrator:
         return found
 
 
-# --- what must be so ---
+# --- assertions ---
 
 
 @contextmanager
 def refused(*kinds: str) -> Iterator[None]:
-    """What is inside is refused, and the SDK knows why."""
+    """Expect that the block is refused with an error of this kind."""
     try:
         yield
     except SdkError as error:
@@ -310,7 +310,7 @@ def refused(*kinds: str) -> Iterator[None]:
 
 @contextmanager
 def refused_in_words(words: str) -> Iterator[None]:
-    """What is inside is refused, for a reason that no SDK has a kind for; these words are in what it says."""
+    """Expect that the block is refused with an error whose text contains these words; no SDK has a kind for it."""
     try:
         yield
     except SdkError as error:

@@ -1,4 +1,4 @@
-"""Runs scenarios of one SDK, one after the other, in a process that has the standard ports for itself.
+"""Run scenarios of one SDK, one after the other, in a process that has the standard ports for itself.
 
     python -m conformance.lane SDK ADDRESS AUTHORITY COMMAND
 
@@ -31,7 +31,7 @@ class Lane:
         self._program: Program | None = None
 
     def run(self, steps: Steps) -> str | None:
-        """Why it failed, or None."""
+        """Run a scenario and return why it failed, or None."""
         if self._program is None:
             self._program = Program(self._command)
         program = self._program
@@ -57,7 +57,7 @@ class Lane:
         return reason
 
     def _end(self) -> None:
-        """The next scenario gets a program that knows nothing of this one."""
+        """Stop the program, so that the next scenario gets a new one."""
         if self._program is not None:
             self._program.stop()
             self._program = None
@@ -67,7 +67,7 @@ class Lane:
 
 
 def _words(failure: Exception) -> str:
-    """What went wrong, and at which step."""
+    """Return the error and the step at which it was raised."""
     places = [frame for frame in traceback.extract_tb(failure.__traceback__) if "/steps/" in frame.filename]
     where = f" (steps/{Path(places[-1].filename).name}:{places[-1].lineno}: {places[-1].line})" if places else ""
     what = str(failure) if isinstance(failure, AssertionError) else f"{type(failure).__name__}: {failure}"

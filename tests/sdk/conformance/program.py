@@ -25,11 +25,11 @@ from typing import Any
 from conformance.sdks import Command
 
 PATIENCE = 90.0
-"""Seconds after which a call counts as never answered: more than any SDK waits by itself."""
+"""Seconds after which a call counts as unanswered: longer than the time-outs of all SDKs."""
 
 
 class SdkError(Exception):
-    """What the SDK raised."""
+    """An exception of the SDK."""
 
     def __init__(self, kind: str, text: str, trace: str = "") -> None:
         super().__init__(f"{kind}: {text}")
@@ -43,7 +43,7 @@ class ProgramFailed(Exception):
 
 
 class Program:
-    """The process."""
+    """The process of the program."""
 
     def __init__(self, command: Command) -> None:
         environment = {**os.environ, **command.environment}
@@ -59,7 +59,7 @@ class Program:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def start(self, call: str, **details: Any) -> Future[Any]:
-        """Begin something; the future has its value, or SdkError."""
+        """Start a command; the future has its value, or SdkError."""
         future: Future[Any] = Future()
         number = next(self._numbers)
         line = json.dumps({"id": number, "call": call, **details})
@@ -74,7 +74,7 @@ class Program:
         return future
 
     def call(self, call: str, **details: Any) -> Any:
-        """Do something."""
+        """Execute a command and return its value."""
         return result(self.start(call, **details), call)
 
     def stop(self) -> None:
@@ -105,7 +105,7 @@ class Program:
 
 
 def result(future: Future[Any], what: str, patience: float = PATIENCE) -> Any:
-    """What came of it; waits no longer than that many seconds."""
+    """Return the value, or raise after that many seconds."""
     try:
         return future.result(timeout=patience)
     except TimeoutError:

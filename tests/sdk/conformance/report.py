@@ -1,4 +1,4 @@
-"""What is shown of a run: lines while it goes on, a table at the end, and the page of the documentation."""
+"""The report of a run: progress lines, a table at the end, and the page of the documentation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def progress(outcome: Outcome) -> None:
 
 
 def table(result: Result, sdks: Sequence[str]) -> str:
-    """For a terminal."""
+    """Return the table for a terminal."""
     found = {(outcome.scenario.name, outcome.sdk): outcome for outcome in result.outcomes}
     listed = [each for each in scenarios() if any((each.name, sdk) in found for sdk in sdks)]
     width = max((len(each.name) for each in listed), default=0)
@@ -61,12 +61,12 @@ def summary(result: Result, isolation: PortIsolation) -> str:
 
 
 def page(result: Result) -> str:
-    """`docs/conformance.md`."""
+    """Return the text of `docs/conformance.md`."""
     return compose({(outcome.scenario.name, outcome.sdk): outcome.passed for outcome in result.outcomes})
 
 
 def compose(passed: dict[tuple[str, str], bool]) -> str:
-    """The page for these outcomes, by scenario and SDK."""
+    """Return the page for these outcomes, by scenario and SDK."""
     notes: dict[str, int] = {}
     parts = [HEAD, _versions(), _counts(passed), _groups(passed, notes)]
     parts += [_failures(passed), _notes(notes)]
@@ -74,7 +74,7 @@ def compose(passed: dict[tuple[str, str], bool]) -> str:
 
 
 def expected() -> dict[tuple[str, str], bool]:
-    """The outcomes that there must be."""
+    """Return the outcomes that a complete run has."""
     return {
         (each.name, sdk): (each.name, sdk) not in explanations()
         for each in scenarios()

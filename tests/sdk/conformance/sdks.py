@@ -1,4 +1,4 @@
-"""The SDKs: which version is used, and how its program is made and started."""
+"""The SDKs: their versions, and how their programs are built and started."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from toolchains import SHORT_LIVED_JAVA, go_program, java_classpath, npm_package
 
 FOLDER = Path(__file__).parents[1]
 PASSWORD = "changeit"
-"""Of the trust store for Java; it holds nothing secret."""
+"""The password of the trust store for Java, which contains no secret."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What starts a program."""
+    """The command that starts a program."""
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
@@ -32,9 +32,9 @@ class Sdk:
     package: str
     version: Callable[[], str]
     tools: tuple[str, ...]
-    """What must be installed."""
+    """Programs that must be installed."""
     prepare: Callable[[Path], Command]
-    """Fetches and builds what is needed. The program trusts the authority in that file."""
+    """Fetches and builds the program, which trusts the authority in that file."""
 
 
 def _python(program: str) -> Callable[[Path], Command]:
@@ -63,7 +63,7 @@ def _go(authority: Path) -> Command:
 
 
 def trust_store(authority: Path) -> Path:
-    """The authority in a file that Java reads."""
+    """Return a trust store for Java that contains the authority."""
     store = authority.parent / "trusted.p12"
     if not store.exists():
         command = [toolchain("keytool"), "-importcert", "-noprompt", "-alias", "peeklock", "-file", str(authority)]

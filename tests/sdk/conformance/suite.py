@@ -1,4 +1,4 @@
-"""All scenarios through all SDKs, in lanes side by side."""
+"""Run all scenarios with all SDKs, in concurrent lanes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outcome:
     scenario: Scenario
     sdk: str
     reason: str | None
-    """Why it failed, or None."""
+    """Why the scenario failed, or None."""
     seconds: float
 
     @property
@@ -36,7 +36,7 @@ class Outcome:
 
     @property
     def as_expected(self) -> bool:
-        """It passes, or fails as is explained: what is explained and passes must be explained no longer."""
+        """True if it passed without an explanation, or failed as explained: a passed scenario must have none."""
         explanation = explanations().get((self.scenario.name, self.sdk))
         if explanation is None:
             return self.passed
@@ -69,19 +69,19 @@ def run(
         outcomes: list[Outcome] = []
         works: list[Callable[[], None]] = []
         for place, sdk in enumerate(sdks):
-            # What takes long goes first, so that the others run beside it.
+            # Slow scenarios first, so that the others run at the same time.
             waiting = deque(sorted((each for each in chosen if each.applies_to(sdk)), key=lambda each: not each.slow))
             for number in range(place * lanes, place * lanes + min(lanes, len(waiting))):
                 lane = _Lane(sdk, commands[sdk], isolation, number, authority, folder)
                 works.append(partial(lane.work, waiting, outcomes, progress))
         with ThreadPoolExecutor(max(1, len(works))) as pool:
             for done in [pool.submit(work) for work in works]:
-                done.result()  # what went wrong there goes wrong here, and is not left out
+                done.result()  # raise the lane's error
         return Result(tuple(outcomes), time.monotonic() - start)
 
 
 class _Lane:
-    """A process of `lane.py`, and a thread that gives it work."""
+    """A process of `lane.py`, and the thread that sends it scenarios."""
 
     def __init__(
         self, sdk: str, command: Command, isolation: PortIsolation, number: int, authority: Path, folder: Path

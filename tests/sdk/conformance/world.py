@@ -87,7 +87,7 @@ NAMESPACE = NamespaceDefinition(
         ),
     ),
 )
-"""What each scenario finds."""
+"""The entities that each scenario finds."""
 
 
 COARSER = {
@@ -113,7 +113,7 @@ class World:
 
     @property
     def broker(self) -> BrokerThread:
-        """In memory, with a clock that stands still until it is moved; started when it is first asked for."""
+        """The broker in memory with a clock that the scenario moves; started at the first access."""
         if self._broker is None:
             self._start({})
         assert self._broker is not None
@@ -124,7 +124,7 @@ class World:
             self._start({})
 
     def in_real_time(self) -> None:
-        """With a clock that goes by itself, and cannot be moved."""
+        """Start the broker with the real clock."""
         self._start({"clock": system_clock})
 
     def _start(self, options: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class World:
         )
 
     def in_a_process(self) -> ServedBroker:
-        """As a user starts it: in a process that can be killed, on disk, with the default namespace."""
+        """Start a broker on disk in a separate process that can be killed, with the default namespace."""
         arguments = ("--host", self._address, "--port", str(PORT))
         self._served = ServedBroker(self._folder, *arguments)
         return self._served
@@ -153,7 +153,7 @@ class World:
         self.broker.advance(seconds)
 
     def now(self, minutes: float = 0) -> int:
-        """The broker's time, so many minutes later."""
+        """Return the broker's time, plus that many minutes."""
         return self.broker.clock() + round(minutes * MINUTE)
 
     def counters(self, path: str = "queue") -> Counters:
@@ -163,7 +163,7 @@ class World:
         return self.counters(path).active
 
     def until(self, condition: Callable[[], bool], what: str, patience: float = 30) -> None:
-        """Wait for what happens soon, or within that many seconds."""
+        """Wait until the condition is true, at most that many seconds."""
         deadline = time.monotonic() + patience
         while not condition():
             if time.monotonic() > deadline:
@@ -171,7 +171,7 @@ class World:
             time.sleep(0.02)
 
     def cut(self) -> None:
-        """All clients lose their connections."""
+        """Break the connections of all clients."""
         cut_connections(self.broker)
 
     def let_it_be_noticed(self) -> None:
@@ -182,15 +182,15 @@ class World:
         time.sleep(3)
 
     def connections(self) -> set[Shell]:
-        """Which AMQP connections there are."""
+        """Return the AMQP connections."""
         return self.broker.call(lambda: set(self.broker.broker.shells))
 
     def ways(self) -> set[tuple[str, int]]:
-        """What AMQP connections came over, and to which port."""
+        """Return the transports and ports of the AMQP connections."""
         return self.broker.call(lambda: {_way(shell._transport) for shell in self.broker.broker.shells})
 
     def receivers_that_wait(self, path: str = "queue") -> int:
-        """How many could take a message now."""
+        """Return how many receivers have credit."""
         return self.broker.call(lambda: len(self._queue(path)._queued))
 
     def locked(self, path: str = "queue") -> int:
@@ -223,7 +223,7 @@ class World:
         retries: int = 0,
         across: bool = False,
     ) -> Bus:
-        """A client of the SDK. It tries once, unless told: what should fail should fail at once."""
+        """Make a client of the SDK. By default it does not retry, so that expected errors are immediate."""
         self._be_ready()
         return Bus(
             self._program,
@@ -247,7 +247,7 @@ class World:
         return f"Endpoint=sb://{self._address};{proof}" + (";UseDevelopmentEmulator=true" if emulator else "")
 
     def signature(self, entity: str = "", *, minutes: float = 60) -> str:
-        """A token for an entity, or for all, that is good for so long."""
+        """Return a token for an entity, or for all, with that validity."""
         scope = quote(f"sb://{self._address}/{entity}", safe="")
         expiry = self.now(minutes) // 1000
         digest = hmac.digest(DEFAULT_KEY.encode(), f"{scope}\n{expiry}".encode(), hashlib.sha256)

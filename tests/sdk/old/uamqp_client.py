@@ -1,4 +1,4 @@
-"""What `test_uamqp` runs: a program for azure-servicebus 7.8, over WebSocket, since only that takes a port."""
+"""The program of `test_uamqp`: azure-servicebus 7.8 over WebSocket, the only transport whose port can be set."""
 
 from __future__ import annotations
 

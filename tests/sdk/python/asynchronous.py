@@ -1,4 +1,4 @@
-"""Does what standard input says with the asyncio client of azure-servicebus. The words: `conformance/program.py`."""
+"""Execute the commands of `conformance/program.py` with the asyncio client of azure-servicebus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does what standard input says with the blocking client of azure-servicebus. The words: `conformance/program.py`."""
+"""Execute the commands of `conformance/program.py` with the blocking client of azure-servicebus."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the two programs for Python share: how messages, settings, rules and errors of the SDK are told in JSON.
+"""Shared by the two programs for Python: messages, settings, rules and errors of the SDK in JSON.
 
-`conformance/program.py` has the words. Leaves calling the SDK to `blocking.py` and `asynchronous.py`.
+`conformance/program.py` has the commands. `blocking.py` and `asynchronous.py` call the SDK.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each scenario does. A function for each, under the name that the list has for it."""
+"""The steps of each scenario: a function, registered with the name that the list has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _known: dict[str, Steps] = {}
 
 
 def scenario(name: str) -> Callable[[Steps], Steps]:
-    """These are the steps of that scenario. They raise when something is not as it must be."""
+    """Register the steps of that scenario. They raise an error if an expectation is not met."""
 
     def note(steps: Steps) -> Steps:
         assert name not in _known, f"'{name}' has steps twice"
@@ -25,7 +25,7 @@ def scenario(name: str) -> Callable[[Steps], Steps]:
 
 
 def load() -> Mapping[str, Steps]:
-    """The steps of all scenarios."""
+    """Return the steps of all scenarios."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return _known

@@ -1,4 +1,4 @@
-"""Administration: every kind of entity, counts, and what is refused."""
+"""Administration: every kind of entity, counts, and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from conformance.steps import scenario
 from conformance.world import ROOT, World
 
 NOTHING = ("not-found", "nothing")
-"""The Go SDK gives nothing where others raise; its program then says so."""
+"""The Go SDK returns nothing where others raise an error; its program returns this instead."""
 
 
 @scenario("create, get, update and delete a queue")
@@ -233,7 +233,7 @@ def delete(world: World) -> None:
     administrator.delete("queue", "queue")
     try:
         equal(receiver.ask(1, wait=5), [])
-    except SdkError as error:  # some SDKs tell of it, others come back with nothing
+    except SdkError as error:  # some SDKs raise an error, others return nothing
         equal(error.kind, "not-found")
     with refused(world.kind("no-entity")):
         bus.receiver("queue").ask(1)

@@ -1,4 +1,4 @@
-"""Getting in: transports, keys, tokens, rights."""
+"""Connecting: transports, keys, tokens, rights."""
 
 from __future__ import annotations
 

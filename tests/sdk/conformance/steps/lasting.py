@@ -1,4 +1,4 @@
-"""What takes its time: idle connections, restarts, handlers, many at once."""
+"""Slow scenarios: idle connections, restarts, handlers, concurrency."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def kill(world: World) -> None:
                     received.add(message.body)
                     receiver.complete(message)
             except SdkError:
-                # One SDK gives a receiver up for good when it could not connect often enough, and says so.
+                # One SDK abandons a receiver after several failed connections, and raises an error.
                 receiver = bus.receiver("queue")
                 time.sleep(0.2)
 
@@ -189,7 +189,7 @@ def _at_least(enough: int, found: set[str]) -> bool:
 
 
 def _patiently(receiver: Receiver) -> str:
-    """Some SDKs give back nothing or an error when the connection is lost while they wait."""
+    """Some SDKs return nothing or raise an error when the connection is lost while they wait."""
     last: SdkError | None = None
     for _ in range(10):
         try:
@@ -203,7 +203,7 @@ def _patiently(receiver: Receiver) -> str:
 
 
 def _together(*works: Callable[[], None]) -> None:
-    """All at once; the first failure is raised when all have ended."""
+    """Run all concurrently; raise the first error after all have ended."""
     failures: list[BaseException] = []
 
     def run(work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Receiving in both modes, waiting, sharing, prefetching, looking."""
+"""Receiving in both modes, waiting, competing receivers, prefetching, peeking."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def disabled_for_receiving(world: World) -> None:
     equal(world.active("no-receiving"), 1)
 
 
-# --- looking ---
+# --- peeking ---
 
 
 @scenario("peek without taking")

@@ -1,4 +1,4 @@
-"""Sending: single messages, batches, for later, and where it is refused."""
+"""Sending: single messages, batches, scheduled messages, and errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def empty(world: World) -> None:
 @scenario("send a large message")
 def large(world: World) -> None:
     bus = world.connect()
-    body = "".join(f"{number:07} " for number in range(31_250))  # so that a part in the wrong place is seen
+    body = "".join(f"{number:07} " for number in range(31_250))  # so that a misplaced part is noticed
     bus.send("queue", body)
     found = bus.receiver("queue").one().body
     equal(len(found), 250_000)
@@ -172,7 +172,7 @@ def cancel_nothing(world: World) -> None:
     (number,) = sender.schedule(world.now(minutes=1), "a")
     sender.cancel(number)
     if world.sdk == "java":
-        sender.cancel(number)  # this SDK takes the refusal for an answer
+        sender.cancel(number)  # this SDK treats the refusal as an answer
         return
     with refused(world.kind("message-not-found")):
         sender.cancel(number)

@@ -18,7 +18,7 @@ def by_id(world: World) -> None:
     send(bus, ("s", "m1"), ("other", "m2"), ("s", "m3"))
     receiver = bus.accept("sessions", "s")
     equal(receiver.session, "s")
-    equal(receiver.until, None if world.sdk == "java" else world.now(minutes=1))  # that SDK does not tell
+    equal(receiver.until, None if world.sdk == "java" else world.now(minutes=1))  # that SDK does not return it
     messages = receiver.receive(2)
     equal(bodies(messages), ["m1", "m3"])
     equal({message.session for message in messages}, {"s"})
@@ -133,7 +133,7 @@ def lost(world: World) -> None:
     world.let_it_be_noticed()
     with refused(world.kind("session-lock-lost")):
         receiver.complete(message)
-    receiver.close()  # one SDK accepts the session again by itself
+    receiver.close()  # one SDK accepts the session again automatically
     again = world.connect().accept("sessions", "s")
     equal(again.one().delivery_count, 1)
 

@@ -1,4 +1,4 @@
-"""What becomes of a message that was received: every settlement, locks, dead letters, deferral."""
+"""Settlement: every outcome, locks, dead letters, deferral."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def fetch_nothing(world: World) -> None:
     receiver = bus.receiver("queue")
     for number in (1, 99):
         if world.sdk == "java":
-            equal(receiver.deferred(number), [])  # this SDK takes the refusal for an answer
+            equal(receiver.deferred(number), [])  # this SDK treats the refusal as an answer
             continue
         with refused(world.kind("message-not-found")):
             receiver.deferred(number)
