@@ -370,6 +370,7 @@ def test_dead_letters_and_subscriptions_are_shown(world: World) -> None:
         ("q", {FIRST_NUMBER: "3"}, "amqp:invalid-field"),
         ("q", {FIRST_NUMBER: -1}, "amqp:invalid-field"),
         ("q", {FIRST_NUMBER: True}, "amqp:invalid-field"),
+        ("q", {FIRST_NUMBER: ULong(2**63)}, "amqp:invalid-field"),
         ("t", {}, "amqp:not-allowed"),
         ("nothing", {}, "amqp:not-found"),
         ("q", {SELECTOR: Described(SELECTOR, "color = ")}, "amqp:invalid-field"),

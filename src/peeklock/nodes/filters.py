@@ -13,6 +13,7 @@ from peeklock.amqp.types import Described
 from peeklock.broker.errors import InvalidField, InvalidProperty
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.selectors import Selector
+from peeklock.broker.rules.values import MAX_INTEGER
 from peeklock.limits.broker import MAX_ID_LENGTH
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
@@ -82,8 +83,8 @@ def first_number_of(filters: Filters) -> int:
     number = filters.first_number
     if number is None:
         return 1
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise InvalidField(f"The value of {FIRST_NUMBER_FILTER} must be an integer of at least 0.")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= MAX_INTEGER:
+        raise InvalidField(f"The value of {FIRST_NUMBER_FILTER} must be an integer from 0 to {MAX_INTEGER}.")
     return max(1, number)
 
 
