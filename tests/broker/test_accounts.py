@@ -43,7 +43,7 @@ def test_a_connection_holds_up_to_its_limit() -> None:
     assert fill(account) == 40 * MB
     with pytest.raises(QuotaExceeded, match="Locks hold 41943040 bytes of this connection"):
         account.check()
-    account.give_back(MB)
+    account.release(MB)
     assert bench.told == ["a"]
     account.check()
 
@@ -53,7 +53,7 @@ def test_one_that_is_larger_than_the_limit_finds_room_in_the_end() -> None:
     account.check()
     account.take(90 * MB)
     assert account.is_full
-    account.give_back(90 * MB)
+    account.release(90 * MB)
     assert not account.is_full
 
 
@@ -83,7 +83,7 @@ def test_those_that_were_refused_hear_when_others_give_back() -> None:
     fill(first)
     fill(second)
     assert second.is_full
-    first.give_back(first.used)
+    first.release(first.used)
     assert "second" in bench.told
     second.check()
 
@@ -96,7 +96,7 @@ def test_nothing_is_counted_when_nothing_is_held() -> None:
     for _ in range(5000):
         if held and chance.random() < 0.48:
             account, size = held.pop(chance.randrange(len(held)))
-            account.give_back(size)
+            account.release(size)
         else:
             account, size = chance.choice(accounts), chance.choice([300, 1300, 70_000])
             account.take(size)
@@ -104,7 +104,7 @@ def test_nothing_is_counted_when_nothing_is_held() -> None:
         used = sum(each.used for each in accounts)
         assert used <= bench.accounts.used <= 2 * used + len(accounts) * STEP
     for account, size in held:
-        account.give_back(size)
+        account.release(size)
     assert bench.accounts.used == 0
     assert not bench.accounts.full
 

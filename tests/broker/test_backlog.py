@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from peeklock.broker.backlog import (
-    FIRST_PAGE_MESSAGES,
-    LEAST_PAGE_BYTES,
-    LOW_MESSAGES,
-    OBJECT_BYTES,
-    PAGE_BYTES,
-    PAGE_MESSAGES,
-    WINDOW_MESSAGES,
-    Backlog,
-    Budget,
-    PageRead,
-    ReadPage,
-)
+from peeklock.broker.backlog import WINDOW_MESSAGES, Backlog, PageRead, ReadPage
+from peeklock.broker.paging import FIRST_PAGE_MESSAGES, LEAST_PAGE_BYTES, LOW_MESSAGES, PAGE_BYTES, PAGE_MESSAGES
+from peeklock.broker.window_budget import OBJECT_BYTES, Budget
 from peeklock.store.base import Body, MessagesRead, Range, StoredMessage, StoreError
 
 
@@ -71,7 +61,7 @@ class Bench:
             self.budget,
             self._on_loaded,
             self._on_failed,
-            is_out=lambda number: number in self.lent,
+            is_taken=lambda number: number in self.lent,
             watch=self._watch,
         )
         self.backlog.resume(stored, stored > 0)
@@ -328,7 +318,7 @@ def test_memory_of_messages_that_left_from_the_head_is_given_back_though_nobody_
     bench = Bench()
     bench.arrive(10)
     for number in (2, 3, 1):
-        bench.backlog.discard(number)
+        bench.backlog.drop(bench.message(number))
     assert bench.budget.used == 7 * (10 + OBJECT_BYTES)
     bench.backlog.add(bench.message(2))  # it could not leave
     assert bench.take() == 2
@@ -416,20 +406,20 @@ def test_a_message_that_left_is_skipped() -> None:
     bench.arrive(5)
     for number in (1, 3, 5):
         del bench.store.messages[number]
-        bench.backlog.discard(number)
+        bench.backlog.drop(bench.message(number))
     assert bench.drain() == [2, 4]
     assert bench.budget.used == 0
 
 
 def test_no_page_is_asked_for_while_messages_beyond_the_window_are_being_removed() -> None:
     bench = Bench(stored=100)
-    bench.backlog.held = True
+    bench.backlog.hold(True)
     assert bench.take() is None
     assert bench.store.reads == []
     for number in range(1, 51):
         del bench.store.messages[number]
-        bench.backlog.discard(number)
-    bench.backlog.held = False
+        bench.backlog.drop(bench.message(number))
+    bench.backlog.hold(False)
     assert bench.drain() == list(range(51, 101))
 
 
@@ -463,10 +453,10 @@ def test_messages_that_arrived_during_a_read_that_failed_are_not_lost() -> None:
 def test_whatever_happens_in_whatever_order_every_message_comes_once(
     seed: int, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"PAGE_MESSAGES": 8, "LOW_MESSAGES": 12, "WINDOW_MESSAGES": 20}.items():
-        monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
+    for name, value in {"paging.PAGE_MESSAGES": 8, "paging.LOW_MESSAGES": 12, "backlog.WINDOW_MESSAGES": 20}.items():
+        monkeypatch.setattr(f"peeklock.broker.{name}", value)
     chance = random.Random(seed)
-    monkeypatch.setattr("peeklock.broker.backlog.LEAST_PAGE_BYTES", 30)
+    monkeypatch.setattr("peeklock.broker.paging.LEAST_PAGE_BYTES", 30)
     bench = Bench(stored=chance.randrange(60), budget=budget)
     lent: list[StoredMessage] = []
     done: list[int] = []

@@ -9,10 +9,11 @@ import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, World, incoming, settlement, topic
 from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.service_bus import PARTITION_KEY
 from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.duplicates import TIDY_MS
-from peeklock.broker.envelope import PARTITION_KEY, Incoming, read_incoming
 from peeklock.broker.errors import BrokerError, QuotaExceeded, StorageFailed, StorageFull, TransactionRolledBack
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES
@@ -40,7 +41,7 @@ def message(text: str, id: Any = None, key: str | None = None, session: str | No
         properties=Properties(message_id=id, group_id=session),
         data=[text.encode()],
     )
-    return read_incoming(whole.encode(), wants_session=False)
+    return read_incoming(whole.encode(), reads_session_id=False)
 
 
 def refuse(changes: Changes) -> StoreFull:

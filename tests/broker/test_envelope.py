@@ -15,17 +15,11 @@ from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.sections import HEADER, NULL, PROPERTIES, list_section
 from peeklock.amqp.types import Described, Symbol, Timestamp, UByte, UInt, ULong
+from peeklock.broker.annex import DURABLE, Annex
+from peeklock.broker.bare_message import identity_of, partition_key_of, session_id_of, session_of, split
 from peeklock.broker.envelope import (
-    DURABLE,
     AddedProperties,
-    Annex,
     dead_letter,
-    identity_of,
-    partition_key_of,
-    read_incoming,
-    session_id_of,
-    session_of,
-    split,
     stamp_expiry,
     with_application_properties,
     with_session_id,
@@ -35,6 +29,7 @@ from peeklock.broker.heads import (
     _full_head,
     head,
 )
+from peeklock.broker.incoming import read_incoming
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.store.base import StoredMessage

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peeklock.amqp.message import Header, Message, Properties
-from peeklock.broker import envelope
-from peeklock.broker.envelope import (
-    Incoming,
-    read_incoming,
-)
+from peeklock.broker import incoming
 from peeklock.broker.errors import InvalidMessage
+from peeklock.broker.incoming import Incoming, read_incoming
 
 HEADERS = st.one_of(
     st.none(),
@@ -50,9 +47,9 @@ def fields_of(read: Incoming) -> list[Any]:
 
 def short(payload: bytes) -> Incoming | None:
     """The short way, in the middle of other bytes; they make no difference."""
-    alone = envelope._read_usual(payload, 0, len(payload))
+    alone = incoming._read_usual(payload, 0, len(payload))
     for before, behind in ((b"", payload), (payload, b"")):
-        among = envelope._read_usual(before + payload + behind, len(before), len(before) + len(payload))
+        among = incoming._read_usual(before + payload + behind, len(before), len(before) + len(payload))
         assert (among is None) == (alone is None)
         assert alone is None or among is None or fields_of(among) == fields_of(alone)
     return alone

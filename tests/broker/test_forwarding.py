@@ -25,17 +25,12 @@ from broker.world import (
     topic,
 )
 from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.service_bus import DEAD_LETTER_SOURCE, ENQUEUED_SEQUENCE_NUMBER, SEQUENCE_NUMBER
 from peeklock.amqp.types import Symbol
-from peeklock.broker.envelope import (
-    DEAD_LETTER_SOURCE,
-    ENQUEUED_SEQUENCE_NUMBER,
-    SEQUENCE_NUMBER,
-    Annex,
-    Incoming,
-    read_incoming,
-)
+from peeklock.broker.annex import Annex
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.forwarding import MAX_UNDER_WAY
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.entities.definitions import QueueDefinition
@@ -166,7 +161,7 @@ def test_all_else_in_a_message_is_kept() -> None:
         data=[b"one", b"two"],
         footer={Symbol("f"): 2},
     )
-    world.send_together(read_incoming(sent.encode(), wants_session=False))
+    world.send_together(read_incoming(sent.encode(), reads_session_id=False))
     (message,) = world.stored("to")
     read = delivered(message)
     assert read.header is not None
@@ -320,7 +315,7 @@ def with_sessions(world: World) -> None:
     ("spoil", "reason", "description"),
     [
         (not_there, "MessagingEntityNotFound", "could not be found"),
-        (disabled, "MessagingEntityDisabled", "does not take messages"),
+        (disabled, "MessagingEntityDisabled", "is disabled for sending"),
         (small, "MessageSizeExceeded", "larger than 1 KB"),
         (full, "QuotaExceeded", "maximum size of 1 MB"),
         (with_sessions, "Session ID is null.", "needs a session id"),
@@ -447,7 +442,7 @@ def test_who_receives_when_forwarding_is_set_can_hear_that_it_must_go() -> None:
     refusals: list[str] = []
 
     class Link(Standing):
-        def entity_changed(self) -> None:
+        def on_entity_changed(self) -> None:
             with pytest.raises(OperationNotAllowed) as refused:
                 self._entity.check_receiving()
             refusals.append(str(refused.value))

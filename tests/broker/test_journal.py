@@ -421,7 +421,7 @@ def test_a_failure_is_known_and_logged_once_until_it_is_over(desk: Desk, caplog:
     desk.turn()
     desk.disk.answer()
     assert desk.journal.failure is None
-    assert caplog.text.count("takes messages again") == 1
+    assert caplog.text.count("accepts messages again") == 1
 
 
 def test_a_settlement_that_works_does_not_prove_that_there_is_room(desk: Desk) -> None:

@@ -32,11 +32,11 @@ from broker.world import (
     subscription,
     topic,
 )
-from peeklock.broker.backlog import Budget
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.locks import Lock
 from peeklock.broker.session_queue import SessionQueue
 from peeklock.broker.transactions import Scope, Transactions
+from peeklock.broker.window_budget import Budget
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.names import DefinitionError
 from peeklock.entities.settings import PROFILES, Status
@@ -377,9 +377,9 @@ class LiveNamespace(RuleBasedStateMachine):
 def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """And memory for all that waits, or for a few messages."""
     monkeypatch.setattr("peeklock.broker.namespace.Budget", lambda: Budget(request.param))
-    monkeypatch.setattr("peeklock.broker.backlog.LEAST_PAGE_BYTES", 30)
-    for name, value in {"PAGE_MESSAGES": 3, "LOW_MESSAGES": 2, "WINDOW_MESSAGES": 5}.items():
-        monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
+    monkeypatch.setattr("peeklock.broker.paging.LEAST_PAGE_BYTES", 30)
+    for name, value in {"paging.PAGE_MESSAGES": 3, "paging.LOW_MESSAGES": 2, "backlog.WINDOW_MESSAGES": 5}.items():
+        monkeypatch.setattr(f"peeklock.broker.{name}", value)
     monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)
     monkeypatch.setattr("peeklock.broker.forwarding.MAX_UNDER_WAY", 2)
 

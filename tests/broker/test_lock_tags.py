@@ -11,7 +11,7 @@ from broker.world import Receiver, World
 from peeklock.broker.errors import MessageLockLost
 from peeklock.broker.lock_tags import DRAWN, TAG_BYTES, LockTags
 from peeklock.broker.locks import KEPT_FOR, Lock, TagIndex
-from peeklock.store.base import ACTIVE, StoredMessage
+from peeklock.store.base import StoredMessage
 
 
 def test_tags_have_sixteen_bytes_and_none_is_given_twice() -> None:
@@ -97,7 +97,7 @@ def test_the_index_by_tag_is_dropped_when_no_client_asks_any_more() -> None:
     index = TagIndex(locks)
 
     def lend(number: int) -> Lock:
-        message = StoredMessage(number, b"", 0, None, 0, ACTIVE, None, None, None)
+        message = StoredMessage(number, b"", 0)
         lock = locks[number] = Lock(message, number.to_bytes(16), number.to_bytes(16), 0, 0)
         if index.is_kept:
             index.added(lock)

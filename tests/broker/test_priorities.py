@@ -27,7 +27,7 @@ from broker.world import (
     topic,
 )
 from peeklock.amqp.message import Header, Properties
-from peeklock.broker.backlog import OBJECT_BYTES
+from peeklock.broker.window_budget import OBJECT_BYTES
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.names import DefinitionError
 from peeklock.store.base import DEFERRED, StoredMessage
@@ -374,8 +374,8 @@ def test_the_setting_is_fixed_once_the_entity_exists(world: World) -> None:
 def test_whatever_happens_the_highest_priority_that_waits_comes_first(
     seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name, value in {"PAGE_MESSAGES": 8, "LOW_MESSAGES": 12, "WINDOW_MESSAGES": 20}.items():
-        monkeypatch.setattr(f"peeklock.broker.backlog.{name}", value)
+    for name, value in {"paging.PAGE_MESSAGES": 8, "paging.LOW_MESSAGES": 12, "backlog.WINDOW_MESSAGES": 20}.items():
+        monkeypatch.setattr(f"peeklock.broker.{name}", value)
     chance = random.Random(seed)
     world = World(queue(max_delivery_count=1000))
     world.namespace._machinery.budget.limit = chance.choice([10, 1000]) * OBJECT_BYTES

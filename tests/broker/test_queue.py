@@ -9,10 +9,7 @@ import pytest
 
 from broker.world import MINUTE, SECOND, AwaitedStore, FlakyStore, Receiver, World, delivered, encoded
 from peeklock.amqp.message import Header
-from peeklock.broker.backlog import PAGE_MESSAGES, WINDOW_MESSAGES
-from peeklock.broker.envelope import (
-    read_incoming,
-)
+from peeklock.broker.backlog import WINDOW_MESSAGES
 from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,
@@ -22,6 +19,8 @@ from peeklock.broker.errors import (
     QuotaExceeded,
     StorageFull,
 )
+from peeklock.broker.incoming import read_incoming
+from peeklock.broker.paging import PAGE_MESSAGES
 from peeklock.broker.queue import TURN_MESSAGES, Lock
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import ACTIVE, Changes, StoreError, StoreFull

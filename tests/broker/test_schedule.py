@@ -19,10 +19,8 @@ from broker.world import (
     session_queue,
 )
 from peeklock.amqp.message import Header, Properties
-from peeklock.broker.envelope import (
-    read_incoming,
-)
 from peeklock.broker.errors import BrokerError, MessageNotFound, OperationNotAllowed
+from peeklock.broker.incoming import read_incoming
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, StoreError, StoreFull
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
-from peeklock.broker.envelope import Incoming
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -17,6 +16,7 @@ from peeklock.broker.errors import (
     SessionCannotBeLocked,
     SessionLockLost,
 )
+from peeklock.broker.incoming import Incoming
 from peeklock.limits.broker import MAX_SESSION_WAITERS
 from peeklock.store.base import DEFERRED, StoreError
 from peeklock.store.memory import MemoryStore

@@ -9,8 +9,8 @@ import pytest
 
 from broker.world import MINUTE, FlakyStore, Receiver, World, encoded
 from peeklock.amqp.message import Properties
-from peeklock.broker.envelope import read_incoming
 from peeklock.broker.errors import BrokerError, InvalidProperty, SessionCannotBeLocked
+from peeklock.broker.incoming import read_incoming
 from peeklock.broker.locks import Lock
 from peeklock.broker.session import Session
 from peeklock.broker.session_queue import SessionQueue

@@ -8,7 +8,7 @@ import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, session_queue
 from peeklock.broker.errors import BrokerError, InvalidProperty, MessageLockLost, SessionLockLost, StorageFailed
-from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, StoreError
 

@@ -12,7 +12,7 @@ from broker.world import FlakyStore, Receiver, SessionReceiver, World, session_q
 from peeklock.broker.errors import BrokerError, MessageSizeExceeded, QuotaExceeded
 from peeklock.broker.locks import Lock
 from peeklock.broker.session_states import STATE_BYTES
-from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.settings import PROFILES
 from peeklock.store.base import StoreError

@@ -26,14 +26,8 @@ from broker.world import (
     topic,
 )
 from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.service_bus import ENQUEUED_SEQUENCE_NUMBER, SCHEDULED_ENQUEUE_TIME, SEQUENCE_NUMBER
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.envelope import (
-    ENQUEUED_SEQUENCE_NUMBER,
-    SCHEDULED_ENQUEUE_TIME,
-    SEQUENCE_NUMBER,
-    Incoming,
-    read_incoming,
-)
 from peeklock.broker.errors import (
     BrokerError,
     EntityDisabled,
@@ -43,6 +37,7 @@ from peeklock.broker.errors import (
     StorageFailed,
     TransactionRolledBack,
 )
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.broker.topic import MIN_SHARED_BYTES
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.entities.definitions import QueueDefinition
@@ -421,7 +416,7 @@ def test_the_time_to_live_of_a_message_for_later_starts_when_it_is_due() -> None
         properties=Properties(message_id="m"),
         data=[b"later"],
     ).encode()
-    world.send_together(read_incoming(encoded, wants_session=False), to="t")
+    world.send_together(read_incoming(encoded, reads_session_id=False), to="t")
     world.advance(MINUTE)
     (copy,) = world.stored(ALL)
     assert copy.expires_at == at + 30 * SECOND
@@ -544,7 +539,7 @@ def full_message(text: str) -> bytes:
 def test_what_is_delivered_is_byte_for_byte_what_was_sent(store: Any) -> None:
     world = World(topic("t", "a", "b", subscription("s", requires_session=True)), store=store)
     sent = full_message(LONG)
-    world.send_together(read_incoming(sent, wants_session=True), to="t")
+    world.send_together(read_incoming(sent, reads_session_id=True), to="t")
     world = world.restarted()
     for name in ("a", "b"):
         assert Receiver(world, world.subscription(name)).got[0].content == sent
@@ -553,7 +548,7 @@ def test_what_is_delivered_is_byte_for_byte_what_was_sent(store: Any) -> None:
 def test_copies_with_shared_bodies_are_peeked_deferred_and_dead_lettered_like_any_other(store: Any) -> None:
     world = World(topic("t", "a", "b"), store=store)
     sent = full_message(LONG)
-    world.send_together(read_incoming(sent, wants_session=False), to="t")
+    world.send_together(read_incoming(sent, reads_session_id=False), to="t")
     a = world.subscription("a")
     peeked: list[Any] = []
     a.peek(1, 10, None, peeked.append)
@@ -586,7 +581,7 @@ def test_copies_with_shared_bodies_are_peeked_deferred_and_dead_lettered_like_an
 def test_an_action_on_one_copy_leaves_the_others_as_they_were() -> None:
     world = World(topic("t", subscription("acts", sql("r", "1=1", "SET colour = 'blue'")), "all"))
     sent = full_message(LONG)
-    world.send_together(read_incoming(sent, wants_session=False), to="t")
+    world.send_together(read_incoming(sent, reads_session_id=False), to="t")
     assert world.stored(ALL)[0].content == sent
     (changed,) = world.stored("t/Subscriptions/acts")
     read = Message.decode(changed.content)

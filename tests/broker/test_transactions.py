@@ -31,8 +31,12 @@ from peeklock.broker.errors import (
 )
 from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MessageQueue
-from peeklock.broker.settlements import Settlement, Verdict
-from peeklock.broker.transactions import Scope, Transactions, transaction_accounts
+from peeklock.broker.transactions import (
+    Scope,
+    Transactions,
+    transaction_accounts,
+)
+from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.limits.broker import (
     MAX_ALL_TRANSACTION_BYTES,

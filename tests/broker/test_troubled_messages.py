@@ -23,9 +23,11 @@ from broker.world import (
 )
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.sections import APPLICATION_PROPERTIES, map_section
+from peeklock.amqp.service_bus import PARTITION_KEY, VIA_PARTITION_KEY
 from peeklock.amqp.types import Symbol
-from peeklock.broker.envelope import PARTITION_KEY, VIA_PARTITION_KEY, Annex, Incoming, read_incoming
+from peeklock.broker.annex import Annex
 from peeklock.broker.errors import BrokerError, ChangeRefused
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, StoredMessage, StoreError
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from broker.world import World
-from peeklock.broker.backlog import Backlog, memory_cost
+from peeklock.broker.backlog import Backlog
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import SessionQueue
 from peeklock.broker.topic import Topic
+from peeklock.broker.window_budget import memory_cost
 from peeklock.store.base import ACTIVE, StoredMessage
 
 
@@ -76,11 +77,11 @@ def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
 
 def _window(backlog: Backlog) -> list[int]:
     numbers = [message.sequence_number for message in backlog._ready]
-    numbers += [number for number, _ in backlog._returned]
-    return [number for number in numbers if number not in backlog._gone]
+    numbers += [number for number, _ in backlog._returned.heap]
+    return [number for number in numbers if number not in backlog._removed]
 
 
 def _bytes_in(backlog: Backlog) -> int:
-    messages = [*backlog._ready, *(message for _, message in backlog._returned)]
+    messages = [*backlog._ready, *(message for _, message in backlog._returned.heap)]
     assert backlog._bytes == sum(map(memory_cost, messages))
     return backlog._bytes

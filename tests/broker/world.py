@@ -12,26 +12,23 @@ from queue import SimpleQueue
 from typing import Any
 
 from peeklock.amqp.message import Header, Message, Properties
+from peeklock.amqp.service_bus import SCHEDULED_ENQUEUE_TIME
 from peeklock.amqp.types import Symbol, Timestamp
 from peeklock.broker.administration import Administration, Runtime
 from peeklock.broker.agenda import ManualClock
 from peeklock.broker.catalogue import AnyEntity, subscription_path
 from peeklock.broker.entity import Entity
-from peeklock.broker.envelope import (
-    SCHEDULED_ENQUEUE_TIME,
-    Incoming,
-    read_incoming,
-)
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.heads import head
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.broker.lock_tags import LockTags
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.session import Session, Waiter
 from peeklock.broker.session_queue import AnyQueue, SessionQueue
-from peeklock.broker.settlements import Settlement, Verdict
 from peeklock.broker.topic import Topic
+from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import CorrelationFilter, FilterKind, RuleDefinition
@@ -552,10 +549,10 @@ class Standing:
         self._entity = entity
         entity.watch(self)
 
-    def entity_changed(self) -> None:
+    def on_entity_changed(self) -> None:
         self.changes += 1
 
-    def entity_gone(self, failure: BrokerError) -> None:
+    def on_entity_deleted(self, failure: BrokerError) -> None:
         self.failures.append(failure)
 
     def leave(self) -> None:

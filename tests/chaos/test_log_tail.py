@@ -50,7 +50,7 @@ def commit(changes):
 
 commit(Changes(entities={1: StoredEntity(1, "q", "queue", {}, Counters())}))
 for number in count(1):
-    commit(Changes(appends=[(1, StoredMessage(number, b"message %d." % number + bytes(700), 0, None))]))
+    commit(Changes(appends=[(1, StoredMessage(number, b"message %d." % number + bytes(700), 0))]))
 """
 
 

@@ -472,5 +472,5 @@ def test_a_full_disk_refuses_sends_and_nothing_else_until_there_is_room(
         assert bodies.count("late") == 1
         assert "early" not in bodies
     assert "the store refused changes" in broker.log
-    assert "the store takes messages again" in broker.log
+    assert "the store accepts messages again" in broker.log
     assert broker.stop() == 0

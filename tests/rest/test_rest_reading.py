@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from peeklock.amqp.message import Message
+from peeklock.amqp.service_bus import END_OF_TIME, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY
 from peeklock.amqp.types import Int, Symbol, Timestamp
-from peeklock.broker.envelope import END_OF_TIME, PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY, Annex
+from peeklock.broker.annex import Annex
 from peeklock.broker.errors import BrokerError, InvalidMessage, InvalidProperty, MessageSizeExceeded
 from peeklock.limits.http import MAX_REST_BATCH_MESSAGES
 from peeklock.rest.reading import read_batch, read_one

@@ -356,8 +356,8 @@ def test_a_timeout_is_a_whole_number_of_seconds(rest: RestClient, timeout: str) 
         ("POST", "/sessions/messages/head", 400, "requires sessions, which cannot be received over HTTP"),
         ("DELETE", "/sessions/messages/head", 400, "requires sessions, which cannot be received over HTTP"),
         ("PUT", f"/sessions/messages/1/{TOKEN}", 400, "requires sessions, which cannot be received over HTTP"),
-        ("POST", "/disabled/messages", 400, "its status is Disabled"),
-        ("POST", "/disabled/messages/head", 400, "its status is Disabled"),
+        ("POST", "/disabled/messages", 400, "(status Disabled)"),
+        ("POST", "/disabled/messages/head", 400, "(status Disabled)"),
         ("POST", "/forwards/messages/head", 400, "forwards its messages"),
     ],
 )

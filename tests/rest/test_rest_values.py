@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peeklock.amqp.service_bus import END_OF_TIME
 from peeklock.amqp.types import Char, Float, Int, Symbol, Timestamp, ULong
-from peeklock.broker.envelope import END_OF_TIME
 from peeklock.broker.errors import InvalidProperty
 from peeklock.rest.headers import is_property
 from peeklock.rest.values import (

@@ -40,7 +40,7 @@ def test_a_body_is_charged_by_its_length_unless_told_otherwise() -> None:
 
 def test_messages_come_back_with_their_body(driver: Driver) -> None:
     rich = StoredMessage(
-        2, bytes(range(256)), 10, 20, 3, SCHEDULED, "s\0", 40, b"annex", body(1 << 44 | 2, b"\0,:\xff")
+        2, bytes(range(256)), 10, SCHEDULED, "s\0", b"annex", 20, 3, 40, body(1 << 44 | 2, b"\0,:\xff")
     )
     messages = [message(1), rich, message(3, b"", body=body(3, b"")), message(4, body=body(2**63 - 1))]
     driver.append(1, *messages)

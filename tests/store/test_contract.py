@@ -19,7 +19,7 @@ def test_a_message_comes_back_as_it_was_handed_over(driver: Driver) -> None:
     driver.create(1)
     plain = message(1)
     rich = StoredMessage(
-        2, bytes(range(256)), 10, 20, 3, SCHEDULED, 'a "session"\n\x00 \u00fc\U0001f600', 40, b"\x00annex"
+        2, bytes(range(256)), 10, SCHEDULED, 'a "session"\n\x00 \u00fc\U0001f600', b"\x00annex", 20, 3, 40
     )
     driver.append(1, plain, rich)
     assert driver.numbers(1, state=None, session_id=rich.session_id) == [2]
@@ -350,7 +350,7 @@ class TestNumbers:
 
     def test_they_come_back_whole(self, driver: Driver) -> None:
         driver.create(1)
-        rich = StoredMessage(2, b"two", 10, 20, 3, DEFERRED, "s", 40, b"annex")
+        rich = StoredMessage(2, b"two", 10, DEFERRED, "s", b"annex", 20, 3, 40)
         driver.append(1, message(1), rich, message(3))
         found = driver.ask(partial(driver.store.read_numbers, 1, [2, 3], 1000))
         assert [as_dict(each) for each in found] == [as_dict(rich), as_dict(message(3))]
@@ -412,10 +412,10 @@ class TestNumbers:
 def test_an_update_changes_state_count_and_times_only(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, message(1, b"old", session_id="s", annex=b"old"))
-    update = StoredMessage(1, b"new", 5, 6, 7, DEFERRED, "other", 8, b"new")
+    update = StoredMessage(1, b"new", 5, DEFERRED, "other", b"new", 6, 7, 8)
     driver.commit(Changes(updates=[(1, update, ACTIVE)]))
     (found,) = driver.read(1, state=None)
-    assert as_dict(found) == as_dict(StoredMessage(1, b"old", 5, 6, 7, DEFERRED, "s", 8, b"old"))
+    assert as_dict(found) == as_dict(StoredMessage(1, b"old", 5, DEFERRED, "s", b"old", 6, 7, 8))
 
 
 def test_messages_with_equal_annexes_are_read_again_as_they_were_appended(driver: Driver) -> None:
@@ -437,11 +437,11 @@ def test_messages_with_equal_annexes_are_read_again_as_they_were_appended(driver
 def test_a_rewrite_changes_payload_and_annex_too(driver: Driver) -> None:
     driver.create(1)
     driver.append(1, message(1, b"old", session_id="s", annex=b"old"), message(2, b"old", annex=b"old"))
-    first = StoredMessage(1, b"new", 5, 6, 7, DEFERRED, "other", 8, b"new")
+    first = StoredMessage(1, b"new", 5, DEFERRED, "other", b"new", 6, 7, 8)
     second = StoredMessage(2, b"", 5)
     driver.commit(Changes(rewrites=[(1, first, ACTIVE, 3), (1, second, ACTIVE, 3)]))
     assert [as_dict(each) for each in driver.read(1, state=None)] == [
-        as_dict(StoredMessage(1, b"new", 5, 6, 7, DEFERRED, "s", 8, b"new")),
+        as_dict(StoredMessage(1, b"new", 5, DEFERRED, "s", b"new", 6, 7, 8)),
         as_dict(second),
     ]
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote, unquote_plus
 
 from peeklock.broker.errors import InvalidToken, QuotaExceeded, Unauthorized, WrongKey
 from peeklock.entities.authorization import AuthorizationRule, Right
-from peeklock.entities.names import without_origin
+from peeklock.entities.names import fold, without_origin
 from peeklock.limits.broker import MAX_AUDIENCE_LENGTH, MAX_TOKEN_LENGTH, MAX_TOKENS
 
 SAS_PREFIX: Final = "SharedAccessSignature "
@@ -28,14 +28,14 @@ _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
 
 def spelt_path(uri: str) -> str:
-    """A resource's path as it was given, for people: no scheme, no host, no query."""
+    """A resource's path as the client spelt it, without scheme, host and query. For log lines and errors."""
     path = without_origin(uri.split("?", 1)[0])
     return unquote(path).strip("/")
 
 
 def resource_path(uri: str) -> str:
-    """A resource's path, for comparing: as above, and no case."""
-    return spelt_path(uri).casefold()
+    """A resource's path for comparisons: as `spelt_path`, folded."""
+    return fold(spelt_path(uri))
 
 
 def ancestors(path: str) -> Iterator[str]:
@@ -54,8 +54,8 @@ def _is_same(known: str, shown: str) -> bool:
 class Claim:
     """Rights at a path and below. `expires_at` is in Unix milliseconds; None: never.
 
-    `owner` is the path of the entity whose own rule gave them (empty: the namespace's). Such a rule says nothing of
-    another entity, even of one whose name starts with the same segments.
+    `owner` is the path of the entity whose own rule gives the rights; it is empty for a rule of the namespace. A rule
+    of an entity gives no right to another entity, even if its name starts with the same segments.
     """
 
     path: str
@@ -63,44 +63,47 @@ class Claim:
     rights: frozenset[Right]
     expires_at: int | None
     rule: str = field(default="", compare=False)
-    """The rule that gave them, as the path that it stands at and its name: by it is counted what a client holds."""
+    """The rule that gives the rights: the path of its entity, and its name. Limits per rule are counted by it."""
     key: str = field(default="", repr=False, compare=False)
-    """The rule's key that was shown, or that the token was signed with."""
+    """The rule's key that the client presented, or that signed the token."""
 
     @property
     def key_name(self) -> str:
-        """Of the rule; for people."""
+        """The name of the rule. For log lines."""
         return self.rule.rpartition("/")[2]
 
     def allows(self, right: Right, entity: str | None) -> bool:
-        """Whether it gives the right at that queue or topic, to whose path it was matched; None: the namespace."""
-        return right in self.rights and (not self.owner or (entity is not None and self.owner == entity.casefold()))
+        """Whether it gives the right at that queue or topic, whose path it covers; None: at the namespace."""
+        return right in self.rights and (not self.owner or (entity is not None and self.owner == fold(entity)))
 
 
 class KeysWatcher(Protocol):
-    """A connection, whose claims depend on rules."""
+    """A connection: its claims depend on rules."""
 
     def rules_changed(self, path: str) -> None:
-        """The entity at that (folded) path, or the namespace at the empty one, has other rules; a deleted one, none."""
+        """The rules of an entity changed: at a folded path, which is empty for the namespace.
+
+        A deleted entity has none.
+        """
         ...
 
 
 def key_name_of(token: str) -> str:
-    """Whose key a token says that it was signed with, whether or not it was."""
+    """The name of the key that a token claims to be signed with. It is not verified."""
     fields = dict(pair.partition("=")[::2] for pair in token[:MAX_TOKEN_LENGTH].split(" ", 1)[-1].split("&"))
     return unquote_plus(fields.get("skn", ""))
 
 
 class Keys:
-    """The authorization rules of a namespace and its entities, by the path they stand at."""
+    """The authorization rules of a namespace and its entities, by path."""
 
     def __init__(self) -> None:
         self._rules: dict[str, tuple[AuthorizationRule, ...]] = {}
         self.watchers: set[KeysWatcher] = set()
 
     def set(self, path: str, rules: tuple[AuthorizationRule, ...]) -> None:
-        """The rules at an entity, or at the namespace (the empty path)."""
-        path = path.casefold()
+        """Set the rules of an entity, or of the namespace (the empty path)."""
+        path = fold(path)
         if rules == self._rules.get(path, ()):
             return
         if rules:
@@ -111,14 +114,14 @@ class Keys:
             watcher.rules_changed(path)
 
     def current(self, claim: Claim) -> Claim | None:
-        """The claim with the rights that its rule gives now; None if that is gone, or its key is another one."""
+        """The claim with the rights that its rule gives now; None if the rule was deleted or its key was replaced."""
         for rule in self._rules.get(claim.owner, ()):
             if f"{claim.owner}/{rule.name}" == claim.rule and any(_is_same(key, claim.key) for key in rule.keys):
                 return claim if rule.rights == claim.rights else replace(claim, rights=rule.rights)
         return None
 
     def verify(self, token: str, audience: str, now: int, grace_ms: int = 0) -> Claim:
-        """What a token that was put for `audience` allows; InvalidToken says why it allows nothing.
+        """Verify a token that was put for `audience`; returns what it allows. InvalidToken when it allows nothing.
 
         `grace_ms`: how long a token is accepted after it has expired.
         """
@@ -142,14 +145,14 @@ class Keys:
             raise InvalidToken("The token was made for another resource than the one it was sent for.")
         expires_at = int(fields["se"]) * 1000
         if expires_at + grace_ms <= now:
-            # Not later than now, so a datetime can hold it.
+            # It is not later than now, so a datetime can hold it.
             expired = datetime.fromtimestamp(expires_at / 1000, UTC).isoformat().replace("+00:00", "Z")
             raise InvalidToken(f"The token has expired: it was valid until {expired}.")
         owner, rule, key = self._signed_by(fields, path)
         return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}", key)
 
     def claims_for(self, name: str, key: str) -> list[Claim]:
-        """What somebody may do who shows a rule's name and key themselves (SASL PLAIN)."""
+        """The claims of a client that presents a rule's name and its key (SASL PLAIN)."""
         return [
             Claim(path, path, rule.rights, None, f"{path}/{rule.name}", key)
             for path, rules in self._rules.items()
@@ -174,7 +177,7 @@ class Keys:
 
 
 class Claims:
-    """What one connection has shown. Claims live and die with it."""
+    """The claims of one connection, which end with it."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Claim] = {}
@@ -184,7 +187,7 @@ class Claims:
 
     @property
     def key_names(self) -> str:
-        """Of the first keys that were shown; for people."""
+        """The names of the first keys that the connection presented. For log lines."""
         return ", ".join(sorted({claim.key_name for claim in islice(self._claims.values(), MAX_NAMED)}))
 
     @property
@@ -192,18 +195,18 @@ class Claims:
         return min((claim.expires_at for claim in self._claims.values() if claim.expires_at is not None), default=None)
 
     def add(self, claim: Claim) -> None:
-        """A newer claim for the same path takes the place of the older one."""
+        """Add a claim. It replaces an older one for the same path."""
         if claim.path not in self._claims and len(self._claims) >= MAX_TOKENS:
-            raise QuotaExceeded(f"The connection has shown {MAX_TOKENS} tokens; no more are kept.")
+            raise QuotaExceeded(f"The connection has put {MAX_TOKENS} tokens; no more are allowed.")
         self._claims[claim.path] = claim
 
     @property
     def has_lasting(self) -> bool:
-        """Whether there is one that never runs out: from a key that was shown at login."""
+        """Whether a claim never expires: it comes from a key that was presented at login."""
         return any(claim.expires_at is None for claim in self._claims.values())
 
     def revise(self, path: str, current: Callable[[Claim], Claim | None]) -> list[str]:
-        """Bring the claims of the rules at that path up to date; the names of rules that give less than before."""
+        """Update the claims of the rules at that path; returns the names of rules that give less than before."""
         less: list[str] = []
         for place, claim in list(self._claims.items()):
             if claim.owner != path:
@@ -218,23 +221,26 @@ class Claims:
         return less
 
     def forget(self, by: int) -> None:
-        """Drop what had run out by then."""
+        """Remove the claims that had expired by then."""
         for claim in list(self._claims.values()):
             if claim.expires_at is not None and claim.expires_at <= by:
                 del self._claims[claim.path]
 
     def has(self, right: Right, now: int) -> bool:
-        """Whether there is a claim that gives the right to anything."""
+        """Whether a claim gives the right to any entity."""
         return any(
             right in claim.rights and (claim.expires_at is None or claim.expires_at > now)
             for claim in self._claims.values()
         )
 
     def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
-        """The claim that gives the right at that path, which belongs to that queue or topic; else Unauthorized."""
+        """The claim that gives the right at that path, which belongs to that queue or topic.
+
+        Unauthorized if there is none.
+        """
         expired = False
-        entity = entity.casefold()
-        for place in ancestors(path.casefold()):
+        entity = fold(entity)
+        for place in ancestors(fold(path)):
             claim = self._claims.get(place)
             if claim is None or claim.owner not in ("", entity):
                 continue

@@ -1,7 +1,7 @@
-"""Memory that clients make the broker hold, counted by connection, by the rule they logged in with, and in all.
+"""Limits of the memory that the broker holds for clients: per connection, per authorization rule, and in all.
 
-Whoever holds most is refused first: when a rule or all of them together have reached their limit, those far below
-their fair share of it may still take some. So a greedy client is stopped, and the others go on.
+When a rule, or all of them together, reached the limit, accounts far below their fair share may still take some.
+So a client that holds much is refused, and clients that hold little are served.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from peeklock.broker.errors import QuotaExceeded
 from peeklock.limits.broker import MAX_ALL_HELD_BYTES, MAX_RULE_HELD_BYTES
 
 STEP: Final = 4096
-"""What an account reserves beyond what it holds, at least. What a connection holds changes with every message, so it
-is not told to the others each time."""
+"""What an account reserves at least beyond what it holds. A connection holds another amount after every message, and
+the pools above it are not updated each time."""
 MODESTY: Final = 8
-"""Beyond a limit one may take whose part is below the fair one divided by this. It makes sure that a thousand who come
-one after the other, each of them modest, do not take twice the limit: then even they would be refused."""
+"""Beyond the limit an account may take more if it holds less than its fair share divided by this. The divisor bounds
+the excess: without it a thousand new accounts, each below its fair share, could take twice the limit."""
 MAX_IDLE_RULES: Final = 1000
 
 
 class _Pool:
-    """What the accounts, or pools, below it hold together."""
+    """The sum of what the accounts, or pools, below it hold."""
 
     def __init__(self, limit: int, parent: _Pool | None) -> None:
         self.limit = limit
         self.parent = parent
         self.used = 0
         self.holders = 0
-        """How many below it hold something."""
+        """How many accounts or pools below it hold something."""
 
     def allows(self, held: int) -> bool:
-        """Whether one below it that holds so much may take more."""
+        """Whether an account or pool below it that holds so much may take more."""
         if self.used >= self.limit:
             share = self.limit // (MODESTY * max(1, self.holders))
             if held >= share or self.used >= 2 * self.limit:
@@ -40,7 +40,7 @@ class _Pool:
         return self.parent is None or self.parent.allows(self.used)
 
     def change(self, before: int, after: int) -> None:
-        """One below it holds another amount."""
+        """An account or pool below it holds another amount."""
         own = self.used
         self.used = own + after - before
         self.holders += (after > 0) - (before > 0)
@@ -56,7 +56,7 @@ class Accounts:
         self._rule_bytes = rule_bytes
         self._rules: dict[str, _Pool] = {}
         self.full: set[Account] = set()
-        """Those that may not take more, and want to know when they may."""
+        """Accounts that may not take more, and are told when they may."""
 
     @property
     def used(self) -> int:
@@ -76,27 +76,27 @@ def held_accounts() -> Accounts:
 
 
 class Account:
-    """What one connection holds. It may outlive the connection, which leaves locks behind."""
+    """What one connection holds. It outlives the connection as long as locks of that are left."""
 
     def __init__(self, what: str, limit: int, accounts: Accounts, on_room: Callable[[], None] = lambda: None) -> None:
         self._what = what
         self.limit = limit
         self._accounts = accounts
         self._on_room = on_room
-        """Told when it may take more after it could not."""
+        """Called when the account may take more again."""
         self._pool: _Pool | None = None
         self._reserved = 0
         self.used = 0
         self.is_full = False
 
     def join(self, rule: str) -> None:
-        """The connection has logged in with that rule. The first counts: nothing is held before."""
+        """Count the connection under the rule it logged in with. Only the first login counts."""
         if self._pool is None:
             self._pool = self._accounts.rule(rule)
             self._reserve(self._reserved)
 
     def check(self) -> None:
-        """QuotaExceeded when nothing more may be taken."""
+        """QuotaExceeded when the account may take no more."""
         if self.is_full:
             self.look_again()
             if self.is_full:
@@ -106,14 +106,17 @@ class Account:
                 )
 
     def take(self, size: int) -> None:
-        """Hold that much more. What was taken before counts, so that a large message finds room in the end."""
+        """Add what the connection holds.
+
+        Only what it held before is checked, so a large message is accepted in the end.
+        """
         self.used += size
         if self.used >= self._reserved:
             ahead = self.used + max(STEP, self.used >> 3)
             self._reserve(max(self.used, min(ahead, self.limit)))
             self.look_again()
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= size
         if self.used < self._reserved >> 1 or not self.used:
             self._reserve(self.used + max(STEP, self.used >> 3) if self.used else 0)
@@ -123,7 +126,7 @@ class Account:
             self.look_again()
 
     def look_again(self) -> None:
-        """Whether it is full may have changed."""
+        """Check again whether the account is full."""
         pool = self._pool
         is_full = self.used >= self.limit or (pool is not None and not pool.allows(self._reserved))
         if is_full is self.is_full:

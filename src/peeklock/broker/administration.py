@@ -1,6 +1,6 @@
-"""Changes of a live namespace: entities and rules that are created, updated and deleted while it serves.
+"""Creates, updates and deletes entities and rules while the namespace serves clients.
 
-A change is checked at once, written in one commit, and in force when that is done. One change of an entity at a time: a
+A change is checked at once, stored in one commit, and applied when that is done. An entity has one change at a time: a
 second one that comes meanwhile is refused.
 """
 
@@ -39,23 +39,23 @@ C = TypeVar("C", bound=Entity)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What is the case with an entity at the moment. Times are Unix milliseconds."""
+    """The state of an entity at the moment. Times are Unix milliseconds."""
 
     active: int = 0
     deferred: int = 0
     scheduled: int = 0
     dead_letter: int = 0
     transfer: int = 0
-    """Waiting to be forwarded."""
+    """Active messages that wait to be forwarded."""
     transfer_dead_letter: int = 0
     claimed: int = 0
-    """Set aside for clients: see `claims`."""
+    """Messages that belong to claims: see `claims`."""
     damaged: int = 0
-    """Of the entity and its sub-queues: found damaged on disk, and no longer delivered."""
+    """Messages found damaged on disk, which are no longer delivered: of the entity and its sub-queues."""
     size_in_bytes: int = 0
     subscription_count: int = 0
     sql_filter_count: int = 0
-    """Of a topic, over its subscriptions; those that let everything or nothing pass are SQL filters too."""
+    """Of all subscriptions of a topic; true and false filters count as SQL filters."""
     correlation_filter_count: int = 0
     created_at: int
     updated_at: int
@@ -68,9 +68,9 @@ class Runtime:
 
 
 class Administration:
-    """Looks and changes by name. What can be said at once is raised; `done` hears of the rest.
+    """Finds and changes entities by name. Errors known at once are raised; `done` gets the outcome of the commit.
 
-    Temporary entities are not for administrators to see: they end with the connection that made them.
+    Temporary entities are hidden from administrators: they are deleted with the connection that made them.
     """
 
     def __init__(self, catalogue: Catalogue, journal: Journal, profile: Profile) -> None:
@@ -78,19 +78,19 @@ class Administration:
         self._journal = journal
         self._profile = profile
         self.allows_default_key = True
-        """Whether the well-known key may be given to an entity: not where others could use it."""
+        """Whether an entity may have the well-known key: only where the broker listens on loopback."""
         self._changing: set[str] = set()
-        """Folded paths with a change on its way."""
+        """Folded paths of entities with a change under way."""
 
-    # --- looking ---
+    # --- lookups ---
 
     @property
     def queues(self) -> list[AnyQueue]:
-        return _lasting(sorted(self._catalogue.queues, key=lambda queue: fold(queue.path)))
+        return _permanent(sorted(self._catalogue.queues, key=lambda queue: fold(queue.path)))
 
     @property
     def topics(self) -> list[Topic]:
-        return _lasting(sorted(self._catalogue.topics, key=lambda topic: fold(topic.path)))
+        return _permanent(sorted(self._catalogue.topics, key=lambda topic: fold(topic.path)))
 
     def entity(self, name: str) -> AnyEntity:
         """A queue or a topic."""
@@ -109,7 +109,7 @@ class Administration:
         return self._catalogue.topic(name)
 
     def subscriptions(self, topic: str) -> list[AnyQueue]:
-        return _lasting([each for _, each in sorted(self.topic(topic).subscriptions.items())])
+        return _permanent([each for _, each in sorted(self.topic(topic).subscriptions.items())])
 
     def subscription(self, topic: str, name: str) -> AnyQueue:
         found = self.topic(topic).subscriptions.get(fold(name))
@@ -130,7 +130,7 @@ class Administration:
         counters = entity.counters
         letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
         forwards = entity.forwards
-        subscriptions = _lasting([*entity.subscriptions.values()]) if is_topic(entity) else []
+        subscriptions = _permanent([*entity.subscriptions.values()]) if is_topic(entity) else []
         kinds = Counter(rule.filter_kind is FilterKind.CORRELATION for each in subscriptions for rule in rules_of(each))
         return Runtime(
             active=0 if forwards else counters.active,
@@ -162,14 +162,14 @@ class Administration:
         self._delete(self.queue(name), done)
 
     def create_topic(self, definition: TopicDefinition, done: Done) -> None:
-        """Subscriptions in the definition are not created with it."""
+        """Create a topic, without the subscriptions in its definition."""
         self._create(definition.name, replace(definition, subscriptions=()), done)
 
     def update_topic(self, definition: TopicDefinition, done: Done) -> None:
         self._update(self.topic(definition.name), replace(definition, subscriptions=()), done)
 
     def delete_topic(self, name: str, done: Done) -> None:
-        """With all its subscriptions."""
+        """Delete a topic with all its subscriptions."""
         self._delete(self.topic(name), done)
 
     # --- subscriptions and rules ---
@@ -186,7 +186,7 @@ class Administration:
         self._create(subscription_path(parent.path, definition.name), replace(definition, rules=rules), done, parent)
 
     def update_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
-        """The rules stay as they are."""
+        """Update a subscription; its rules do not change."""
         subscription = self.subscription(topic, definition.name)
         before = subscription.subscription_definition
         self._update(subscription, replace(definition, rules=before.rules, shared=before.shared), done)
@@ -225,7 +225,7 @@ class Administration:
     def _dated(self, rule: RuleDefinition) -> RuleDefinition:
         return rule if rule.created_at is not None else replace(rule, created_at=self._catalogue.now())
 
-    # --- the way to the store ---
+    # --- commits ---
 
     def _create(self, path: str, definition: AnyDefinition, done: Done, parent: Topic | None = None) -> None:
         if self._catalogue.has(path):
@@ -257,7 +257,7 @@ class Administration:
                 lane.changes.entities[row.id] = row
             self._commit(lane, path, created)
 
-        # In one piece: others that are created in this turn write the namespace's row too.
+        # All or nothing: other entities that are created in this turn write the namespace's row too.
         self._journal.all_or_nothing(stage)
 
     def _update(self, container: AnyEntity, definition: AnyDefinition, done: Done) -> None:
@@ -282,7 +282,7 @@ class Administration:
     def _delete(self, container: AnyEntity, done: Done) -> None:
         below = fold(subscription_path(container.path, ""))
         if any(path.startswith(below) for path in self._changing):
-            raise EntityChanging(f"Something of the entity '{container.path}' is being changed; try again.")
+            raise EntityChanging(f"A subscription of the entity '{container.path}' is being changed; try again.")
         self._begin(container.path, container)
         deleted_together: list[Entity] = [container, *container.dependents]
         lane = self._journal.rest
@@ -301,21 +301,21 @@ class Administration:
         self._commit(lane, container.path, deleted)
 
     def delete(self, container: AnyEntity, done: Done) -> None:
-        """Delete this one, which need not be one that is shown."""
+        """Delete an entity, which may be a temporary one."""
         self._delete(container, done)
 
     def delete_idle(self, entity: Entity) -> None:
-        """Nobody has used it for as long as it wanted."""
+        """Delete an entity that was idle for as long as its definition says."""
         try:
             container = self._catalogue.find(entity.path)
             if container is entity:
                 log.info("an idle entity is deleted", extra={"fields": {"entity": entity.path}})
                 self._delete(container, lambda error: None)
         except BrokerError as failure:
-            log.info("an idle entity stays: %s", failure)
+            log.info("an idle entity could not be deleted: %s", failure)
 
     def _coming(self, topic: str) -> int:
-        """How many subscriptions of that topic (folded) are being created; queues and topics for the empty name."""
+        """How many subscriptions of a topic (folded) are being created; for the empty name: queues and topics."""
         return sum(topic_of(path) == topic and not self._catalogue.has(path) for path in self._changing)
 
     def _checked(self, definition: D) -> D:
@@ -326,7 +326,7 @@ class Administration:
         return definition
 
     def _begin(self, path: str, of: Entity | None) -> None:
-        """A change of what is at that path, which goes with the entity it is or belongs to."""
+        """Begin a change at a path. EntityChanging when another is under way, or when entity `of` is being deleted."""
         if fold(path) in self._changing or (of is not None and of.is_deleting):
             raise EntityChanging(f"The entity '{path}' is being changed; try again.")
         self._changing.add(fold(path))
@@ -339,7 +339,7 @@ class Administration:
         lane.then(done, None)
 
 
-def _lasting(containers: list[C]) -> list[C]:
+def _permanent(containers: list[C]) -> list[C]:
     return [each for each in containers if not each.definition.temporary]
 
 
@@ -348,10 +348,10 @@ def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
 
 
 def explain_refused_rule(subscription: AnyEntity, reason: str) -> str:
-    """Why a rule was refused and, where the subscription has no rule, that it receives nothing. Warns in the log too.
+    """The reason why a rule was refused, with a warning if the subscription has no rule. The warning is logged too.
 
-    Clients replace the rule that a subscription begins with in two steps, of which the second may fail: they delete it,
-    then add theirs. It is not for the broker to add a rule that nobody asked for.
+    Clients replace the default rule in two steps: they delete it, then add their own. If the second step fails, the
+    subscription receives nothing. The broker does not add a rule that no client asked for.
     """
     definition = subscription.definition
     if not isinstance(definition, SubscriptionDefinition) or definition.rules or subscription.is_dead_letter_queue:

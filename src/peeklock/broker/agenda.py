@@ -1,11 +1,11 @@
-"""Time: the clock that everything asks, and what is due next.
+"""Time: the one clock of the broker, and the appointments that are due next.
 
 The clock has two readings, in milliseconds. Moments are Unix time: when a message expires or is enqueued, when a token
-ends, what clients are told. Whoever runs the machine may set that clock, forwards or back. Durations are measured by a
-clock that nobody sets: locks, time-outs, retries, idle entities, the window for duplicates. So a step of the system's
-clock takes no lock away.
+expires, times sent to clients. The operator may set that clock, forwards or back. Durations use the monotonic clock,
+which is never set: locks, time-outs, retries, idle entities, the window for duplicates. So a step of the system's clock
+ends no lock.
 
-Who waits for `next_due` is the server's business (or a test's, which moves the clock).
+The server waits for `next_due` and calls `run`; tests move the clock instead.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Final, Protocol
 log = logging.getLogger(__name__)
 
 MAX_CANCELLED = 100
-"""Cancelled appointments that are kept in any case."""
+"""Up to this many cancelled appointments stay in a heap."""
 
 
 class Clock(Protocol):
-    """What time it is, and how much has passed."""
+    """A source of Unix time and of elapsed time."""
 
     def now(self) -> int:
-        """Unix time in milliseconds: for moments. It may be set."""
+        """Unix time in milliseconds, for moments. The operator may set it."""
         ...
 
     def monotonic(self) -> int:
-        """Milliseconds from an origin of its own: for durations. It never steps, and rests while the machine sleeps."""
+        """Milliseconds since an arbitrary origin, for durations. It never steps, and stops while the machine sleeps."""
         ...
 
 
 class SystemClock:
-    """The machine's."""
+    """The clock of the machine."""
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -49,7 +49,7 @@ system_clock: Final = SystemClock()
 
 
 class ManualClock:
-    """A clock that stands still until it is moved. Called, it tells the Unix time."""
+    """A clock that tests move. A call returns the Unix time."""
 
     def __init__(self, now: int | None = None) -> None:
         self._now = system_clock.now() if now is None else now
@@ -65,23 +65,23 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, milliseconds: int) -> None:
-        """So much time passes."""
+        """Let time pass."""
         self._now += milliseconds
         self._monotonic += milliseconds
 
     def step(self, milliseconds: int) -> None:
-        """The Unix time is set, and no time passes."""
+        """Set the Unix time; no time passes."""
         self._now += milliseconds
 
 
 class Appointment:
-    """Something that will be done at a time, unless it is cancelled."""
+    """An action that runs at a time, unless it is cancelled."""
 
     __slots__ = ("_heap", "action", "at")
 
     def __init__(self, at: int, action: Callable[[], None], heap: _Heap) -> None:
         self.at = at
-        """By the reading that it was made for."""
+        """In the reading of the clock that it was made for."""
         self.action: Callable[[], None] | None = action
         self._heap = heap
 
@@ -92,13 +92,13 @@ class Appointment:
 
 
 class _Heap:
-    """Appointments by one of the two readings."""
+    """The appointments of one of the two readings."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, Appointment]] = []
         self._order = count()
         self._cancelled = 0
-        """How many of the entries, at most."""
+        """An upper bound of the cancelled entries."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -109,7 +109,7 @@ class _Heap:
         return appointment
 
     def cancelled(self) -> None:
-        """Cancelled appointments stay until their time, which may be far away, unless they become many."""
+        """Count a cancelled appointment. It stays until its time, which may be far away, unless there are many."""
         self._cancelled += 1
         if self._cancelled > MAX_CANCELLED and self._cancelled > len(self._entries) // 2:
             self._entries = [entry for entry in self._entries if entry[2].action is not None]
@@ -129,37 +129,37 @@ class _Heap:
 
 
 class Agenda:
-    """What is to be done, by time."""
+    """Appointments by time."""
 
     def __init__(self, clock: Clock) -> None:
         self.now: Callable[[], int] = clock.now
         self.monotonic: Callable[[], int] = clock.monotonic
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when something became due earlier than all else: a waiting owner must wake sooner."""
+        """Called when a new appointment is the earliest: the server must wake sooner."""
         self._moments = _Heap()
         self._durations = _Heap()
 
     def at(self, moment: int, action: Callable[[], None]) -> Appointment:
-        """Do something at a moment in Unix time, whenever the clock shows that."""
+        """Run an action when the Unix time reaches a moment."""
         return self._told(self._moments, self._moments.add(moment, action))
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> Appointment:
-        """Do something when so much time has passed, wherever the clock is set meanwhile."""
+        """Run an action after a delay, whatever the Unix time is set to meanwhile."""
         return self.when_elapsed(self.monotonic() + delay_ms, action)
 
     def when_elapsed(self, monotonic: int, action: Callable[[], None]) -> Appointment:
-        """As `after`, up to a reading of `monotonic`."""
+        """Run an action when `monotonic` reaches a value."""
         return self._told(self._durations, self._durations.add(monotonic, action))
 
     def _told(self, heap: _Heap, appointment: Appointment) -> Appointment:
-        # One that is the first of its kind and not the first of all wakes the owner in vain, which does no harm.
+        # The first of its heap need not be the first of both: then the server wakes for nothing, which does no harm.
         if heap.next is appointment:
             self.on_earlier()
         return appointment
 
     @property
     def next_due(self) -> int | None:
-        """The moment when something is due next, if the clock is not set before."""
+        """The moment of the next appointment, if the clock is not set before."""
         moment, elapsed = self._moments.next, self._durations.next
         if elapsed is None:
             return None if moment is None else moment.at
@@ -167,7 +167,7 @@ class Agenda:
         return due if moment is None else min(moment.at, due)
 
     def run(self) -> None:
-        """Do all that is due by now, what was due first before the rest."""
+        """Run all appointments that are due, in the order of their times."""
         now, monotonic = self.now(), self.monotonic()
         while True:
             moment, elapsed = self._moments.next, self._durations.next
@@ -180,5 +180,5 @@ class Agenda:
             try:
                 action()
             except Exception:
-                # One entity's trouble must not stop the clock for all others.
+                # A failure in one entity must not stop the appointments of all others.
                 log.exception("an appointment failed")

@@ -1,6 +1,6 @@
-"""What an audit log is told: access that was denied, administration, and changes of many messages at once.
+"""Events of the audit log: denied access, administration, and changes of many messages at once.
 
-Never bodies, keys or tokens. Whoever decides or changes something says so; where it is written is for the server.
+Events have no bodies, keys or tokens. The code that decides or changes something reports it; the server writes the log.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Audit(Protocol):
         count: int | None = None,
         reason: str = "",
     ) -> None:
-        """`connection` is its name in the log; `client` is the name of a key or, if none was shown, the client's id."""
+        """`connection` is its name in the log; `client` is the name of its key or, without a key, the client's id."""
         ...
 
 
 class NoAudit:
-    """Where there is no audit log."""
+    """Used when there is no audit log."""
 
     def record(
         self,

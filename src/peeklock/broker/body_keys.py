@@ -1,14 +1,14 @@
 """The keys under which the store keeps bodies that several messages share.
 
-A body may outlive the topic that it was sent to: a copy is dead-lettered elsewhere, or forwarded. So its key is of the
-whole namespace and says nothing of an entity, whose id and sequence numbers may come again.
+A body may outlive the topic that it was sent to: a copy is dead-lettered elsewhere, or forwarded. So keys are
+unique in the namespace and do not depend on an entity, whose id and sequence numbers may be used again.
 """
 
 from __future__ import annotations
 
 
 class BodyKeys:
-    """Counts up from the highest key in the store: a key is never used while a message has its body."""
+    """Counts up from the highest key in the store, so that a key is never used twice while a message has its body."""
 
     __slots__ = ("_last",)
 
@@ -16,7 +16,7 @@ class BodyKeys:
         self._last = 0
 
     def resume(self, last: int) -> None:
-        """At start: the highest key that the store has."""
+        """At start: continue after the highest key that the store has."""
         self._last = last
 
     def next(self) -> int:

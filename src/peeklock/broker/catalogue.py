@@ -1,8 +1,7 @@
-"""The entities of a namespace by name: how they are written in the store, made from it, changed and taken away.
+"""The entities of a namespace by name: made from the rows of the store, changed, and removed.
 
-Names are found whatever their case; the spelling they were created with is the one that is shown. A queue or
-subscription is three entities of the store: itself and its two sub-queues. What may be changed, and when a change
-counts, is for `administration` to say.
+Names are case-insensitive; clients see the spelling of the creation. A queue or subscription is three entities of the
+store: itself and its two sub-queues. `administration` decides what may be changed, and when a change is applied.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
 from peeklock.broker.access import Keys
-from peeklock.broker.entity import Entity, Machinery
+from peeklock.broker.entity import Entity
 from peeklock.broker.entity_ids import EntityIds
 from peeklock.broker.errors import EntityNotFound, OperationNotAllowed
 from peeklock.broker.idleness import Idleness
+from peeklock.broker.machinery import Machinery
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import AnyQueue, SessionQueue
 from peeklock.broker.topic import Topic
@@ -25,7 +25,7 @@ from peeklock.entities.names import fold
 from peeklock.store.base import MAX_ENTITY, StoredEntity
 
 NAMESPACE: Final = "namespace"
-"""The kind of the one entity that stands for the namespace: it knows which id was given out last."""
+"""The kind of the row that stands for the namespace: it has the id that was assigned last."""
 DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "dead-letter-queue", "transfer-dead-letter-queue"
 DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
 TRANSFER_DEAD_LETTER_SUFFIX: Final = "$Transfer/$DeadLetterQueue"
@@ -49,12 +49,12 @@ def subscription_path(topic: str, name: str) -> str:
 
 
 def topic_of(path: str) -> str:
-    """The topic that a subscription's path is under, folded; empty for what is no subscription."""
+    """The folded path of a subscription's topic; empty if the path is not that of a subscription."""
     return fold(path).rpartition(f"/{fold(SUBSCRIPTIONS)}/")[0]
 
 
 def owner_of(path: str) -> str:
-    """The queue or topic at that path, or that the subscription or sub-queue there belongs to; folded."""
+    """The folded path of the queue or topic at that path, or of the owner of the subscription or sub-queue there."""
     path = fold(path)
     for suffix in (TRANSFER_DEAD_LETTER_SUFFIX, DEAD_LETTER_SUFFIX):
         path = path.removesuffix(f"/{fold(suffix)}")
@@ -63,7 +63,7 @@ def owner_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """An entity as the store has it: itself, and its sub-queues by kind."""
+    """The rows of an entity in the store: its own, and those of its sub-queues by kind."""
 
     main: StoredEntity
     parts: dict[str, StoredEntity]
@@ -74,14 +74,14 @@ class Rows:
 
 
 def left_over(stored: list[StoredEntity]) -> list[StoredEntity]:
-    """What was made for as long as the broker would run, and is still in the store; with its sub-queues."""
+    """The rows of temporary entities of an earlier run, with their sub-queues and subscriptions."""
     ended = {fold(row.path) for row in stored if row.definition.get("temporary")}
     ended |= {fold(row.path) for row in stored if row.kind == EntityKind.SUBSCRIPTION and topic_of(row.path) in ended}
     return [row for row in stored if _main_path(row) in ended]
 
 
 def _main_path(row: StoredEntity) -> str:
-    """Of the entity that the row is, or is a sub-queue of; folded."""
+    """The folded path of the entity of a row; for a sub-queue, that of its owner."""
     for suffix, kind in SUB_QUEUES:
         if row.kind == kind:
             return fold(row.path.removesuffix(f"/{suffix}"))
@@ -103,7 +103,7 @@ class Catalogue:
         """By folded path."""
         self._count = 0
         self._stored: dict[int, StoredEntity] = {}
-        """By id: as last written."""
+        """Rows by id, as last written."""
         self._ids = EntityIds(highest_entity_id, machinery.journal, machinery.store)
         self._namespace_row: StoredEntity | None = None
 
@@ -114,7 +114,7 @@ class Catalogue:
 
     @property
     def queues(self) -> list[AnyQueue]:
-        """Without subscriptions and sub-queues."""
+        """All queues, without subscriptions and sub-queues."""
         queues = self._queues.values()
         return [each for each in queues if each.kind is EntityKind.QUEUE and not each.is_dead_letter_queue]
 
@@ -124,17 +124,17 @@ class Catalogue:
 
     @property
     def entities(self) -> list[AnyEntity]:
-        """All, sub-queues too; topics before their subscriptions."""
+        """All entities and sub-queues; topics come before their subscriptions."""
         return [*self._topics.values(), *self._queues.values()]
 
     @property
     def main_entities(self) -> list[AnyEntity]:
-        """All but the sub-queues."""
+        """All entities without sub-queues."""
         return [each for each in self.entities if not each.is_dead_letter_queue]
 
     @property
     def all_queues(self) -> list[AnyQueue]:
-        """Subscriptions and sub-queues too."""
+        """All queues, subscriptions and sub-queues."""
         return [*self._queues.values()]
 
     @property
@@ -176,10 +176,10 @@ class Catalogue:
             raise EntityNotFound(path)
         return found
 
-    # --- as the store has them ---
+    # --- rows of the store ---
 
     def remember(self, stored: list[StoredEntity]) -> None:
-        """At start: what there is."""
+        """At start: take over the rows that the store has."""
         for entity in stored:
             self._stored[entity.id] = entity
             if entity.kind == NAMESPACE:
@@ -188,7 +188,7 @@ class Catalogue:
         self._ids.resume(self._stored, last)
 
     def forget(self, rows: list[StoredEntity]) -> None:
-        """At start: these are no longer in the store."""
+        """At start: rows that were dropped from the store."""
         for row in rows:
             del self._stored[row.id]
         if rows:
@@ -196,12 +196,12 @@ class Catalogue:
 
     @property
     def created_at(self) -> int:
-        """When the namespace was."""
+        """When the namespace was created."""
         assert self._namespace_row is not None
         return int(self._namespace_row.definition["created_at"])
 
     def namespace_row(self) -> StoredEntity:
-        """What to write whenever an entity is added, so that after a restart ids go on where they were."""
+        """The row to store whenever an entity is added, so that ids continue after a restart."""
         row = self._namespace_row
         if row is None:
             row = StoredEntity(self._ids.take(1)[0], "", NAMESPACE, {"created_at": self._machinery.agenda.now()})
@@ -210,9 +210,9 @@ class Catalogue:
         return self._namespace_row
 
     def new_rows(self, path: str, definition: AnyDefinition, known: dict[str, StoredEntity] | None = None) -> Rows:
-        """The rows of an entity that is to be added; those that are `known`, by folded path, keep their ids.
+        """Make the rows of a new entity. Rows that are `known`, by folded path, keep their ids.
 
-        QuotaExceeded. If they cannot be stored, `discard` them.
+        QuotaExceeded when there are no ids left. If the rows cannot be stored, `discard` them.
         """
         now = self._machinery.agenda.now()
         known = known or {}
@@ -230,18 +230,18 @@ class Catalogue:
         return Rows(main, parts)
 
     def discard(self, rows: Rows) -> None:
-        """An entity could not be created."""
+        """Release the ids of an entity that could not be created."""
         self._ids.release(row.id for row in rows.all())
 
     def changed_row(self, entity: AnyEntity, definition: AnyDefinition) -> StoredEntity:
-        """The row of an entity under another definition."""
+        """The row of an entity with a new definition."""
         now = self._machinery.agenda.now()
         return replace(self._stored[entity.id], definition=_to_json(definition, entity.created_at, now))
 
     # --- adding, changing, removing ---
 
     def add(self, rows: Rows, definition: AnyDefinition) -> AnyEntity:
-        """An entity is in the store: from now on lookups find it. It does nothing by itself before `begin`."""
+        """Add an entity that is in the store. Its timers do not run before `begin`."""
         for row in rows.all():
             self._stored[row.id] = row
         main = rows.main
@@ -281,12 +281,12 @@ class Catalogue:
         return self._topics[topic_of(path)].orders_by_priority
 
     def begin(self, entity: AnyEntity) -> None:
-        """Everything that the entity may refer to exists: its timers and forwarding may start."""
+        """Start the timers and the forwarding of an entity. All entities that it refers to exist."""
         entity.begin()
         self._apply(entity)
 
     def change(self, entity: AnyEntity, row: StoredEntity, definition: AnyDefinition) -> None:
-        """The new definition of an entity is in the store."""
+        """Apply a new definition that is in the store."""
         self._stored[row.id] = row
         entity.updated_at = row.definition["updated_at"]
         entity.touch()
@@ -294,7 +294,7 @@ class Catalogue:
         if entity.kind is EntityKind.SUBSCRIPTION:
             self._topics[topic_of(entity.path)].rules_changed(self.queue(entity.path))
         self._apply(entity)
-        entity.tell_of_change()
+        entity.notify_changed()
 
     def ids_of(self, entity: Entity) -> list[int]:
         """The ids of an entity, its sub-queues and its subscriptions."""
@@ -304,7 +304,7 @@ class Catalogue:
         return ids
 
     def remove(self, entity: Entity) -> None:
-        """An entity is no longer in the store."""
+        """Remove an entity that was dropped from the store, with its subscriptions."""
         for subscription in entity.dependents:
             self.remove(subscription)
         definition = entity.definition
@@ -319,7 +319,7 @@ class Catalogue:
         self._topics.pop(fold(entity.path), None)
         self._idleness.forget(entity)
         entity.close()
-        self._keys.set(entity.path, ())  # after its links have been told that it is gone
+        self._keys.set(entity.path, ())  # after its links were told that it is deleted
         self._ids.retire(ids)
 
     def _apply(self, entity: AnyEntity) -> None:
@@ -328,10 +328,11 @@ class Catalogue:
         if definition.kind is not EntityKind.SUBSCRIPTION:
             self._keys.set(entity.path, definition.authorization_rules)
         self._idleness.watch(entity)
-        entity.apply_forwarding()
+        if is_queue(entity):
+            entity.apply_forwarding()
 
 
 def _to_json(definition: AnyDefinition, created_at: int, updated_at: int) -> dict[str, Any]:
     if isinstance(definition, TopicDefinition):
-        definition = replace(definition, subscriptions=())  # entities of their own
+        definition = replace(definition, subscriptions=())  # they have rows of their own
     return definition.to_json() | {"created_at": created_at, "updated_at": updated_at}

@@ -1,4 +1,4 @@
-"""What a new or changed definition must respect beyond itself: what it was before, and what else there is."""
+"""Checks of a new or changed definition against the former definition and against other entities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ D = TypeVar("D", bound=AnyDefinition)
 
 
 def check_change(before: AnyDefinition, after: AnyDefinition) -> None:
-    """Some settings are fixed when an entity is made: the messages in it are laid out by them."""
+    """DefinitionError when a setting changes that is fixed at creation, because stored messages depend on it."""
     for name, setting in settings_of(type(before)).items():
         was, wanted = getattr(before, name), getattr(after, name)
         if not setting.changeable and was != wanted:
@@ -31,10 +31,10 @@ def check_change(before: AnyDefinition, after: AnyDefinition) -> None:
 
 
 def merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
-    """The rules of a subscription that is there and that a file names: added and changed, not removed.
+    """The rules of an existing subscription after a configuration file: rules are added and changed, not removed.
 
-    A file that says nothing of rules leaves them as they are. The rule that a subscription begins with goes when others
-    are named: beside one that lets everything pass they would say nothing.
+    A file without rules changes none. The default rule is removed when the file has rules, because it lets every
+    message pass, whatever they say.
     """
     if wanted == (RuleDefinition(),):
         return before
@@ -46,7 +46,7 @@ def merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinitio
 
 
 def fitted(definition: D, profile: Profile) -> D:
-    """The definition under that profile: no limit means its longest. Some clients always ask for no limit."""
+    """The definition under that profile: no time to live means the longest. Some clients always ask for none."""
     longest = DEFAULT_TTL.ranges[profile.name][1]
     if definition.default_message_ttl_ms is None and longest < MAX_DURATION_MS:
         return replace(definition, default_message_ttl_ms=longest)
@@ -54,13 +54,13 @@ def fitted(definition: D, profile: Profile) -> D:
 
 
 def check_keys(definition: AnyDefinition) -> None:
-    """DefinitionError for a key that everybody knows."""
+    """DefinitionError for the well-known key of the development emulator."""
     if any(DEFAULT_KEY in rule.keys for rule in definition.authorization_rules):
         raise DefinitionError("PrimaryKey", "(not shown)", "must not be the well-known one where others can reach it")
 
 
 def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue) -> None:
-    """The destination must be there. It may be the entity itself, where the number of hops ends the loop."""
+    """DefinitionError unless the destinations exist. The entity itself is allowed: the limit of hops ends the loop."""
     for setting, destination in destinations(definition):
         if fold(destination) == fold(path):
             continue  # it may be about to be created
@@ -73,7 +73,7 @@ def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue)
 def check_filters(
     topic: Topic, subscription: AnyQueue | None, rules: tuple[RuleDefinition, ...], profile: Profile
 ) -> None:
-    """How many filters a topic may have, with these as the rules of that subscription."""
+    """QuotaExceeded when the topic would have too many filters, with these as the rules of that subscription."""
     counts: dict[bool, int] = {True: 0, False: 0}
     others = [each for each in topic.subscriptions.values() if each is not subscription]
     for rule in (*rules, *(rule for each in others for rule in each.subscription_definition.rules)):

@@ -1,4 +1,4 @@
-"""Who holds a session while claims have messages of it: nobody who receives."""
+"""The holder of a session that is kept for claims, instead of a receiver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peeklock.store.base import StoredMessage
 
 
 class ClaimHolder:
-    """Keeps a session for claims of one name, without a lock that expires. It takes no messages."""
+    """Holds a session for claims of one name, without a lock that expires. No messages are delivered to it."""
 
     deletes = False
 

@@ -26,7 +26,7 @@ from peeklock.limits.broker import MAX_CLAIM_RANGES
 from peeklock.store.base import ACTIVE, CLAIMED, Counters, Range, Run, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
 
 log = logging.getLogger(__name__)
 

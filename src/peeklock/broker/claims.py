@@ -21,7 +21,7 @@ from peeklock.limits.broker import MAX_ALL_CLAIM_RANGES, MAX_CLAIMS
 from peeklock.store.base import ACTIVE, CLAIMED, MAX_NUMBER, Range, Run, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
 
 _NO_LIMIT: Final = 1 << 62
 

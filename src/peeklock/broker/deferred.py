@@ -1,4 +1,4 @@
-"""Fetching deferred messages by their numbers."""
+"""Receives deferred messages by their sequence numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peeklock.broker.reading import read_numbers, unreadable
 from peeklock.store.base import DEFERRED, StoredMessage, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.message_queue import MessageQueue
 
 Fetched = Callable[[list[tuple[StoredMessage, Lock | None]] | BrokerError], None]
@@ -23,7 +23,7 @@ def _no_check() -> None: ...
 
 
 class Deferred:
-    """Those of one queue."""
+    """The deferred messages of one queue."""
 
     def __init__(self, queue: MessageQueue, machinery: Machinery) -> None:
         self._queue = queue
@@ -39,10 +39,10 @@ class Deferred:
         done: Fetched,
         check: Check = _no_check,
     ) -> None:
-        """Fetch deferred messages: all of them, or none when one is not there to be had.
+        """Receive deferred messages: all of them, or none when one is not available.
 
-        `check` raises why the caller may not have them. It is asked when they have been read: a session may have passed
-        to another receiver by then.
+        `check` raises a BrokerError when the client may not receive them. It is called after they were read, because
+        another receiver may hold the session by then.
         """
         queue = self._queue
         queue.watches.read(
@@ -69,7 +69,7 @@ class Deferred:
             return
         locks = queue.locks.by_number
         if any(number in locks and locks[number].settling for number in numbers):
-            # One is on its way back, or out: see what becomes of it. A lock that ran out is no reason to refuse.
+            # One is being settled: try again after its commit. An expired lock is no reason to refuse the request.
             self._journal.after_commit(partial(self.receive, numbers, session_id, deletes, done, check))
             return
         if queue.is_deleting:
@@ -84,7 +84,7 @@ class Deferred:
             if queue.has_sessions and message.session_id != session_id:
                 continue
             if message.expires_at is not None and message.expires_at <= now:
-                queue.expiry.expire(message)  # a deferred message expires when somebody asks for it
+                queue.expiry.expire(message)  # a deferred message expires when a client requests it
                 continue
             there[number] = message
         missing = next((number for number in numbers if number not in there), None)
@@ -95,13 +95,13 @@ class Deferred:
         try:
             check()
             if deletes:
-                self._fetch_for_good(wanted, done)
+                self._remove(wanted, done)
             else:
                 self._lock(wanted, done)
         except BrokerError as failure:
             done(failure)
 
-    def _fetch_for_good(self, messages: list[StoredMessage], done: Fetched) -> None:
+    def _remove(self, messages: list[StoredMessage], done: Fetched) -> None:
         queue, lane = self._queue, self._journal.rest
         for message in messages:
             queue.leaving.add(message.sequence_number)
@@ -117,7 +117,7 @@ class Deferred:
         lane.then(deleted, None)
 
     def _lock(self, messages: list[StoredMessage], done: Fetched) -> None:
-        """Lock them. The fetch counts as a delivery; as for any lock, that is stored when they are given back."""
+        """Lock the messages. This counts as a delivery; as for any lock, the count is stored when they are returned."""
         changed = self._queue.settlements.changed
         counted = [changed(message, delivery_count=message.delivery_count + 1) for message in messages]
         done(list(zip(counted, self._queue.lock_deferred(counted), strict=True)))

@@ -1,4 +1,4 @@
-"""Deleting waiting messages from the head of a queue, many at once."""
+"""Deletes many active messages from the head of a queue."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from peeklock.broker.retries import BUSY_RETRY_MS
 from peeklock.store.base import ACTIVE, StoredMessage, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.message_queue import MessageQueue
 
 Deleted = Callable[[int | BrokerError], None]
 
 
 class Deletion:
-    """Of messages of one queue."""
+    """Deletes messages of one queue."""
 
     def __init__(self, queue: MessageQueue, machinery: Machinery) -> None:
         self._queue = queue
         self._machinery = machinery
 
     def delete_before(self, enqueued_before: int, limit: int, session_id: str | None, done: Deleted) -> None:
-        """Delete active messages that nobody holds, from the head; `done` hears how many."""
+        """Delete active messages that are not locked, from the head; `done` gets their number."""
         if not self._queue.begin_sweep():
             again = partial(self.delete_before, enqueued_before, limit, session_id, done)
             self._machinery.agenda.after(BUSY_RETRY_MS, again)
@@ -36,8 +36,10 @@ class Deletion:
     def _delete_after(
         self, after: int, enqueued_before: int, limit: int, session_id: str | None, done: Deleted, deleted: int = 0
     ) -> None:
-        """A page at a time, from the next message that is not locked on: some of a page may be locked, or be large,
-        and there may be others behind it."""
+        """Delete a page at a time, from the next unlocked message on.
+
+        A page may have locked or large messages, so more messages to delete may follow it.
+        """
         queue, machinery = self._queue, self._machinery
 
         def finish(outcome: int | BrokerError) -> None:
@@ -46,13 +48,13 @@ class Deletion:
 
         def found(messages: list[StoredMessage] | StoreError, changed: set[int]) -> None:
             if isinstance(messages, StoreError):
-                finish(deleted or unreadable(messages))  # what was deleted before is gone
+                finish(deleted or unreadable(messages))  # report what was deleted before
                 return
             if queue.is_deleting:
                 finish(deleted or EntityNotFound(queue.path))
                 return
-            leaving = [message for message in messages if self._may_go(message, enqueued_before, changed)]
-            if not leaving:  # no commit for nothing, and not at once: a store may answer in the same turn
+            leaving = [message for message in messages if self._is_deletable(message, enqueued_before, changed)]
+            if not leaving:  # no empty commit; and not at once: a store may answer in the same turn
                 machinery.call_soon(lambda: removed((messages, leaving), None))
                 return
             lane = machinery.journal.rest
@@ -83,6 +85,6 @@ class Deletion:
         wanted = queue.page_after(after, limit - deleted, session_id, state=ACTIVE)
         queue.watches.read(partial(machinery.store.read, wanted), found)
 
-    def _may_go(self, message: StoredMessage, enqueued_before: int, changed: set[int]) -> bool:
+    def _is_deletable(self, message: StoredMessage, enqueued_before: int, changed: set[int]) -> bool:
         number = message.sequence_number
         return message.enqueued_at < enqueued_before and not self._queue.is_taken(number) and number not in changed

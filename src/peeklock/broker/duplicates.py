@@ -1,8 +1,7 @@
-"""Duplicate detection: which message ids an entity has taken, as far back as its window reaches.
+"""Duplicate detection: the message ids that an entity accepted within its window.
 
-Every send asks, so the whole window is in memory: a fingerprint of each id, about 150 bytes in all. The store has
-them too, written with the messages they belong to, so a crash neither forgets an id nor remembers one whose message was
-refused.
+Every send looks them up, so the whole window is in memory: a fingerprint of each id, about 150 bytes in all. The store
+has them too, in the commits of their messages, so a crash neither loses an id nor adds one whose message was refused.
 """
 
 from __future__ import annotations
@@ -12,23 +11,25 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.agenda import Agenda, Appointment
-from peeklock.broker.envelope import identity_of, partition_key_of, session_of
+from peeklock.broker.bare_message import identity_of, partition_key_of, session_of
 from peeklock.broker.errors import BrokerError, QuotaExceeded, ServerBusy, StorageFailed
 from peeklock.broker.journal import Journal, Lane
 from peeklock.limits.broker import MAX_MESSAGE_IDS
-from peeklock.store.base import StoredMessage
+from peeklock.store.base import Store, StoredMessage, StoreError
 
 if TYPE_CHECKING:
     from peeklock.broker.entity import Done
+    from peeklock.broker.machinery import Machinery
+    from peeklock.entities.definitions import AnyDefinition
 
 KEY_BYTES: Final = 16
-"""Long enough that two ids with one fingerprint are not to be expected in the life of any broker."""
+"""Long enough that no two ids get the same fingerprint by chance."""
 TIDY_MS: Final = 1000
-"""How long what has run out may lie about: it is dropped together, not one by one."""
+"""How long expired ids may stay: they are dropped together, not one by one."""
 
 
 class _Batch:
-    """Messages that were noted together; whoever repeats one of them wants to know what became of them."""
+    """Messages that were noted together. The sender of a duplicate waits for their outcome."""
 
     __slots__ = ("is_decided", "is_stored", "lane", "waiting")
 
@@ -37,7 +38,7 @@ class _Batch:
         self.is_decided = False
         self.is_stored = False
         self.waiting: list[Callable[[], None]] = []
-        """What is to be done when it is decided whether they are stored."""
+        """Called when it is known whether the messages are stored."""
 
     def decide(self, is_stored: bool) -> None:
         self.is_decided, self.is_stored = True, is_stored
@@ -47,7 +48,7 @@ class _Batch:
 
 
 class History:
-    """The ids of one entity."""
+    """The message ids of one entity."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class History:
         by_partition: bool,
         journal: Journal,
         agenda: Agenda,
+        store: Store,
         max_ids: int = MAX_MESSAGE_IDS,
     ) -> None:
         self.window_ms = window_ms
@@ -64,42 +66,51 @@ class History:
         self._by_partition = by_partition
         self._journal = journal
         self._agenda = agenda
+        self._store = store
         self._origin = agenda.now() - agenda.monotonic()
         self._taken: dict[bytes, int] = {}
-        """Fingerprint to when, in that order."""
+        """The time of each fingerprint, in the order of the times."""
         self._under_way: dict[bytes, _Batch] = {}
-        """Those of `_taken` whose messages are on their way to the store."""
+        """Fingerprints whose messages are on their way to the store."""
         self._tidying: Appointment | None = None
 
     @property
     def since(self) -> int:
-        """What was taken earlier does not count any more."""
+        """The begin of the window: earlier ids no longer count."""
         return self._time() - self.window_ms
 
     def _time(self) -> int:
-        """Unix time as it was at the start, plus what has passed since.
+        """The Unix time at the start plus the time that passed since.
 
-        A clock that is set makes no window shorter or longer while the broker runs, and the times in the store can be
-        compared with those of the next start.
+        So setting the clock does not change the window while the broker runs, and the times in the store can be
+        compared after a restart.
         """
         return self._origin + self._agenda.monotonic()
 
-    def load(self, rows: list[tuple[bytes, int]]) -> None:
-        """At start: what the store remembers."""
-        now = self._time()
-        for key, at in sorted(rows, key=lambda row: row[1]):
-            self._taken[key] = min(at, now)  # later if the clock was set back since
-        self._expect_tidying()
+    def load(self, done: Callable[[StoreError | None], None]) -> None:
+        """At start: read the ids of the messages that were accepted within the window."""
+
+        def found(rows: list[tuple[bytes, int]] | StoreError) -> None:
+            if isinstance(rows, StoreError):
+                done(rows)
+                return
+            now = self._time()
+            for key, at in sorted(rows, key=lambda row: row[1]):
+                self._taken[key] = min(at, now)  # later if the clock was set back since
+            self._expect_tidying()
+            done(None)
+
+        self._store.read_seen(self._entity, self.since, found)
 
     def close(self) -> None:
         if self._tidying is not None:
             self._tidying.cancel()
 
     def sift(self, lane: Lane, messages: list[StoredMessage], done: Done) -> tuple[list[StoredMessage], Done]:
-        """The messages that are new, noted on the lane they are staged on; and who to tell instead of `done`.
+        """Remove duplicates from messages that are staged on that lane; returns the rest, and the callback for `done`.
 
-        ServerBusy when one repeats a message on its way to the store, and other things depend on what becomes of it.
-        QuotaExceeded when there are more new ids than can be remembered.
+        ServerBusy when a message that is moved repeats one on its way to the store. QuotaExceeded when there are more
+        new ids than the limit allows.
         """
         now, since = self._time(), self.since
         taken, under_way = self._taken, self._under_way
@@ -108,7 +119,8 @@ class History:
             self._check_number(keys)
         repeated = [under_way[key] for key in keys if key in under_way and taken[key] > since]
         if lane is not self._journal.sends and any(first.lane is not lane for first in repeated):
-            # A sender can be told later that neither was stored. What is removed for it elsewhere would be lost.
+            # A sender can be told later that neither message was stored. A moved message would be lost: it is removed
+            # elsewhere.
             raise ServerBusy("The message repeats one that is being stored; try again.")
         batch = _Batch(lane)
         kept: list[StoredMessage] = []
@@ -116,7 +128,7 @@ class History:
         for key, message in zip(keys, messages, strict=True):
             if taken.get(key, since) > since:
                 continue
-            taken.pop(key, None)  # and to the end
+            taken.pop(key, None)  # it is added again at the end
             taken[key] = now
             under_way[key] = batch
             noted.append(key)
@@ -178,13 +190,25 @@ class History:
         if old:
             lane = self._journal.rest
             lane.changes.forgotten.append((self._entity, since + 1))
-            lane.then(lambda _, error: None, None)  # what is not dropped now is dropped with the next
+            lane.then(lambda _, error: None, None)  # if this fails, the next one drops them
+
+
+def make_history(entity: int, definition: AnyDefinition, machinery: Machinery) -> History:
+    return History(
+        entity,
+        definition.duplicate_detection_window_ms,
+        definition.enable_partitioning,
+        machinery.journal,
+        machinery.agenda,
+        machinery.store,
+        machinery.max_message_ids,
+    )
 
 
 def _when_decided(repeated: list[_Batch], done: Done) -> None:
-    """Tell the sender of a repetition, once it is known what became of the messages it repeats.
+    """Tell the sender of duplicates the outcome of the first messages, when that is known.
 
-    They may be on another lane, whose turn is later, or in a commit that is tried again.
+    These may be on another lane, which is committed later, or in a commit that is tried again.
     """
     undecided = next((first for first in repeated if not first.is_decided), None)
     if undecided is not None:
@@ -192,4 +216,4 @@ def _when_decided(repeated: list[_Batch], done: Done) -> None:
     elif all(first.is_stored for first in repeated):
         done(None)
     else:
-        done(StorageFailed("The message was taken for a repetition of one that could not be stored."))
+        done(StorageFailed("The message is a duplicate of one that could not be stored. Send it again."))

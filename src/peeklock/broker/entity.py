@@ -1,97 +1,46 @@
-"""An entity with messages, a queue or a topic: its life, what is sent to it, its numbers and counters.
+"""What queues and topics share: sending, sequence numbers, counters, size, creation and deletion.
 
-All changes go through the journal. A message becomes visible when its commit is done, so memory never runs ahead of
-what a crash would leave. What becomes of messages in a queue is for `message_queue` and its parts.
+All changes go through the journal. A message becomes visible when its commit is done, so memory never has more than the
+store would have after a crash. `message_queue` and its parts have what happens to messages in a queue.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from peeklock.amqp.service_bus import END_OF_TIME
 from peeklock.broker import envelope
-from peeklock.broker.agenda import Agenda
-from peeklock.broker.backlog import Budget
-from peeklock.broker.body_keys import BodyKeys
-from peeklock.broker.duplicates import History
-from peeklock.broker.envelope import (
-    END_OF_TIME,
-    Annex,
-    Incoming,
-)
+from peeklock.broker.annex import Annex
+from peeklock.broker.duplicates import History, make_history
 from peeklock.broker.errors import (
     BrokerError,
-    EntityDisabled,
     EntityNotFound,
-    OperationNotAllowed,
     QuotaExceeded,
     SessionIdMissing,
 )
-from peeklock.broker.journal import Journal, Lane
-from peeklock.broker.lock_tags import LockTags
-from peeklock.broker.pace import Pace
+from peeklock.broker.incoming import Incoming
+from peeklock.broker.journal import Lane
+from peeklock.broker.machinery import Machinery
+from peeklock.broker.permissions import check_receiving, why_no_sends
 from peeklock.broker.priorities import lane_of
 from peeklock.broker.scheduled import Scheduled
 from peeklock.broker.watches import Watches
+from peeklock.broker.watching import WaitingBrowsers, Watcher
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition
-from peeklock.entities.settings import DEFAULT_PROFILE, Status
-from peeklock.limits.broker import MAX_MESSAGE_IDS
-from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, Store, StoredMessage, StoreError
-
-log = logging.getLogger(__name__)
+from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, StoredMessage
 
 Done = Callable[[BrokerError | None], None]
-"""Told once, after the commit or instead of it."""
+"""Called once: after the commit with None, or with the error."""
 
 NO_ENTITY: Final = 0
-"""The id of an entity that was deleted. No entity has it in the store, so nothing that is still staged or asked for the
-deleted one can concern the entity that has its id now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machinery:
-    """What all entities of a namespace share."""
-
-    store: Store
-    journal: Journal
-    agenda: Agenda
-    budget: Budget
-    body_keys: BodyKeys
-    call_soon: Callable[[Callable[[], None]], object]
-    find: Callable[[str], Entity]
-    """The entity that messages for a name go to; EntityNotFound."""
-    tags: LockTags
-    pace: Pace
-    max_message_ids: int = MAX_MESSAGE_IDS
-    """Of one entity, for duplicate detection."""
-    max_message_bytes: int = DEFAULT_PROFILE.max_message_bytes
-
-
-class Watcher(Protocol):
-    """Somebody who stands at an entity: a link."""
-
-    def entity_gone(self, failure: BrokerError) -> None:
-        """It is deleted."""
-        ...
-
-    def entity_changed(self) -> None:
-        """Its definition is another one."""
-        ...
-
-
-class Browser(Protocol):
-    """A link that looks at messages without taking them."""
-
-    def on_arrival(self) -> None:
-        """A message came since it began to wait."""
-        ...
+"""The id of a deleted entity. No entity has it in the store, so changes and reads that are still under way cannot
+affect the entity that has the id now."""
 
 
 class Entity:
-    """One entity with messages. What is common to queues and topics."""
+    """A queue or topic, a subscription, or a sub-queue."""
 
     def __init__(
         self,
@@ -107,58 +56,49 @@ class Entity:
         self.path = path
         self.definition = definition
         self.kind = definition.kind
-        """Of a sub-queue: what it belongs to."""
+        """For a sub-queue: the kind of the entity it belongs to."""
         self.holds_copies = self.kind is EntityKind.SUBSCRIPTION
-        """Its messages are copies of those of a topic."""
+        """Whether its messages are copies of messages of a topic."""
         self.dead_letters = dead_letters
-        """Where dead letters go; None for a queue that is a dead-letter queue itself."""
+        """The dead-letter queue; None for a topic and for sub-queues."""
         self.transfer_dead_letters = transfer_dead_letters
-        """Where messages go that could not be forwarded; None as above."""
-        self.counts_in: Entity | None = None
-        """The queue of a sub-queue, or the topic of a subscription, which it shares a size with."""
+        """The sub-queue for messages that could not be forwarded; None for a topic and for sub-queues."""
+        self.parent: Entity | None = None
+        """The queue of a sub-queue, or the topic of a subscription: its maximum size holds for both."""
         self.sub_queues = [part for part in (dead_letters, transfer_dead_letters) if part is not None]
         for part in self.sub_queues:
-            part.counts_in = self
+            part.parent = self
         self.created_at = self.updated_at = machinery.agenda.now()
         self.used_at = machinery.agenda.monotonic()
-        """By the monotonic clock: an entity is not idle because the system's clock was set."""
+        """By the monotonic clock: setting the system's clock makes no entity idle."""
         self.watchers: set[Watcher] = set()
-        self._waiting_browsers: dict[Browser, None] = {}
-        """Those that saw all there was, in the order in which they began to wait."""
+        self.browsers = WaitingBrowsers(machinery.call_soon)
         self.is_deleting = False
-        """A commit is on its way that deletes it."""
-        """It is deleted, or about to be: nothing is added to it any more."""
+        """Whether it is deleted, or a commit is under way that deletes it: no more messages are added."""
         self.counters = counters
-        """As the store has them; what is staged is not counted yet."""
+        """As in the store; staged changes are not counted yet."""
         self._machinery = machinery
         self._store = machinery.store
         self._journal = machinery.journal
         self._agenda = machinery.agenda
         self.last_number = counters.last_sequence_number
-        """The highest that was given, also to a message that is not in the store yet."""
+        """The highest sequence number that was assigned, also to a message that is not in the store yet."""
         self.staged_bytes = 0
-        """What is on its way to the store."""
+        """Bytes of messages on their way to the store."""
         self.max_bytes = definition.max_size_in_megabytes << 20
         """Its maximum size."""
         self.state_bytes = 0
-        """What the states of its sessions count for."""
-        self._refusal = self._why_no_sends()
+        """What the states of its sessions count for in its size."""
+        self._refusal = why_no_sends(self)
         self.history: History | None = None
-        """Where duplicates are detected."""
+        """Set where duplicates are detected."""
         if definition.requires_duplicate_detection and not self.is_dead_letter_queue:
-            self.history = History(
-                id,
-                definition.duplicate_detection_window_ms,
-                definition.enable_partitioning,
-                machinery.journal,
-                machinery.agenda,
-                machinery.max_message_ids,
-            )
+            self.history = make_history(id, definition, machinery)
         self.delivers_by_priority = False
         """Whether messages are stored in lanes by priority: the name of the lane is stored as the session id."""
         self.watches = Watches()
         self.leaving: set[int] = set()
-        """Numbers of messages on their way out that nobody has locked: expired, deleted, enqueued, cancelled."""
+        """Sequence numbers of unlocked messages that are being removed: expired, deleted, enqueued, cancelled."""
         self.scheduled = Scheduled(self, machinery)
 
     @property
@@ -177,7 +117,7 @@ class Entity:
 
     @property
     def size_in_bytes(self) -> int:
-        """Of its messages, those in its sub-queues too, and of the states of its sessions."""
+        """The size of its messages, of those in its sub-queues, and of the states of its sessions."""
         size = self.counters.size_in_bytes + self.state_bytes
         for part in self.sub_queues:
             size += part.counters.size_in_bytes
@@ -185,24 +125,24 @@ class Entity:
 
     @property
     def max_message_bytes(self) -> int:
-        """Bytes of the largest message that it takes."""
+        """The size of the largest message that it accepts."""
         limit, kilobytes = self._machinery.max_message_bytes, self.definition.max_message_size_in_kilobytes
         return limit if kilobytes is None else min(limit, kilobytes * 1024)
 
     @property
     def reads_session_ids(self) -> bool:
-        """Whether what is sent to it must be looked through for a session id."""
+        """Whether session ids of sent messages must be read."""
         return self.definition.requires_session
 
     @property
     def copies(self) -> int:
-        """How many a message sent to it may become, at most."""
+        """How many copies a sent message makes at most."""
         return 1
 
     @property
     def is_in_use(self) -> bool:
-        """Whether it is more than idle at the moment: somebody stands at it, or messages wait."""
-        # A subscription is given messages; that some wait there does not mean that anybody wants them.
+        """Whether it is not idle: links are attached to it, or it has messages."""
+        # A subscription gets messages from its topic: active ones do not mean that it is used.
         waiting = 0 if self.kind is EntityKind.SUBSCRIPTION else self.counters.active
         return bool(waiting or self.counters.scheduled or self.counters.claimed) or any(
             part.watchers for part in self.parts
@@ -214,7 +154,7 @@ class Entity:
 
     @property
     def last_used_at(self) -> int:
-        """As `used_at`, with what belongs to it."""
+        """As `used_at`; for a topic, the latest of it and its subscriptions."""
         return self.used_at
 
     @property
@@ -223,11 +163,11 @@ class Entity:
         return self._agenda.now() - (self._agenda.monotonic() - self.last_used_at)
 
     def touch(self) -> None:
-        """It is being used."""
+        """Note that it is being used."""
         self.used_at = self._agenda.monotonic()
 
     def watch(self, watcher: Watcher) -> None:
-        """Somebody comes to stand at it."""
+        """Register a link that is attached to it."""
         self.watchers.add(watcher)
         self.touch()
 
@@ -235,28 +175,10 @@ class Entity:
         self.watchers.discard(watcher)
         self.touch()
 
-    # --- browsing ---
-
-    def await_arrival(self, browser: Browser) -> None:
-        """Tell the browser, once and in a turn of its own, when the next message is in the store."""
-        self._waiting_browsers[browser] = None
-
-    def stop_awaiting(self, browser: Browser) -> None:
-        self._waiting_browsers.pop(browser, None)
-
-    def soon(self, action: Callable[[], None]) -> None:
-        """Do that in a turn of its own."""
-        self._machinery.call_soon(action)
-
-    def _tell_browsers(self) -> None:
-        waiting, self._waiting_browsers = self._waiting_browsers, {}
-        for browser in waiting:
-            self._machinery.call_soon(browser.on_arrival)
-
-    # --- for subclasses ---
+    # --- overridden by queues ---
 
     def on_message_damaged(self, damage: Damage) -> None:
-        """The store found that it no longer has that message's bytes, and returns it no more."""
+        """The store found a damaged message, which it no longer returns."""
         self.counters.count(damage.state, -1)
         self.counters.damaged += 1
 
@@ -272,71 +194,46 @@ class Entity:
     # --- its life ---
 
     def begin(self) -> None:
-        """All entities are there, with what they must know of their messages: time may do its work."""
+        """Start timers. All entities exist and know what they must know of their messages."""
         self.scheduled.begin()
 
-    def load_history(self, done: Callable[[StoreError | None], None]) -> None:
-        """At start: which messages were taken within the window."""
-        history = self.history
-        assert history is not None
-
-        def found(rows: list[tuple[bytes, int]] | StoreError) -> None:
-            if isinstance(rows, StoreError):
-                done(rows)
-            else:
-                history.load(rows)
-                done(None)
-
-        self._store.read_seen(self.id, history.since, found)
-
     def reconfigure(self, definition: AnyDefinition) -> None:
-        """Go on under another definition, one with the same unchangeable settings."""
+        """Apply a new definition, with the same unchangeable settings."""
         self.definition = definition
         self.max_bytes = definition.max_size_in_megabytes << 20
-        self._refusal = self._why_no_sends()
+        self._refusal = why_no_sends(self)
         if self.history is not None:
             self.history.window_ms = definition.duplicate_detection_window_ms
         for part in self.sub_queues:
             part.reconfigure(definition)
 
-    def apply_forwarding(self) -> None:
-        """Forward messages, and dead letters, as the definition says."""
-        self.forward(self.definition.forward_to, self.transfer_dead_letters)
-        if self.dead_letters is not None:
-            self.dead_letters.forward(self.definition.forward_dead_lettered_messages_to, self.transfer_dead_letters)
-
-    def forward(self, destination: str | None, unforwardable: Entity | None) -> None:
-        """Forward messages to that entity, or to none; those that cannot be forwarded go to that sub-queue."""
-        if destination is not None:
-            log.warning("'%s' has sessions: its ForwardTo has no effect", self.path)
-
     @property
     def forwards(self) -> bool:
         return False
 
-    def tell_of_change(self) -> None:
-        """The new definition is in force: those who stand here may have to go."""
+    def notify_changed(self) -> None:
+        """Tell attached links that a new definition is in force: they may have to detach."""
         for part in self.parts:
             for watcher in list(part.watchers):
-                watcher.entity_changed()
+                watcher.on_entity_changed()
 
     def mark_deleting(self, is_deleting: bool) -> None:
-        """A commit is on its way that deletes the entity; or it failed, and the entity goes on."""
+        """Set whether a commit is under way that deletes the entity. False when that commit failed."""
         self.is_deleting = is_deleting
-        self._refusal = self._why_no_sends()
+        self._refusal = why_no_sends(self)
         if not is_deleting:
             self.resume()
         for part in self.sub_queues:
             part.mark_deleting(is_deleting)
 
     def close(self) -> None:
-        """The entity was deleted: end everything that waits for it."""
+        """The entity was deleted: detach its links and stop its timers."""
         self.id = NO_ENTITY
         for part in self.sub_queues:
             part.close()
         failure = EntityNotFound(self.path)
         for watcher in list(self.watchers):
-            watcher.entity_gone(failure)
+            watcher.on_entity_deleted(failure)
         self.watchers.clear()
         if self.history is not None:
             self.history.close()
@@ -345,12 +242,15 @@ class Entity:
     # --- sending ---
 
     def send(self, messages: Sequence[Incoming], done: Done) -> None:
-        """Take these messages, all or none; `done` hears when they are durable. Raises what can be said at once."""
+        """Store messages, all or none; `done` is called when they are durable.
+
+        BrokerError when they are refused at once.
+        """
         self._journal.check_growth()
         self.stage_sends(self._journal.sends, self.admit(messages), done)
 
     def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:
-        """The messages as they will be stored, but for their numbers. Raises why they are not taken."""
+        """The messages as they will be stored, without sequence numbers yet. BrokerError when they are refused."""
         if self._refusal is not None:
             self.check_sending()
         self._check_room()
@@ -365,7 +265,7 @@ class Entity:
             if message.scheduled_at is not None or message.ttl_ms is not None or default_ttl is not None:
                 admitted.append(self._admit_timed(message, now))
             else:
-                admitted.append(StoredMessage(0, message.bare, now, None, 0, ACTIVE, session_id, None, message.annex))
+                admitted.append(StoredMessage(0, message.bare, now, ACTIVE, session_id, message.annex))
         if self.delivers_by_priority:
             for each in admitted:
                 each.session_id = lane_of(each.annex)
@@ -379,28 +279,34 @@ class Entity:
         return QuotaExceeded(f"The entity '{self.path}' has reached its maximum size of {self.max_bytes >> 20} MB.")
 
     @property
-    def whole(self) -> Entity:
-        """The entity whose maximum size holds for this one."""
-        whole = self
-        while whole.counts_in is not None:
-            whole = whole.counts_in
-        return whole
+    def root(self) -> Entity:
+        """The queue or topic whose maximum size holds for this entity."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        return root
 
     def check_growth(self, growth: int, beyond: int = 0) -> None:
-        """Raise unless there is room after so many bytes more; in one part in `beyond` more than the maximum size."""
-        whole = self.whole
-        most = whole.max_bytes + (whole.max_bytes // beyond if beyond else 0)
-        if whole.size_in_bytes + whole.staged_bytes + growth >= most:
-            raise whole.size_exceeded()
+        """QuotaExceeded unless there is room for so many bytes more.
 
-    def stage_sends(self, lane: Lane, messages: list[StoredMessage], done: Done, come_back: bool = False) -> None:
-        """Number the admitted messages and send them on their way.
+        With `beyond`, the limit is larger than the maximum size by one part in `beyond`.
+        """
+        root = self.root
+        most = root.max_bytes + (root.max_bytes // beyond if beyond else 0)
+        if root.size_in_bytes + root.staged_bytes + growth >= most:
+            raise root.size_exceeded()
 
-        `come_back`: they leave this entity or its sub-queue in the same commit, and are no duplicates of themselves.
+    def stage_sends(
+        self, lane: Lane, messages: list[StoredMessage], done: Done, checks_duplicates: bool = True
+    ) -> None:
+        """Assign sequence numbers to admitted messages and stage them.
+
+        `checks_duplicates` is False for messages that are removed from this entity, or from its sub-queue, in the same
+        commit: they would be duplicates of themselves.
         """
         if self.is_deleting:
             raise EntityNotFound(self.path)
-        if self.history is not None and not come_back:
+        if self.history is not None and checks_duplicates:
             messages, done = self.history.sift(lane, messages, done)
         self.stage(lane, messages, done)
 
@@ -415,7 +321,7 @@ class Entity:
         lane.then(self._sent, (messages, done))
 
     def number(self, messages: list[StoredMessage]) -> list[int]:
-        """Give admitted messages their numbers before they are sent on their way, for those who must say them."""
+        """Assign sequence numbers to admitted messages before they are staged, because a client is told the numbers."""
         for message in messages:
             self.last_number += 1
             message.sequence_number = self.last_number
@@ -426,35 +332,23 @@ class Entity:
         if scheduled_at is not None and scheduled_at > now:
             if ttl is not None:
                 annex = Annex.decode(annex)._replace(ttl_ms=ttl).encode()
-            return StoredMessage(0, incoming.bare, now, None, 0, SCHEDULED, incoming.session_id, scheduled_at, annex)
+            return StoredMessage(0, incoming.bare, now, SCHEDULED, incoming.session_id, annex, due_at=scheduled_at)
         return self.enqueued(incoming.bare, annex, ttl, incoming.session_id, now)
 
     def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
-        """A message that is enqueued now: its time to live starts."""
+        """Make a message that is enqueued now: its time to live starts."""
         if self.delivers_by_priority:
             session_id = lane_of(annex)
         default = self.definition.default_message_ttl_ms
         if default is not None and (ttl is None or ttl > default):
             ttl = default
         if ttl is None:
-            return StoredMessage(0, bare, now, None, 0, ACTIVE, session_id, None, annex)
+            return StoredMessage(0, bare, now, ACTIVE, session_id, annex)
         expires_at = min(now + ttl, END_OF_TIME)
         bare = envelope.stamp_expiry(bare, now, expires_at)
-        return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
-
-    def _why_no_sends(self) -> BrokerError | None:
-        if self.is_deleting:
-            return EntityNotFound(self.path)
-        if self.is_dead_letter_queue:
-            return OperationNotAllowed(f"Messages cannot be sent to '{self.path}'.")
-        if self.kind is EntityKind.SUBSCRIPTION:
-            return OperationNotAllowed(f"Messages cannot be sent to '{self.path}': send to its topic.")
-        status = self.definition.status
-        if status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):
-            return EntityDisabled(f"The entity '{self.path}' does not take messages: its status is {status}.")
-        return None
+        return StoredMessage(0, bare, now, ACTIVE, session_id, annex, expires_at)
 
     def _sent(self, argument: tuple[list[StoredMessage], Done], error: BrokerError | None) -> None:
         messages, done = argument
@@ -470,8 +364,8 @@ class Entity:
         counters.size_in_bytes += len(message.payload) if message.body is None else message.size
         if message.sequence_number > counters.last_sequence_number:
             counters.last_sequence_number = message.sequence_number
-        if self._waiting_browsers:
-            self._tell_browsers()
+        if self.browsers.any:
+            self.browsers.wake()
         if message.state == ACTIVE:
             counters.active += 1
             self.on_active(message)
@@ -482,16 +376,13 @@ class Entity:
     # --- receiving ---
 
     def check_sending(self) -> None:
-        """Raise why nobody may send to this entity."""
+        """BrokerError when no client may send to this entity."""
         if self._refusal is not None:
             raise self._refusal.with_traceback(None)  # raised often: each time would add to the trace
 
     def check_receiving(self) -> None:
-        """Raise why nobody may receive from this entity."""
-        if self.definition.status not in (Status.ACTIVE, Status.SEND_DISABLED):
-            raise EntityDisabled(
-                f"The entity '{self.path}' cannot be received from: its status is {self.definition.status}."
-            )
+        """BrokerError when no client may receive from this entity."""
+        check_receiving(self)
 
     def on_removed(self, message: StoredMessage) -> None:
         """A message was removed from the store."""

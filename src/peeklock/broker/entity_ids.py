@@ -1,7 +1,7 @@
-"""The ids of entities: numbers of 19 bits that are used again, each only after all others were.
+"""The ids of entities: numbers of 19 bits, each of which is reused only after all others.
 
 The store keeps messages under the id of their entity, so an id belongs to one entity at a time. It is free again when
-nothing that is on its way to or from the store can be meant for the entity that had it.
+no commit and no read that is under way can be meant for the deleted entity.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from peeklock.store.base import Store
 
 
 class EntityIds:
-    """Which ids are taken, and which one is next."""
+    """The ids that are in use, and the next one."""
 
     def __init__(self, highest: int, journal: Journal, store: Store) -> None:
         self.last = 0
-        """The one given out last. The search for a free one starts behind it."""
+        """The id assigned last. The search for a free one starts after it."""
         self._highest = highest
         self._journal = journal
         self._store = store
         self._taken: set[int] = set()
         self._dropped: list[int] = []
-        """Not free yet, and nobody waits for them yet."""
+        """Ids of deleted entities, for which `_free_dropped` was not started yet."""
         self._is_waiting = False
 
     def resume(self, taken: Iterable[int], last: int) -> None:
-        """At start: the ids of all entities there are, and `last` as it was."""
+        """At start: the ids of all entities in the store, and the id assigned last."""
         self._taken = set(taken)
         self.last = last if 0 < last <= self._highest else max(self._taken, default=0)
 
     def take(self, count: int) -> list[int]:
-        """So many free ids. QuotaExceeded, and none is taken."""
+        """Assign so many free ids. QuotaExceeded when there are not enough; then none is assigned."""
         if len(self._taken) + count > self._highest:
             raise QuotaExceeded(
                 f"The namespace has {len(self._taken)} entities, its dead-letter and transfer dead-letter queues "
@@ -50,17 +50,17 @@ class EntityIds:
         return found
 
     def release(self, ids: Iterable[int]) -> None:
-        """The entities with these ids could not be created: the store never had them."""
+        """Free the ids of entities that could not be created: the store never had them."""
         self._taken.difference_update(ids)
 
     def retire(self, ids: Iterable[int]) -> None:
-        """The entities with these ids were deleted."""
+        """Free the ids of deleted entities as soon as that is safe."""
         self._dropped += ids
         if not self._is_waiting:
             self._free_dropped()
 
     def _free_dropped(self) -> None:
-        """Free them when commits with changes of the old entities and reads of them are over.
+        """Free them when all commits and reads of the deleted entities are over.
 
         A commit that failed is tried again in part, after commits that were staged later. Reads are answered in order.
         """

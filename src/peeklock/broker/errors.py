@@ -1,4 +1,4 @@
-"""What can go wrong in a namespace: each with the condition an AMQP peer reads and the status a request gets."""
+"""The errors of a namespace, each with its AMQP error condition and the status of a response."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from peeklock.amqp.errors import Condition
 
 
 class BrokerError(Exception):
-    """The base: `str()` is one sentence for people."""
+    """The base class: `str()` is one sentence for users."""
 
     condition: ClassVar[str] = Condition.INTERNAL_ERROR
     status: ClassVar[HTTPStatus] = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class EntityNotFound(BrokerError):
-    """SDKs recognise the phrase and give up at once instead of trying again."""
+    """SDKs recognise this text and do not retry."""
 
     condition = Condition.NOT_FOUND
     status = HTTPStatus.NOT_FOUND
@@ -31,21 +31,21 @@ class EntityExists(BrokerError):
 
 
 class EntityChanging(BrokerError):
-    """Another change of the same entity is on its way to the store."""
+    """Another change of the same entity is under way."""
 
     condition = Condition.SERVER_BUSY
     status = HTTPStatus.CONFLICT
 
 
 class SubscriptionInUse(BrokerError):
-    """Another consumer has it, and what is asked for would take it away from that one."""
+    """Another consumer uses the subscription, which the request would delete or replace."""
 
     condition = Condition.RESOURCE_LOCKED
     status = HTTPStatus.CONFLICT
 
 
 class ClaimNameInUse(BrokerError):
-    """Another client that is connected claims messages under that name."""
+    """Another connected client claims messages under that name."""
 
     condition = Condition.CLAIM_NAME_IN_USE
     status = HTTPStatus.CONFLICT
@@ -57,14 +57,14 @@ class Unauthorized(BrokerError):
 
 
 class InvalidToken(BrokerError):
-    """A token that proves nothing: malformed, forged, expired, or for something else."""
+    """A token that gives no right: malformed, forged, expired, or for another path."""
 
     condition = Condition.AUTH_FAILED
     status = HTTPStatus.UNAUTHORIZED
 
 
 class WrongKey(InvalidToken):
-    """A token or a login that no key of that name fits: perhaps a guess."""
+    """A token or a login with a key that does not match its name: possibly a guess."""
 
 
 class TooManyFailedLogins(BrokerError):
@@ -78,7 +78,7 @@ class OperationNotAllowed(BrokerError):
 
 
 class SessionIdMissing(OperationNotAllowed):
-    """A message without a session id, where there are sessions."""
+    """A message without a session id for an entity that requires one."""
 
 
 class NotSupported(BrokerError):
@@ -87,7 +87,7 @@ class NotSupported(BrokerError):
 
 
 class InvalidMessage(BrokerError):
-    """The bytes are not a message, or one that no receiver could be given."""
+    """The bytes are not a valid message, or cannot be delivered."""
 
     condition = Condition.DECODE_ERROR
     status = HTTPStatus.BAD_REQUEST
@@ -99,7 +99,7 @@ class InvalidProperty(BrokerError):
 
 
 class InvalidField(BrokerError):
-    """A field of a performative cannot be what it is."""
+    """A field of a performative has an invalid value."""
 
     condition = Condition.INVALID_FIELD
     status = HTTPStatus.BAD_REQUEST
@@ -116,14 +116,14 @@ class QuotaExceeded(BrokerError):
 
 
 class ServerBusy(BrokerError):
-    """Not now, but soon: clients wait a while and try again."""
+    """A temporary condition: clients wait and retry."""
 
     condition = Condition.SERVER_BUSY
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 class DiskFreeLow(ServerBusy):
-    """The disk is nearly full: messages that would fill it are refused, while others can be received."""
+    """The disk is nearly full: sends are refused; messages can be received."""
 
     def __init__(self, free_bytes: int, low_bytes: int) -> None:
         super().__init__(
@@ -178,29 +178,29 @@ class TransactionTimedOut(BrokerError):
 
 
 class TransactionRolledBack(BrokerError):
-    """The commit did not happen, and nothing of the transaction did."""
+    """The transaction was not committed; none of its work was done."""
 
     condition = Condition.TRANSACTION_ROLLBACK
     status = HTTPStatus.CONFLICT
 
 
 class StorageFull(BrokerError):
-    """There is no room to keep what was sent; nothing of it was kept."""
+    """There is no space for the messages; none was stored."""
 
     condition = Condition.RESOURCE_LIMIT_EXCEEDED
     status = HTTPStatus.INSUFFICIENT_STORAGE
 
 
 class StorageFailed(BrokerError):
-    """The disk refused; nothing was changed. Worth another try."""
+    """The store failed; nothing was changed. The client may retry."""
 
     condition = Condition.INTERNAL_ERROR
     status = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class ChangeRefused(StorageFailed):
-    """The store works and does not take this change, which it will not take later either."""
+    """The store works and refuses this change; a retry would be refused too."""
 
 
 class TooManyHops(OperationNotAllowed):
-    """A message that was forwarded as often as is allowed."""
+    """A message that reached the limit of forwarding hops."""

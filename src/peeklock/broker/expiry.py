@@ -1,4 +1,4 @@
-"""Messages past their time: removed, or moved to the dead letters, wherever they wait."""
+"""Expired messages: removed or dead-lettered, whether they are in memory or only in the store."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
+from peeklock.broker.dead_lettering import reasons
 from peeklock.broker.errors import BrokerError, ChangeRefused, StorageFailed
 from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.timetable import Batch, Finished, Timetable, read_watched
 from peeklock.store.base import ACTIVE, StoredMessage
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.message_queue import MessageQueue
 
 log = logging.getLogger(__name__)
 
 
 class Expiry:
-    """What time does to the messages of one queue."""
+    """The expiry of the messages of one queue."""
 
     def __init__(self, queue: MessageQueue, machinery: Machinery) -> None:
         self._queue = queue
@@ -40,19 +40,19 @@ class Expiry:
         )
 
     def begin(self) -> None:
-        """What expired while nobody looked, and what will. Nothing does in a dead-letter queue."""
+        """Handle what expired while the broker was down, and expect the rest. Dead letters do not expire."""
         if self._queue.counters.active:
             self._expiries.look()
 
     def expect(self, message: StoredMessage, delay_ms: int = 0) -> None:
-        """That message waits; with a delay, it is not to be looked at before that is over."""
+        """An active message will expire. With a delay, it is not looked at before the delay is over."""
         if message.expires_at is not None:
             self._expiries.expect(
                 max(message.expires_at, self._agenda.now() + delay_ms) if delay_ms else message.expires_at
             )
 
     def look(self) -> None:
-        """Some came back, and nobody knows when they expire."""
+        """Look for expired messages now: many messages are active again, and their expiry is not known."""
         self._expiries.look()
 
     def stop(self) -> None:
@@ -65,7 +65,7 @@ class Expiry:
             return
         batch: Batch | None = None
         for message in messages:
-            # Not while it is locked; it is looked at again when it comes back.
+            # A locked message does not expire; it is looked at again when it is returned.
             if not queue.is_taken(message.sequence_number):
                 batch = batch or Batch(finished)
                 queue.windows.drop(message)
@@ -77,23 +77,20 @@ class Expiry:
             finished(True)
 
     def expire(self, message: StoredMessage, batch: Batch | None = None) -> None:
-        """A waiting message is past its time: out, or to the dead letters. Others must not wait for one that fails."""
+        """Remove or dead-letter a message whose time to live is over. A failure must not delay other messages."""
         self._queue.leaving.add(message.sequence_number)
         try:
             self._stage(message, batch)
         except Exception:
             log.exception("a message of '%s' could not expire yet", self._queue.path)
-            # Later: whoever takes messages out of the window would find it there again and again.
+            # Later: if it were put back at once, the queue would take it from the window again and again.
             again = partial(self._expired, message, None, StorageFailed("The message could not expire."))
             self._agenda.after(RETRY_MS, again)
 
     def _stage(self, message: StoredMessage, batch: Batch | None) -> None:
         if self._keeps_expired:
-            properties = {
-                DEAD_LETTER_REASON: "TTLExpiredException",
-                DEAD_LETTER_DESCRIPTION: "The message expired and was dead lettered.",
-            }
-            self._queue.settlements.move(message, properties, self._expired, batch)
+            properties = reasons("TTLExpiredException", "The message expired and was dead lettered.")
+            self._queue.dead_lettering.move(message, properties, self._expired, batch)
         else:
             lane = self._journal.rest
             lane.changes.removals.append((self._queue.id, message))
@@ -114,7 +111,7 @@ class Expiry:
         queue = self._queue
         lock = queue.locks.by_number.get(message.sequence_number)
         if lock is not None:
-            queue.unlock(lock)  # in a session it is locked, so that the next holder does not read it
+            queue.unlock(lock)  # in a session it is locked, so that the next holder does not receive it
         queue.leaving.discard(message.sequence_number)
         if error is not None:
             if batch is not None and not isinstance(error, ChangeRefused):

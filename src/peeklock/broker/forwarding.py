@@ -1,8 +1,9 @@
-"""Forwarding: what arrives in one entity goes on to another, in one commit with its leaving the first.
+"""Forwards messages from one entity to another: removed there and added here in one commit.
 
-A forwarder is a receiver of its source like any other: it takes messages in order and under locks. So nothing is lost
-or doubled by a crash between two commits, a chain is crossed hop by hop, and what waited before forwarding was set
-moves too. A message that cannot be forwarded is set aside in the source's transfer dead-letter queue.
+A forwarder receives from its source like any other consumer: it takes messages in order and under locks. So a crash
+between two commits loses and doubles nothing, a chain is crossed hop by hop, and messages that were active before
+forwarding was set are forwarded too. A message that cannot be forwarded is moved to the source's transfer dead-letter
+queue.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from peeklock.broker.envelope import Annex, Incoming, session_id_of
+from peeklock.broker.annex import Annex
+from peeklock.broker.bare_message import session_id_of
 from peeklock.broker.errors import (
     BrokerError,
     ChangeRefused,
@@ -25,20 +27,22 @@ from peeklock.broker.errors import (
     StorageFailed,
     TooManyHops,
 )
+from peeklock.broker.incoming import Incoming
 from peeklock.broker.retries import RETRY_MS
 from peeklock.limits.broker import MAX_HOPS
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Entity, Machinery
+    from peeklock.broker.entity import Entity
     from peeklock.broker.locks import Lock
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.queue import Queue
 
 log = logging.getLogger(__name__)
 
 MAX_UNDER_WAY: Final = 1000
-"""Messages on their way from one source at a time. They go together, and others when they have arrived: if the store
-refuses some and takes others, they must not overtake each other."""
+"""The most messages that one source forwards at a time. They are committed together, and the next follow after that:
+otherwise, if the store refuses some of them, later messages would overtake earlier ones."""
 
 FAILED: Final = "TransferFailed"
 REASONS: Final[dict[type[BrokerError], str]] = {
@@ -52,7 +56,7 @@ REASONS: Final[dict[type[BrokerError], str]] = {
 
 
 class Forwarder:
-    """Takes from one queue or sub-queue for as long as it forwards."""
+    """Forwards the messages of one queue or sub-queue."""
 
     deletes = False
 
@@ -64,14 +68,14 @@ class Forwarder:
         self._gathered: list[Lock] = []
         self._under_way = 0
         self._together = 0
-        """How many went with those that are under way."""
+        """How many messages were committed together with those under way."""
         self._one_by_one = 0
-        """So many go alone, because the store did not take one of them."""
+        """So many are forwarded one by one, because the store refused one of them."""
         self._paused = False
         self._stopped = False
 
     def stop(self) -> None:
-        """What is on its way still arrives."""
+        """Stop forwarding; messages under way still arrive."""
         self._stopped = True
         self._source.leave(self)
 
@@ -93,7 +97,7 @@ class Forwarder:
 
     def starved(self) -> None: ...
 
-    # --- the way ---
+    # --- forwarding ---
 
     def _forward_gathered(self) -> None:
         locks, self._gathered = self._gathered, []
@@ -115,7 +119,7 @@ class Forwarder:
             log.warning("messages could not be forwarded", extra={"fields": fields})
 
     def _stage_one(self, lock: Lock, refused: dict[str, int]) -> None:
-        """Stage the way of one message, or to where it is set aside. Raises why it has to stay for now."""
+        """Stage the forwarding of one message, or its move aside. BrokerError when it has to stay for now."""
         if self._source.is_deleting or self._paused:
             raise MessageLockLost
         self._source.settlements.check_held(lock)
@@ -123,26 +127,28 @@ class Forwarder:
         try:
             target, admitted = self._admitted(lock.message)
             come_back = target is self._source or target.dead_letters is self._source
-            target.stage_sends(self._machinery.journal.moves, [admitted], lambda error: None, come_back)
+            target.stage_sends(
+                self._machinery.journal.moves, [admitted], lambda error: None, checks_duplicates=not come_back
+            )
         except ServerBusy:
             raise
         except BrokerError as failure:
             reason = next((REASONS[kind] for kind in type(failure).__mro__ if kind in REASONS), FAILED)
             refused[str(failure)] = refused.get(str(failure), 0) + 1
-            self._source.settlements.set_aside(lock, reason, str(failure), self._unforwardable, done)
+            self._source.settlements.move_aside(lock, reason, str(failure), self._unforwardable, done)
         except Exception as failure:
-            # The trouble of one message: those behind it must not wait for it for ever.
+            # The broker failed at this message: the messages behind it must not wait for it forever.
             log.error("a message of '%s' could not be forwarded", self._source.path, exc_info=failure)
             why = f"The broker failed at the message ({type(failure).__name__})."
-            self._source.settlements.set_aside(lock, FAILED, why, self._unforwardable, done)
+            self._source.settlements.move_aside(lock, FAILED, why, self._unforwardable, done)
         else:
             self._source.settlements.complete(lock, done)
 
     def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
-        """Where the message goes, and as what. Raises why it cannot."""
+        """The destination, and the message as it is stored there. BrokerError when it cannot be forwarded."""
         annex = Annex.decode(message.annex)
         if annex.hops >= MAX_HOPS:
-            raise TooManyHops(f"The message was forwarded {MAX_HOPS} times, and is not forwarded again.")
+            raise TooManyHops(f"The message was forwarded {MAX_HOPS} times, which is the limit.")
         target = self._machinery.find(self.destination)
         limit = target.definition.max_message_size_in_kilobytes
         if limit is not None and message.size > limit * 1024:
@@ -169,7 +175,7 @@ class Forwarder:
         self._arrived()
 
     def _refused(self, lock: Lock, error: ChangeRefused) -> None:
-        """The store does not take one of those that went together: which of them it is shows when each goes alone."""
+        """The store refused messages that were committed together: forward them one by one to find the refused one."""
         if self._together > 1:
             self._one_by_one = self._together
             self._source.settlements.release(lock)
@@ -177,12 +183,12 @@ class Forwarder:
             self._together = 0
             try:
                 done = partial(self._done, lock)
-                self._source.settlements.set_aside(lock, FAILED, str(error), self._unforwardable, done)
+                self._source.settlements.move_aside(lock, FAILED, str(error), self._unforwardable, done)
             except BrokerError as failure:
                 self._done(lock, failure)
             return
         else:
-            # Not even there. It stays locked, so that others can pass, and is tried again when the lock runs out.
+            # The store refused the move too. The message stays locked, so that others can pass, until its lock expires.
             self._one_by_one = max(0, self._one_by_one - 1)
         self._arrived()
 

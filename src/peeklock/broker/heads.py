@@ -1,4 +1,4 @@
-"""What goes in front of a message on its way out: a header and annotations, built anew for each delivery."""
+"""Encodes the header and annotations of a delivery, which precede the stored bytes of the message."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from peeklock.amqp.sections import (
     list_section,
     map_section,
 )
-from peeklock.amqp.types import Int, Symbol, UInt
-from peeklock.broker.envelope import (
+from peeklock.amqp.service_bus import (
     DEAD_LETTER_SOURCE,
-    DURABLE,
     ENQUEUED_SEQUENCE_NUMBER,
     ENQUEUED_TIME,
     LOCK_TOKEN,
     LOCKED_UNTIL,
     MESSAGE_STATE,
     SEQUENCE_NUMBER,
-    UINT_MAX,
-    Annex,
 )
+from peeklock.amqp.types import Int, Symbol, UInt
+from peeklock.broker.annex import DURABLE, UINT_MAX, Annex
 from peeklock.store.base import CLAIMED, DEFERRED, StoredMessage
 
 
@@ -36,7 +34,7 @@ def _symbol(name: str) -> bytes:
 
 
 _TO_COUNT: Final = b"\x00\x53\x70\xc0\x07\x05\x40\x40\x40\x40\x52"
-"""A header of neither durable, priority, ttl nor first acquirer, up to the byte with the delivery count."""
+"""A header without durable, priority, ttl and first-acquirer, up to the byte with the delivery count."""
 _DURABLE_TO_COUNT: Final = b"\x00\x53\x70\xc0\x07\x05\x41\x40\x40\x40\x52"
 _LONG, _TIMESTAMP, _SMALL_INT = b"\x81", b"\x83", b"\x54"
 _TO_SEQUENCE: Final = _symbol(SEQUENCE_NUMBER) + _LONG
@@ -53,7 +51,7 @@ _pack_long: Final = struct.Struct(">q").pack
 
 
 def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
-    """The annotations section up to its first entry; so many have values of eight bytes and of one."""
+    """The annotations section up to its first entry; `values` entries have eight bytes, `small` ones have one."""
     size = len(entries) + 8 * values + small + 1
     assert size < 256
     return b"\x00\x53\x72\xc1" + bytes((size, 2 * (values + small)))
@@ -64,7 +62,7 @@ _TO_SMALL_STATE: Final = _TO_STATE + _SMALL_INT
 
 
 def _start(before: bytes, entries: bytes, values: int, small: int = 0) -> bytes:
-    """What comes before the sequence number."""
+    """The bytes before the sequence number."""
     return before + _opening(entries, values, small) + _TO_SEQUENCE
 
 
@@ -76,7 +74,7 @@ _UNLOCKED_COPY_START: Final = _start(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES
 _PEEKED_ENTRIES: Final = _UNLOCKED_ENTRIES + _TO_SMALL_STATE
 _PEEKED_START: Final = _start(b"", _PEEKED_ENTRIES, 2, small=1)
 _PEEKED_COPY_START: Final = _start(b"", _PEEKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 3, small=1)
-"""A copy of a topic's message has the number in the topic behind all else."""
+"""A copy of a topic's message has the sequence number of the topic at the end."""
 _MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq"
 _pack_locked: Final = struct.Struct(
     f">{len(_TO_COUNT)}sB{len(_TO_LOCK_TOKEN)}s16s{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq"
@@ -94,11 +92,11 @@ def head(
     with_state: bool = False,
     is_copy: bool = False,
 ) -> bytes:
-    """Header and annotations for one delivery of the message: what goes in front of its payload.
+    """Encode the header and annotations for one delivery of the message; its payload follows them.
 
-    One that is locked has its lock token among the delivery annotations, which names the same as the delivery tag (see
-    `lock_tags`); one that is received for good has an empty section of them, because some clients look for one. The
-    number that a message was first given is told of one that was forwarded, and of the copy that a subscription has.
+    A locked message has its lock token in the delivery annotations, the same as the delivery tag (see `lock_tags`). A
+    message that is received and deleted has an empty section of them, because some clients expect one. Forwarded
+    messages and copies of subscriptions also have the sequence number that was assigned first.
     """
     count = message.delivery_count
     to_count = _TO_COUNT
@@ -136,12 +134,12 @@ def head(
 
 
 def _shown(state: int) -> int:
-    """Clients know no claimed messages; like deferred ones, they are set aside."""
+    """The state that clients see: for claimed messages, which clients do not know, it is deferred."""
     return DEFERRED if state == CLAIMED else state
 
 
 def _delivery_annotations(annex: Annex, token: bytes | None, is_peeked: bool) -> bytes:
-    """The section: the sender's own, and the token of a lock."""
+    """The delivery annotations: those of the sender, and the lock token."""
     sent = annex.delivery_annotations
     if token is None:
         return (

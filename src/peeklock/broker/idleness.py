@@ -1,4 +1,4 @@
-"""Entities that delete themselves when nobody has used them for a while (AutoDeleteOnIdle)."""
+"""Deletes entities that were not used for a while (AutoDeleteOnIdle)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peeklock.broker.entity import Entity
 
 
 class Idleness:
-    """When to look at which entity."""
+    """One appointment per entity, for the time when it would be idle for long enough."""
 
     def __init__(self, agenda: Agenda, on_idle: Callable[[Entity], None]) -> None:
         self._agenda = agenda
@@ -17,7 +17,7 @@ class Idleness:
         self._appointments: dict[int, Appointment] = {}
 
     def watch(self, entity: Entity) -> None:
-        """Look after the entity as its definition now says."""
+        """Delete the entity when it is idle for as long as its definition says now."""
         self.forget(entity)
         limit = entity.definition.auto_delete_on_idle_ms
         if limit is not None and not _forwards(entity):
@@ -41,12 +41,12 @@ class Idleness:
             entity.used_at = now
         idle_at = entity.last_used_at + limit
         if idle_at <= now:
-            self._expect(entity, now + limit)  # should it not work
+            self._expect(entity, now + limit)  # in case the deletion fails
             self._on_idle(entity)
         else:
             self._expect(entity, idle_at)
 
 
 def _forwards(entity: Entity) -> bool:
-    """Forwarding is a receiver that never leaves."""
+    """Whether it forwards: then it is never idle, as if a receiver were attached."""
     return entity.definition.forward_to is not None

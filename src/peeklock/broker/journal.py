@@ -1,8 +1,8 @@
-"""The way to the store: changes of one turn gathered into one commit, and who waits for it (group commit).
+"""Group commit: all changes of one turn of the loop are stored in one commit, and each waiter gets its outcome.
 
-They are gathered on lanes, because they fail apart: on a full disk sends are refused first, then what moves messages,
-while settlements, which make room, are tried again without them. What the store refuses for another reason while it
-works is the fault of one change: each is then committed alone, and only the guilty one fails.
+Changes are staged on three lanes, because they fail separately: on a full disk sends fail first, then moves of
+messages; settlements, which free space, are tried again without them. If the store works and refuses a commit for
+another reason, one change is the cause: each change is then committed alone, and only the refused one fails.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from peeklock.store.base import Changes, Store, StoreError, StoreFull
 log = logging.getLogger(__name__)
 
 Outcome = Callable[[Any, BrokerError | None], None]
-"""Called with the argument it was staged with, after the commit: without an error, or because it failed."""
+"""Called once after the commit, with the argument it was staged with, and with the error if the commit failed."""
 
 COMMITS_IN_FLIGHT = 2
-"""One that syncs and one that is ready to follow; more would only make each of them smaller."""
+"""One that is synced and one that is ready to follow; more would only make each of them smaller."""
 
 HURRY_MESSAGES = 100
-"""So many are worth a commit of their own; fewer wait for what others send in the same turn."""
+"""So many messages are worth a commit of their own; fewer wait for other messages of the same turn."""
 
 
 Ends = tuple[int, int, int, int, int, int, int, int, int]
-"""How many entries the lists of a lane's changes had when somebody began to wait, in the order of `_part`."""
+"""The lengths of the lists of a lane's changes when a waiter was added, in the order of `_part`."""
 
 
 class Lane:
-    """What is staged and who waits for it."""
+    """Staged changes, and the outcomes to call after their commit."""
 
-    __slots__ = ("_wake", "changes", "waiting", "wholes")
+    __slots__ = ("_wake", "changes", "kept_together", "waiting")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        """Has the lane committed at the end of this turn."""
+        """Schedules the commit of the lane for the end of this turn."""
         self.changes = Changes()
         self.waiting: list[tuple[Outcome, Any, Ends]] = []
-        self.wholes: dict[int, Changes] = {}
-        """Changes that stay together whatever happens, by the index of who waits for them."""
+        self.kept_together: dict[int, Changes] = {}
+        """Changes that are never committed separately, by the index of their waiter."""
 
     def then(self, outcome: Outcome, argument: Any) -> None:
-        """Commit what was staged since the last call, and call the outcome when that is done or has failed."""
+        """Commit what was staged since the last call, and call `outcome` when that is done or failed."""
         changes = self.changes
         ends = (
             len(changes.appends),
@@ -67,11 +67,11 @@ class Lane:
             _tell(outcome, argument, error)
 
     def parts(self) -> list[Changes]:
-        """The changes of each who waits, alone."""
+        """The changes of each waiter, as commits of their own."""
         found: list[Changes] = []
         begins = _NOTHING
         for index, (_, _, ends) in enumerate(self.waiting):
-            whole = self.wholes.get(index)
+            whole = self.kept_together.get(index)
             found.append(_part(self.changes, begins, ends) if whole is None else whole)
             begins = ends
         return found
@@ -81,42 +81,46 @@ _NOTHING: Ends = (0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Journal:
-    """Stage changes on a lane and say what is to follow them (`Lane.then`): they are committed by themselves."""
+    """The three lanes and their commits.
+
+    Stage changes on a lane, then call `Lane.then`, which also starts the commit.
+    """
 
     def __init__(self, store: Store, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self.sends = Lane(self._wake)
         """Messages from clients."""
         self.moves = Lane(self._wake)
-        """What takes room as well as it gives some: dead letters, messages that are due, transactions."""
+        """Changes that use space and free some: dead letters, scheduled messages that are due, transactions."""
         self.rest = Lane(self._wake)
-        """Settlements and all else that takes no room."""
+        """Settlements and all other changes that use no space."""
         self.failure: StoreError | None = None
-        """Why the store does not take messages; None when it does, as far as we know."""
+        """Why the store refuses messages; None when it accepts them, as far as is known."""
         self.on_failed: Callable[[], None] = lambda: None
         """Called whenever the store failed."""
         self.make_probe: Callable[[], Changes] = Changes
-        """What the store is asked to keep when it has refused something, to learn whether it works."""
+        """Makes the changes that are committed after a refusal, to learn whether the store works."""
         self.refusal: BrokerError | None = None
-        """Why nothing that makes the store grow is taken, although it works; None when it is."""
+        """Why messages are refused although the store works, such as little free disk space; None when they are
+        accepted."""
         self.unsaved_bytes = 0
-        """What senders gave us that is not durable yet, about, of all connections together."""
+        """About how many bytes senders of all connections sent that are not durable yet."""
         self._store = store
         self._call_soon = call_soon
         self._in_flight = 0
         self._scheduled = False
         self._last_commit = 0
-        """Commits of staged changes are counted; one that is tried again without a lane keeps its number."""
+        """The number of the last commit of staged changes. One that is tried again without a lane keeps its number."""
         self._unfinished: set[int] = set()
-        """The numbers of those that are on their way."""
+        """The numbers of commits that are under way."""
         self._early: deque[Callable[[], None]] = deque()
-        """Answers of the store to commits that came while an older one is tried again: they wait for it, or messages
-        of a sender would overtake those before them."""
+        """Answers of the store that arrived while an older commit is tried again. They wait for it: otherwise later
+        messages of a sender would become active before earlier ones."""
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
-        """What to call when all commits up to that number are finished."""
+        """Actions to call when all commits up to a number are finished."""
 
     @property
     def idle(self) -> bool:
-        """Nothing is staged and nothing on its way."""
+        """Whether nothing is staged and no commit is under way."""
         return not self._in_flight and not self._is_staged
 
     @property
@@ -124,38 +128,42 @@ class Journal:
         return bool(self.sends.waiting or self.moves.waiting or self.rest.waiting)
 
     def check_growth(self) -> None:
-        """Raise why a message from a client is not taken, whichever entity it is for."""
+        """BrokerError when no message from a client is accepted, whichever entity it is for."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # raised often: each time would add to the trace
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Call `action` when all that is staged by now for settlements is in the store, or has failed."""
+        """Call `action` when all settlements that are staged by now are in the store, or failed."""
         self.rest.then(_act, action)
 
     def charge(self, size: int) -> None:
-        """So many bytes came from a sender and are not durable yet."""
+        """Count bytes that a sender sent and that are not durable yet."""
         self.unsaved_bytes += size
 
     def discharge(self, size: int) -> None:
-        """They are durable, or were refused."""
+        """Stop counting bytes: they are durable, or were refused."""
         self.unsaved_bytes -= size
 
     def _wake(self) -> None:
-        """Something was staged: commit at the end of this turn, or when a commit under way is done."""
+        """Schedule a commit for the end of this turn, unless too many are under way: then one follows when one is
+        done."""
         if not self._scheduled and self._in_flight < COMMITS_IN_FLIGHT:
             self._scheduled = True
             self._call_soon(self.flush)
 
     def hurry(self) -> None:
-        """A connection has handed over what it read. If that is much and the store has too little to do, do not wait
-        for the end of the turn, which may read much more: the store works while we read."""
+        """Commit now if much is staged and few commits are under way.
+
+        Called after a connection handed over what it read. The rest of the turn may read from many connections, and the
+        store works meanwhile.
+        """
         if self._in_flight < COMMITS_IN_FLIGHT:
             staged = len(self.sends.changes.appends) + len(self.rest.changes.removals)
             if staged >= HURRY_MESSAGES:
                 self._commit_staged()
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:
-        """What `stage` puts on `moves` and `rest` stays together. If it raises, what it had staged fails at once."""
+        """Commit what `stage` puts on `moves` and `rest` as one. If it raises, what it had staged fails at once."""
         moves, rest, together = self.moves, self.rest, Lane(_do_nothing)
         self.moves = self.rest = together
         try:
@@ -169,11 +177,11 @@ class Journal:
         if together.waiting or together.changes:
             lane = moves if together.changes.appends or together.changes.entities else rest
             _extend(lane.changes, together.changes)
-            lane.wholes[len(lane.waiting)] = together.changes
+            lane.kept_together[len(lane.waiting)] = together.changes
             lane.then(_finish, together)
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Call `action` when everything that is staged or on its way by now is in the store or has failed for good."""
+        """Call `action` when all that is staged or under way by now is in the store, or failed for good."""
         self._barriers.append((self._last_commit + self._is_staged, action))
         self._pass_barriers()
 
@@ -185,7 +193,7 @@ class Journal:
             self._barriers.popleft()[1]()
 
     def flush(self) -> None:
-        """Commit what is staged, unless enough is on its way: then when one of those is done."""
+        """Commit what is staged, unless enough commits are under way: then it follows when one of them is done."""
         self._scheduled = False
         if self._in_flight < COMMITS_IN_FLIGHT:
             self._commit_staged()
@@ -202,9 +210,9 @@ class Journal:
         self._commit(lanes, proves, self._last_commit)
 
     def _commit(self, lanes: list[Lane], proves: bool, number: int) -> None:
-        """Commit the lanes as one; find out what has failed if that fails."""
-        # Methods and no closures: compiled, closures that name each other are a cycle, which keeps all that waited
-        # until the garbage collector comes.
+        """Commit the lanes as one; if that fails, find out which changes are refused."""
+        # Methods, not closures: compiled closures that name each other are a reference cycle, which keeps all waiters
+        # in memory until the garbage collector runs.
         self._store.commit(_merged(lanes), partial(self._answered, lanes, proves, number))
 
     def _answered(self, lanes: list[Lane], proves: bool, number: int, error: StoreError | None) -> None:
@@ -224,11 +232,14 @@ class Journal:
             self._committed(lanes, first, proves, number)
 
     def _is_expected(self, error: StoreError) -> bool:
-        """Whether the refusal is the store's own, as far as is known without trying."""
+        """Whether the store itself is the cause: it is full, or it had failed before."""
         return isinstance(error, StoreFull) or not (self.failure is None or isinstance(self.failure, StoreFull))
 
     def _committed(self, lanes: list[Lane], error: StoreError | None, proves: bool, number: int) -> None:
-        """The store took them or failed. Without the first lane the others may fit, until they are all told."""
+        """The store committed the lanes or failed.
+
+        After a failure the first lane fails, and the others are tried again.
+        """
         if error is not None and len(lanes) > 1:
             lanes[0].finish(self._failed(error))
             self._commit(lanes[1:], False, number)
@@ -237,7 +248,7 @@ class Journal:
             self._done(lanes, error, proves=proves)
 
     def _commit_each(self, lanes: list[Lane], number: int) -> None:
-        """The store works and refused these together: one by one, in order, only the guilty ones fail."""
+        """Commit the changes of each waiter alone: the store works, so only those that it refuses fail."""
         parts = [(waiter, part) for lane in lanes for waiter, part in zip(lane.waiting, lane.parts(), strict=True)]
         left = len(parts)
 
@@ -259,18 +270,21 @@ class Journal:
             self._store.commit(part, partial(done, outcome, argument))
 
     def probe(self, changes: Changes) -> None:
-        """Commit changes that nobody waits for, to learn whether the store takes messages again."""
+        """Commit changes without a waiter, to learn whether the store accepts messages again."""
         self._in_flight += 1
         self._store.commit(changes, lambda error: self._done([], error, proves=True))
 
     def _done(self, lanes: list[Lane], error: StoreError | None, *, proves: bool) -> None:
-        """`proves`: that it worked means that the store takes messages. A settlement makes room, where one needs it."""
+        """`proves`: success means that the store accepts messages.
+
+        (A commit of settlements frees space and proves nothing.)
+        """
         self._in_flight -= 1
         failure = None
         if error is not None:
             failure = self._failed(error)
         elif self.failure is not None and proves:
-            log.warning("the store takes messages again")
+            log.warning("the store accepts messages again")
             self.failure = None
         for lane in lanes:
             lane.finish(failure)
@@ -294,7 +308,7 @@ def _tell(outcome: Outcome, argument: Any, error: BrokerError | None) -> None:
     try:
         outcome(argument, error)
     except Exception:
-        log.exception("what followed a commit failed")
+        log.exception("a callback after a commit failed")
 
 
 def _act(action: Callable[[], None], error: BrokerError | None) -> None:
@@ -302,7 +316,7 @@ def _act(action: Callable[[], None], error: BrokerError | None) -> None:
 
 
 def _do_nothing() -> None:
-    """What is staged to stay together is committed with the lane it goes to."""
+    """For the lane of `all_or_nothing`: its changes are committed with the lane they are added to."""
 
 
 def _finish(lane: Lane, error: BrokerError | None) -> None:
@@ -310,7 +324,7 @@ def _finish(lane: Lane, error: BrokerError | None) -> None:
 
 
 def _part(changes: Changes, begins: Ends, ends: Ends) -> Changes:
-    """What was staged in between. All parts have all the advances, which are no more than numbers to leave out."""
+    """The changes that were staged in between. Each part has all advances: they only skip sequence numbers."""
     return Changes(
         advances=changes.advances,
         appends=changes.appends[begins[0] : ends[0]],
@@ -343,7 +357,7 @@ def _extend(changes: Changes, more: Changes) -> None:
 
 
 def _merged(lanes: list[Lane]) -> Changes:
-    """One commit for all of them."""
+    """The changes of all lanes as one commit."""
     if len(lanes) == 1:
         return lanes[0].changes
     merged = Changes()

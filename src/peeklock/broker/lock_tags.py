@@ -1,7 +1,7 @@
-"""Delivery tags, which clients know as lock tokens.
+"""Delivery tags, which clients use as lock tokens.
 
-Whoever has the token of a message may settle it by a request, so a token is sixteen bytes of the system's random
-source. They are drawn in bulk: a call to the system for each message would cost more than its lock.
+A client that has the token of a message may settle it by a request, so a token is sixteen bytes of the system's random
+source. They are drawn in bulk: a system call for each message would cost more than its lock.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final
 
 TAG_BYTES: Final = 16
 DRAWN: Final = 256
-"""Tags drawn at a time: one page of memory."""
+"""Tags per system call: one page of memory."""
 _ORDER: Final = (3, 2, 1, 0, 5, 4, 7, 6, *range(8, TAG_BYTES))
-"""Where the bytes of a token are in the tag: a delivery tag is the UUID with its first three groups reversed."""
+"""Positions of the bytes of a token in the tag: a delivery tag is the UUID with its first three groups reversed."""
 
 
 class LockTags:
-    """Gives tags. None is given twice: of random numbers of this size no two are ever the same."""
+    """Makes tags. Random numbers of this size do not repeat in practice."""
 
     def __init__(self) -> None:
         self._drawn: list[tuple[bytes, bytes]] = []
 
     def next(self) -> tuple[bytes, bytes]:
-        """A tag, and the same as the bytes of the lock token."""
+        """A new tag, and the bytes of the same lock token."""
         if not self._drawn:
             tags = os.urandom(TAG_BYTES * DRAWN)
             turned = bytearray(len(tags))

@@ -1,7 +1,7 @@
-"""Locks: messages lent to receivers, by their numbers and by their tags.
+"""The locks of a queue, by sequence number and by delivery tag.
 
-A request to `$management` names locks by their tags. Receivers that settle on their links never do, and they are the
-many. So the index by tag is made when a request asks for it, and is kept while requests go on asking.
+Only requests to `$management` name locks by their tags; most receivers settle on their links. So the index by tag is
+built when a request needs it, and is kept as long as requests use it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from peeklock.broker.accounts import Account
-from peeklock.broker.backlog import memory_cost
 from peeklock.broker.errors import BrokerError, MessageLockLost, SessionLockLost
 from peeklock.broker.lock_tags import LockTags
+from peeklock.broker.window_budget import memory_cost
 from peeklock.store.base import StoredMessage
 
 KEPT_FOR: Final = 1024
-"""Locks that are made before an unused index is dropped, at least."""
+"""An unused index is dropped after at least so many new locks."""
 
 
 class Lock:
-    """A message lent to a receiver.
+    """The lock of a message that was delivered to a receiver.
 
-    The tag is its name on the wire, the lock token: new for each delivery, and nobody can guess it, because a request
-    that has it may settle the message (see `lock_tags`).
+    The tag is the lock token on the wire: new for each delivery, and unguessable, because a request that has it may
+    settle the message (see `lock_tags`).
     """
 
     __slots__ = ("account", "charged", "expires_at", "locked_until", "message", "session", "settling", "tag", "token")
@@ -40,22 +40,22 @@ class Lock:
         self.message = message
         self.tag = tag
         self.token = token
-        """The tag in the order of bytes that a UUID has on the wire."""
+        """The tag in the byte order of a UUID on the wire."""
         self.expires_at = expires_at
-        """By the monotonic clock, which counts."""
+        """By the monotonic clock, which decides."""
         self.locked_until = locked_until
         """The same in Unix time, as the client was told."""
         self.session = session
-        """The session it belongs to, where there are sessions."""
+        """The session of the message, in a queue with sessions."""
         self.settling = False
-        """A settlement of it is on its way to the store."""
+        """Whether a settlement of the message is on its way to the store."""
         self.account: Account | None = None
-        """Where the memory is counted that the message holds as long as it is locked."""
+        """The account for the memory of the locked message."""
         self.charged = 0
-        """Bytes counted there."""
+        """Bytes counted in the account."""
 
     def lost(self) -> BrokerError:
-        """The error for a settlement after the lock expired."""
+        """The error for a settlement of an expired lock."""
         if self.session is not None:
             return SessionLockLost(f"The session lock of '{self.session.id}' has expired.")
         return MessageLockLost()
@@ -66,16 +66,16 @@ class Lock:
         account.take(size)
 
     def release_memory(self) -> None:
-        """The lock ends, and with it what is counted for it."""
+        """The lock ended: its memory is no longer counted."""
         if self.account is not None:
-            self.account.give_back(self.charged)
+            self.account.release(self.charged)
 
 
 class TagIndex:
-    """The locks of an entity by tag.
+    """The locks of a queue by tag.
 
-    Making the index costs as much as there are locks. It is dropped after four times as many further locks without a
-    request, so that this cost is a small part of theirs, however rarely a client asks.
+    Building the index is O(locks). It is dropped after four times as many new locks without a request, so the cost is a
+    small part of theirs, however rare requests are.
     """
 
     def __init__(self, locks: dict[int, Lock]) -> None:
@@ -107,11 +107,11 @@ class TagIndex:
 
 
 class LockTable:
-    """The locks of an entity."""
+    """The locks of a queue."""
 
     def __init__(self, tags: LockTags) -> None:
         self.by_number: dict[int, Lock] = {}
-        """By sequence number, in the order in which they were made or renewed. Changed only here."""
+        """By sequence number, in the order in which the locks were made or renewed. Changed only in this class."""
         self._tags = tags
         self._index = TagIndex(self.by_number)
 
@@ -124,13 +124,13 @@ class LockTable:
         return lock
 
     def holds(self, lock: Lock) -> bool:
-        """Whether the message is still lent by this lock."""
+        """Whether this is still the lock of its message."""
         return self.by_number.get(lock.message.sequence_number) is lock
 
     def find(self, tags: Iterable[bytes]) -> list[Lock]:
-        """The locks of these tags, each once; MessageLockLost when there is none of one of them.
+        """The locks with these tags, each once; MessageLockLost when one does not exist.
 
-        Whether they still hold is for the settlement to check: all of them at one moment.
+        The settlement checks whether they expired: all of them at one moment.
         """
         found = [self._index.find(tag) for tag in dict.fromkeys(tags)]
         locks = [lock for lock in found if lock is not None and not lock.settling]
@@ -139,7 +139,7 @@ class LockTable:
         return locks
 
     def renew(self, lock: Lock, expires_at: int, locked_until: int) -> None:
-        """Have it run out after all others."""
+        """Extend a lock, which is then the last to expire."""
         number = lock.message.sequence_number
         del self.by_number[number]
         self.by_number[number] = lock
@@ -152,7 +152,7 @@ class LockTable:
         lock.release_memory()
 
     def forget(self) -> None:
-        """The entity is gone. What is being settled is for the settlement to end."""
+        """The queue was deleted: remove all locks but those that are being settled, which end with their settlement."""
         for lock in list(self.by_number.values()):
             if not lock.settling:
                 self.remove(lock)

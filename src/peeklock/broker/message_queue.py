@@ -6,18 +6,21 @@ Where active messages wait is for `windows`, a part of the queue. Five methods d
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from peeklock.broker.claim_lanes import ClaimLanes
 from peeklock.broker.claim_records import Span
 from peeklock.broker.claims import Claims
+from peeklock.broker.dead_lettering import DeadLettering
 from peeklock.broker.deferred import Deferred
 from peeklock.broker.deletion import Deletion
-from peeklock.broker.entity import Entity, Machinery
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError
 from peeklock.broker.expiry import Expiry
 from peeklock.broker.locks import Lock, LockTable
+from peeklock.broker.machinery import Machinery
 from peeklock.broker.packed import PackedRead, read_packed
 from peeklock.broker.reading import unreadable
 from peeklock.broker.settlements import Settlements
@@ -25,6 +28,8 @@ from peeklock.broker.waiting import Windows
 from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.limits.amqp import MAX_PEEKED_BYTES
 from peeklock.store.base import Counters, Damage, Range, Run, StoredMessage, StoreError
+
+log = logging.getLogger(__name__)
 
 MAX_NUMBER: Final = (1 << 63) - 1
 
@@ -50,10 +55,12 @@ class MessageQueue(Entity):
         transfer_dead_letters: MessageQueue | None = None,
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        self._dead_letters = dead_letters
         self.locks = LockTable(machinery.tags)
+        self.dead_lettering = DeadLettering(self, machinery.journal)
         self.settlements = Settlements(self, machinery.journal, machinery.agenda)
         if dead_letters is not None:
-            self.scheduled.move = self.settlements.move
+            self.scheduled.move = self.dead_lettering.move
         self.expiry = Expiry(self, machinery)
         self.deferred = Deferred(self, machinery)
         self.deletion = Deletion(self, machinery)
@@ -95,6 +102,17 @@ class MessageQueue(Entity):
         definition = self.definition
         assert isinstance(definition, SubscriptionDefinition)
         return definition
+
+    def apply_forwarding(self) -> None:
+        """Forward messages and dead letters as the definition says."""
+        self.forward(self.definition.forward_to, self.transfer_dead_letters)
+        if self._dead_letters is not None:
+            self._dead_letters.forward(self.definition.forward_dead_lettered_messages_to, self.transfer_dead_letters)
+
+    def forward(self, destination: str | None, unforwardable: Entity | None) -> None:
+        """Forward messages to that entity, or stop. Messages that cannot be forwarded go to the sub-queue."""
+        if destination is not None:
+            log.warning("the queue '%s' has sessions: its ForwardTo has no effect", self.path)
 
     # --- locks ---
 

@@ -1,4 +1,4 @@
-"""A namespace: its entities, its keys, and the machinery they share; how it starts from a store and a definition."""
+"""A namespace: its entities and keys, what they share, and its start from a store and a definition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from peeklock.broker.access import Keys, ancestors
 from peeklock.broker.accounts import held_accounts
 from peeklock.broker.administration import Administration
 from peeklock.broker.agenda import Agenda, Clock, system_clock
-from peeklock.broker.backlog import Budget
 from peeklock.broker.body_keys import BodyKeys
 from peeklock.broker.catalogue import (
     KINDS,
@@ -22,11 +21,11 @@ from peeklock.broker.catalogue import (
     subscription_path,
 )
 from peeklock.broker.changes import check_change, merged_rules
-from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import EntityNotFound
 from peeklock.broker.idleness import Idleness
 from peeklock.broker.journal import Journal
 from peeklock.broker.lock_tags import LockTags
+from peeklock.broker.machinery import Machinery
 from peeklock.broker.pace import Pace
 from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.rules.matching import check_rule
@@ -34,6 +33,7 @@ from peeklock.broker.session_queue import AnyQueue, is_with_sessions
 from peeklock.broker.temporary import TemporaryEntities
 from peeklock.broker.topic import Topic
 from peeklock.broker.transactions import transaction_accounts
+from peeklock.broker.window_budget import Budget
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.entities.names import DefinitionError, fold
@@ -75,7 +75,7 @@ class Namespace:
         self.transaction_memory = transaction_accounts()
         self.held_memory = held_accounts()
         self.pace = Pace(self.agenda)
-        """Of the work that message selectors are."""
+        """Limits the work of message selectors."""
         self._store = store
         self._machinery = Machinery(
             store,
@@ -96,7 +96,8 @@ class Namespace:
         self.temporary = TemporaryEntities(self.administration, self._catalogue, self.agenda, profile)
         self._recovery_expected = False
         self.sole_containers: set[tuple[str, str]] = set()
-        """Containers that must have one connection only, and have it: by the rules of its login, and the id."""
+        """Containers (AMQP's word for a peer) that may have only one connection, and have it: by login rule and
+        container id."""
 
     @property
     def now(self) -> Callable[[], int]:
@@ -109,7 +110,7 @@ class Namespace:
 
     @property
     def queues(self) -> list[AnyQueue]:
-        """All queues, without their sub-queues."""
+        """All queues, without subscriptions and sub-queues."""
         return self._catalogue.queues
 
     @property
@@ -130,9 +131,10 @@ class Namespace:
         return self._catalogue.topic(path)
 
     def check_audience(self, path: str) -> None:
-        """EntityNotFound when a token is for a path in the namespace at which, and above which, no entity is.
+        """EntityNotFound when there is no entity at the path of a token, nor above it. The hosted service does the
+        same.
 
-        So the service does it. A topic is enough for its subscriptions, which clients may yet create.
+        For a subscription its topic is enough, since clients may create the subscription later.
         """
         if path and not path.startswith("$") and not any(map(self._catalogue.has, ancestors(path))):
             raise EntityNotFound(path)
@@ -148,15 +150,15 @@ class Namespace:
 
     @property
     def damaged(self) -> dict[str, int]:
-        """How many messages of each entity that has any the disk no longer has as they were written, by path."""
+        """The number of damaged messages by path, of entities that have any."""
         return {each.path: each.counters.damaged for each in self.entities if each.counters.damaged}
 
-    # --- the start ---
+    # --- start ---
 
     def start(self, ready: Ready) -> None:
-        """Open the store and take up its entities, with what the definition adds or changes; then call `ready`.
+        """Open the store, add its entities and those of the definition, then call `ready`.
 
-        DefinitionError when it changes what cannot be changed.
+        DefinitionError when the definition changes a setting that cannot be changed.
         """
         stored = self._store.open(self._on_damage)
         self._machinery.body_keys.resume(self._store.highest_body_key())
@@ -207,7 +209,7 @@ class Namespace:
                 entity.on_message_damaged(damage)
 
     def _wanted(self, stored: list[StoredEntity]) -> dict[str, AnyDefinition]:
-        """Every entity there is to be, by path: topics before their subscriptions."""
+        """The definitions of all entities after the start, by path: topics before their subscriptions."""
         wanted: dict[str, AnyDefinition] = {}
         for entity in sorted(stored, key=lambda entity: entity.kind == EntityKind.SUBSCRIPTION):
             if entity.kind in KINDS:
@@ -234,13 +236,13 @@ class Namespace:
         return wanted
 
     def _checked(self, rules: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
-        """Before they are stored: what cannot be compiled would keep the broker from starting ever after."""
+        """Check rules before they are stored: one that cannot be compiled would prevent every later start."""
         for rule in rules:
             check_rule(rule)
         return tuple(replace(rule, created_at=rule.created_at or self.now()) for rule in rules)
 
     def _brought_up_to_date(self, rows: Rows, definition: AnyDefinition) -> tuple[Rows, AnyDefinition]:
-        """Of an entity that is there: its row with the definition that is wanted now, if that is another one."""
+        """The rows of a stored entity, with the wanted definition if that differs."""
         before = KINDS[rows.main.kind].from_json(rows.main.definition)
         if definition == before:
             return rows, definition
@@ -250,14 +252,14 @@ class Namespace:
         return Rows(replace(rows.main, definition=data), rows.parts), definition
 
     def _load(self, ready: Ready) -> None:
-        """What must be known of the messages before anybody is served, and before anything happens by itself."""
+        """Read what entities must know of their messages before clients are served and timers start."""
         steps: list[Callable[[Ready], None]] = []
         for queue in self._catalogue.all_queues:
             if is_with_sessions(queue):
                 steps.append(queue.load)
         for entity in self._catalogue.entities:
             if entity.history is not None:
-                steps.append(entity.load_history)
+                steps.append(entity.history.load)
 
         left = len(steps) + 1
         failure: StoreError | None = None
@@ -286,7 +288,7 @@ class Namespace:
                 queue.claim_lanes.load(queue.claims.load(id, content))
 
     def _expect_recovery(self) -> None:
-        """The store failed: try it again in a while, because senders may wait to hear that it works."""
+        """The store failed: try it again after a while, because senders may wait until it works."""
         if not self._recovery_expected:
             self._recovery_expected = True
             self.agenda.after(RETRY_MS, self._probe)
@@ -297,7 +299,7 @@ class Namespace:
             self.journal.probe(self.passing_message())
 
     def passing_message(self) -> Changes:
-        """A message that comes and goes in one commit: whether the store takes messages, at the price of a number."""
+        """A message that is added and removed in one commit, to probe the store. It uses up a sequence number."""
         row = self._catalogue.namespace_row()
         row.counters.last_sequence_number += 1
         message = StoredMessage(row.counters.last_sequence_number, bytes(PASSING_BYTES), self.now())
@@ -305,10 +307,10 @@ class Namespace:
 
 
 def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:
-    """The definition of an entity that the file names and that is there; DefinitionError when it cannot become so."""
+    """The definition of an existing entity after a configuration file; DefinitionError when it cannot be changed so."""
     if type(before) is not type(wanted):
         kind = type(before).__name__.removesuffix("Definition").lower()
-        raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that is there already")
+        raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that exists already")
     check_change(before, wanted)
     if isinstance(before, SubscriptionDefinition) and isinstance(wanted, SubscriptionDefinition):
         rules = merged_rules(before.rules, wanted.rules)

@@ -1,7 +1,7 @@
-"""Keeps work that clients can make expensive, such as message selectors, to a share of the time.
+"""Limits work that clients can make expensive, such as message selectors, to a share of the time.
 
-Such work is done in short turns. What a turn took is measured; after a long one nobody does such work for some
-time, so that the loop is free for everything else. One for a namespace, however many clients there are.
+Such work is done in short turns, which are measured. After a long turn all such work in the namespace rests for some
+time, so that the loop is free for everything else.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 from peeklock.broker.agenda import Agenda
 
 LONG_MS: Final = 5
-"""A turn of this length is followed by a rest."""
+"""A turn of at least this length is followed by a rest."""
 REST: Final = 3
-"""How much longer the rest is than the turn."""
+"""How many times longer the rest is than the turn."""
 
 
 class Pace:
-    """When to work and when to rest."""
+    """Whether such work may be done now."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
@@ -28,7 +28,7 @@ class Pace:
         self.is_resting = False
 
     def worked(self, since: int) -> None:
-        """A turn is over that began at that reading of the monotonic clock."""
+        """A turn ended that began at that reading of the monotonic clock."""
         spent = self._agenda.monotonic() - since
         if spent >= LONG_MS:
             self._owed_ms += REST * spent
@@ -37,7 +37,7 @@ class Pace:
                 self._rest()
 
     def when_rested(self, action: Callable[[], None]) -> None:
-        """Do that after the rest, behind those who asked before."""
+        """Call `action` after the rest, after actions that were added before."""
         self._waiting.append(action)
 
     def _rest(self) -> None:

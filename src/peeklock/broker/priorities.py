@@ -1,22 +1,22 @@
 """Delivery by priority: messages of a higher priority first, and those of one priority in order of their numbers.
 
-Each of the ten priorities has a lane: a backlog of its own, with its own window in memory. The store keeps the lanes
-apart as it does sessions, which such a queue does not have: the session id of a stored message is the name of its lane.
-So a message is found by its priority without a look at those before it, however many there are, and also after a
-restart. Its sequence number, and what peeking and browsing show, do not depend on its priority.
+Each of the ten priorities has a lane: a backlog with a window of its own. Such a queue has no sessions, so the session
+id of a stored message is the name of its lane, and the store finds messages of a lane as it finds those of a session.
+So a message is found by its priority without reading those before it, after a restart too. Sequence numbers, peeking
+and browsing do not depend on priorities.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from peeklock.broker.annex import DEFAULT_PRIORITY, Annex
 from peeklock.broker.backlog import Backlog
-from peeklock.broker.envelope import DEFAULT_PRIORITY, Annex
 from peeklock.broker.waiting import Waiting
 from peeklock.store.base import Run, StoredMessage
 
 HIGHEST: Final = 9
-"""As in JMS. AMQP has up to 255 (3.2.1); what is above counts as this."""
+"""As in JMS. AMQP allows up to 255 (3.2.1); higher priorities count as this."""
 LANES: Final = tuple(f"priority {level}" for level in range(HIGHEST + 1))
 
 
@@ -27,10 +27,10 @@ def lane_of(annex: bytes | None) -> str:
 
 
 class PriorityBacklog(Waiting):
-    """Waiting messages, lane by lane."""
+    """Active messages of a queue, lane by lane."""
 
     def __init__(self, lanes: list[Backlog]) -> None:
-        """`lanes`: the highest priority first; the session id of each is its name."""
+        """`lanes`: the highest priority first; the session id of a lane is its name."""
         self._lanes = lanes
         self._by_name = {lane.session_id: lane for lane in lanes}
 
@@ -55,10 +55,10 @@ class PriorityBacklog(Waiting):
 
     def take(self) -> StoredMessage | None:
         for lane in self._lanes:
-            is_whole = lane.through == lane.tail  # before the lane asks a store that may answer at once
+            is_whole = lane.through == lane.tail  # before the lane reads from a store that may answer at once
             message = lane.take()
             if message is not None or not is_whole:
-                return message  # if there is none, the lane has more, which is read: lower priorities wait for it
+                return message  # None: the lane has more messages, which are being read; lower priorities wait for them
         return None
 
     def drop(self, message: StoredMessage) -> None:

@@ -10,11 +10,12 @@ from typing import Final
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.claim_lanes import QueueLanes
 from peeklock.broker.consumer import Consumer
-from peeklock.broker.entity import Entity, Machinery
+from peeklock.broker.entity import Entity
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.forwarding import Forwarder
 from peeklock.broker.lock_expiry import LockExpiry
 from peeklock.broker.locks import Lock
+from peeklock.broker.machinery import Machinery
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.priorities import LANES, PriorityBacklog
 from peeklock.broker.retries import RETRY_MS
@@ -77,7 +78,7 @@ class Queue(MessageQueue):
             self.wake,
             self.wake_later,
             session_id=session_id,
-            is_out=self.is_taken,
+            is_taken=self.is_taken,
             watch=self.watches.read,
         )
 

@@ -1,4 +1,4 @@
-"""Reads of messages by their numbers, and what clients are told when the store cannot be read."""
+"""Reads messages by their sequence numbers, and turns failures of the store into errors for clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from peeklock.store.base import MessagesRead, Store, StoredMessage, StoreError
 
 
 class TooMuchAtOnce(StoreError):
-    """Messages that were asked for by their numbers have more bytes than one request may ask for."""
+    """The messages of one request by sequence numbers have too many bytes."""
 
 
 def read_numbers(store: Store, entity: int, numbers: list[int], done: MessagesRead) -> None:
-    """The messages with these numbers, all of them: a `TooMuchAtOnce` if they are larger than one request takes."""
+    """Read all messages with these numbers; the answer is `TooMuchAtOnce` if they are too large for one request."""
     wanted = sorted(set(numbers))
 
     def found(messages: list[StoredMessage] | StoreError) -> None:

@@ -1,6 +1,6 @@
-"""Which messages of a queue came back, or came late with a low number: for those who went past their numbers before.
+"""Notes which messages of a queue were returned, for consumers with selectors whose positions are beyond them.
 
-Remembered once for all of them, up to a limit; each keeps only how many it has looked at.
+The numbers are noted once for all consumers, up to a limit; each consumer has only a count of those it evaluated.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ MAX_RETURNS: Final = 4096
 
 
 class Returns:
-    """The numbers of messages that came back, in that order; counted from 0."""
+    """The numbers of returned messages, in the order of their return; indexes count from 0."""
 
     def __init__(self) -> None:
         self._numbers: deque[int] = deque()
         self._first = 0
-        """How many are forgotten."""
+        """How many were dropped."""
         self.lowest_forgotten = 0
-        """The lowest number among those that are forgotten."""
+        """The lowest number that was dropped."""
 
     @property
     def first(self) -> int:
-        """The first that is not forgotten."""
+        """The index of the first that is still noted."""
         return self._first
 
     @property
     def end(self) -> int:
-        """Behind the last."""
+        """The index after the last."""
         return self._first + len(self._numbers)
 
     def note(self, number: int) -> None:
@@ -39,7 +39,7 @@ class Returns:
             self._first += 1
 
     def note_all_from(self, number: int) -> None:
-        """Many came back at once, with that number and higher ones; which, is not remembered."""
+        """Note that many messages were returned at once, from that number on; their numbers are not noted."""
         self._first = self.end + 1
         self._numbers.clear()
         self.lowest_forgotten = min(self.lowest_forgotten or number, number)

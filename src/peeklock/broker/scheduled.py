@@ -1,4 +1,4 @@
-"""Messages for later: enqueued when they are due, or cancelled before."""
+"""Scheduled messages: enqueued when they are due, or cancelled before."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
-from peeklock.broker.envelope import Annex
+from peeklock.broker.annex import Annex
+from peeklock.broker.dead_lettering import reasons
 from peeklock.broker.errors import BrokerError, ChangeRefused, EntityNotFound, MessageNotFound
 from peeklock.broker.reading import read_numbers, unreadable
 from peeklock.broker.retries import RETRY_MS
@@ -17,21 +17,22 @@ from peeklock.broker.timetable import Batch, Finished, Timetable, read_watched
 from peeklock.store.base import SCHEDULED, StoredMessage, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Done, Entity, Machinery
+    from peeklock.broker.entity import Done, Entity
+    from peeklock.broker.machinery import Machinery
 
 log = logging.getLogger(__name__)
 
 NOT_ENQUEUED: Final = "EnqueueFailed"
-"""The reason of a dead letter: it was due, and the broker failed at it."""
-MAX_WHY: Final = 4096
-"""Characters of what is said of the failure."""
+"""The dead-letter reason of a scheduled message that the broker could not enqueue."""
+MAX_DESCRIPTION: Final = 4096
+"""Characters of the description of that failure."""
 
 Move = Callable[[StoredMessage, dict[Any, Any], Callable[..., None], Any], None]
-"""Stages the way of a message to the dead letters; the outcome is told the message, the argument and an error."""
+"""Stages the move of a message to the dead-letter queue; see `DeadLettering.move`."""
 
 
 class Scheduled:
-    """Those of one entity."""
+    """The scheduled messages of one entity."""
 
     def __init__(self, entity: Entity, machinery: Machinery) -> None:
         self._entity = entity
@@ -39,7 +40,7 @@ class Scheduled:
         self._journal = machinery.journal
         self._agenda = machinery.agenda
         self.move: Move | None = None
-        """To the dead letters; a topic has none."""
+        """Moves a message to the dead-letter queue; a topic has none."""
         self._due = Timetable(
             self._agenda,
             lambda now, limit, max_bytes, after, done: read_watched(
@@ -50,12 +51,12 @@ class Scheduled:
         )
 
     def begin(self) -> None:
-        """What fell due while nobody looked, and what will."""
+        """Enqueue what became due while the broker was down, and expect the rest."""
         if self._entity.counters.scheduled:
             self._due.look()
 
     def expect(self, message: StoredMessage) -> None:
-        """It is in the store."""
+        """A scheduled message was added to the store."""
         assert message.due_at is not None
         self._due.expect(message.due_at)
 
@@ -65,7 +66,7 @@ class Scheduled:
     # --- when they are due ---
 
     def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
-        """Scheduled messages become active: with new numbers, at the time they were meant for."""
+        """Enqueue messages that are due, with new sequence numbers and the time they were scheduled for."""
         if self._entity.is_deleting:
             finished(False)
             return
@@ -78,7 +79,7 @@ class Scheduled:
                 try:
                     self._enqueue(message, batch)
                 except Exception as failure:
-                    self._set_aside(message, failure, batch)
+                    self._dead_letter(message, failure, batch)
         if batch is not None:
             self._journal.moves.then(batch.over, None)
         else:
@@ -104,7 +105,7 @@ class Scheduled:
 
     def _enqueued(self, message: StoredMessage, batch: Batch, error: BrokerError | None) -> None:
         if isinstance(error, ChangeRefused):
-            self._set_aside(message, error, batch)
+            self._dead_letter(message, error, batch)
             return
         self._entity.leaving.discard(message.sequence_number)
         if error is None:
@@ -112,15 +113,14 @@ class Scheduled:
         else:
             batch.is_whole = False
 
-    def _set_aside(self, message: StoredMessage, failure: Exception, batch: Batch) -> None:
-        """The broker failed at a message that is due: the others are enqueued, this one is a dead letter."""
+    def _dead_letter(self, message: StoredMessage, failure: Exception, batch: Batch) -> None:
+        """Dead-letter a message that the broker could not enqueue; the other messages are enqueued."""
         log.error("a message of '%s' that is due could not be enqueued", self._entity.path, exc_info=failure)
         try:
             if self.move is None:
                 raise failure  # the message is tried again
             why = f"The broker could not enqueue the message when it was due: {failure}"
-            properties = {DEAD_LETTER_REASON: NOT_ENQUEUED, DEAD_LETTER_DESCRIPTION: why[:MAX_WHY]}
-            self.move(message, properties, self._moved, batch)
+            self.move(message, reasons(NOT_ENQUEUED, why[:MAX_DESCRIPTION]), self._moved, batch)
         except Exception:
             self._moved(message, batch, ChangeRefused("The message could not be enqueued."))
 
@@ -133,7 +133,7 @@ class Scheduled:
     # --- before they are due ---
 
     def cancel(self, numbers: list[int], done: Done) -> None:
-        """Take scheduled messages back: all of them, or none when one is not there."""
+        """Cancel scheduled messages: all of them, or none when one does not exist."""
         entity = self._entity
         entity.watches.read(
             partial(read_numbers, self._store, entity.id, numbers), partial(self._cancel, set(numbers), done)
@@ -167,5 +167,5 @@ class Scheduled:
             if error is None:
                 self._entity.on_removed(message)
             else:
-                self.expect(message)  # it may have fallen due meanwhile
+                self.expect(message)  # it may have become due meanwhile
         done(error)

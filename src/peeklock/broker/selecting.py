@@ -1,13 +1,12 @@
-"""Consumers of a queue that take only the messages which their selectors match.
+"""Serves consumers of a queue that take only the messages that their selectors match.
 
-Each keeps a position: every waiting message up to it was looked at, and did not match. So a message is looked at once
-by each of them, however long the queue is and however often it is waked; of a message that comes back the queue tells
-all of them (`returns`). Where messages wait in lanes, one for each priority, there is a position in each. The window is
-looked through in memory. What is beyond it is read from the store by pages, one at a time for a queue, and only while a
-consumer can take messages.
+Each consumer has a position: all active messages up to it were evaluated and did not match. So each consumer evaluates
+a message once, however long the queue is; returned messages are noted for all consumers (`returns`). In a queue with
+priorities there is a position in each lane. Messages in the window are evaluated in memory. Messages beyond it are read
+from the store by pages, one read at a time for a queue, and only while a consumer can take messages.
 
-The work of one turn is bounded, so that others are served between, and a long one is followed by a rest. Consumers
-without a selector pay nothing.
+The work of one turn is bounded, so that other connections are served in between, and a long turn is followed by a rest.
+Consumers without a selector cost nothing here.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from peeklock.limits.broker import MAX_SELECTIONS
 from peeklock.store.base import ACTIVE, Range, StoredMessage, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.watches import Watches
 
 log = logging.getLogger(__name__)
 
 TURN_WORK: Final = 256
-"""What is looked at in one turn of the loop: messages times the cost of their selector."""
+"""The work of one turn of the loop: messages times the cost of their selector."""
 PAGE_BYTES: Final = 256 * 1024
 
 
@@ -39,18 +38,18 @@ class Selects(Protocol):
 
     @property
     def cost(self) -> int:
-        """Of looking at a small message."""
+        """The cost of evaluating a small message."""
         ...
 
     def work(self, message: StoredMessage) -> int:
-        """What it costs to look at that one."""
+        """The cost of evaluating that message."""
         ...
 
     def matches(self, message: StoredMessage) -> bool: ...
 
 
 class Host(Protocol):
-    """The queue."""
+    """The queue, or one session."""
 
     @property
     def path(self) -> str: ...
@@ -80,7 +79,7 @@ class Host(Protocol):
 
 
 class Place:
-    """How far a consumer has looked in one lane."""
+    """The position of a consumer in one lane."""
 
     __slots__ = ("backlog", "position", "returns", "seen_returns")
 
@@ -89,11 +88,11 @@ class Place:
         self.returns = returns
         self.position = 0
         self.seen_returns = returns.end
-        """How many of the messages that came back it has looked at."""
+        """How many of the returned messages it has evaluated."""
 
 
 class Selection:
-    """One consumer, and how far it has looked."""
+    """One consumer, its selector and its positions."""
 
     __slots__ = ("consumer", "is_reading", "places", "selector")
 
@@ -106,7 +105,7 @@ class Selection:
 
 
 class Selecting:
-    """All such consumers of one queue."""
+    """All consumers with selectors of one queue."""
 
     def __init__(self, host: Host, machinery: Machinery, lanes: list[Backlog]) -> None:
         self._host = host
@@ -116,7 +115,7 @@ class Selecting:
         self._lanes = [(lane, Returns()) for lane in lanes]
         self._selections: set[Selection] = set()
         self._wanting: dict[Selection, None] = {}
-        """Those that could take a message when last asked, next in turn first."""
+        """Consumers that could take a message when last asked, next in turn first."""
         self._is_reading = False
         self._is_resting = False
         for lane, returns in self._lanes:
@@ -143,17 +142,17 @@ class Selecting:
                 lane.select(None)
 
     def want(self, selection: Selection) -> None:
-        """Its consumer can take messages."""
+        """The consumer can take messages."""
         if selection in self._selections:
             self._wanting.setdefault(selection)
 
     def close(self) -> None:
-        """The queue is gone."""
+        """The queue was deleted."""
         self._selections.clear()
         self._wanting.clear()
 
     def serve(self) -> None:
-        """One turn: what can be done in memory, and the next read."""
+        """Do one turn: evaluate messages in memory, and start the next read."""
         if not self._wanting or self._is_resting:
             return
         if self._pace.is_resting:
@@ -181,7 +180,7 @@ class Selecting:
                     return
 
     def _to_the_end(self, selection: Selection) -> None:
-        """The others have their turn first."""
+        """Let the other consumers have their turn first."""
         if selection in self._wanting:
             del self._wanting[selection]
             self._wanting[selection] = None
@@ -189,7 +188,7 @@ class Selecting:
     # --- in memory ---
 
     def _look(self, selection: Selection, work: int) -> int:
-        """Go on as far as the work allows; returns what is left of it."""
+        """Evaluate messages as far as the work allows; returns the work that is left."""
         for place in selection.places:
             work, is_over = self._look_at_lane(selection, place, work)
             if not is_over:
@@ -198,13 +197,13 @@ class Selecting:
         return work
 
     def _look_at_lane(self, selection: Selection, place: Place, work: int) -> tuple[int, bool]:
-        """As above; and whether all of the lane has been looked at."""
+        """As `_look`, in one lane; returns also whether all of the lane was evaluated."""
         consumer, backlog, returns = selection.consumer, place.backlog, place.returns
         while work > 0:
             if not consumer.ready():
                 self._wanting.pop(selection, None)
                 break
-            if place.seen_returns < returns.first:  # it does not know which came back
+            if place.seen_returns < returns.first:  # some returned messages are no longer noted
                 place.position = min(place.position, returns.lowest_forgotten - 1)
                 place.seen_returns = returns.first
             if place.seen_returns < returns.end:
@@ -213,7 +212,7 @@ class Selecting:
                     self._read_return(selection, place, number)
                     break
                 place.seen_returns += 1
-                # Those above the position are met in their turn.
+                # Messages above the position are evaluated in their turn.
                 message = backlog.waiting(number) if number <= place.position else None
             else:
                 message = backlog.next_waiting(place.position)
@@ -257,7 +256,7 @@ class Selecting:
         look: Callable[[list[StoredMessage], set[int]], None],
     ) -> None:
         if self._is_reading or not place.backlog.may_take_beyond:
-            return  # the queue is waked when the other read is answered
+            return  # the other read wakes the queue when it is answered
         self._is_reading = selection.is_reading = True
         self._to_the_end(selection)
 
@@ -279,7 +278,7 @@ class Selecting:
         self, selection: Selection, place: Place, wanted: Range, page: list[StoredMessage], changed: set[int]
     ) -> None:
         if place.backlog.through > wanted.after:
-            return  # the window has come so far: what is in it must not be taken from here
+            return  # the window reaches this page now: its messages must be taken from the window
         for message in page:
             if not self._look_beyond(selection, place, message, changed):
                 return
@@ -298,9 +297,9 @@ class Selecting:
         place.seen_returns += 1
 
     def _look_beyond(self, selection: Selection, place: Place, message: StoredMessage, changed: set[int]) -> bool:
-        """Look at a message that is not in memory, and take it if it is selected; False if it cannot be taken now."""
+        """Evaluate a message beyond the window, and take it if it matches; False if it cannot be taken now."""
         number = message.sequence_number
-        # One that changed was taken meanwhile; if it came back, that is noted.
+        # A changed message was taken meanwhile; if it was returned, that is noted.
         if message.state == ACTIVE and number not in changed and not self._host.is_taken(number):
             if not selection.selector.matches(message):
                 return True

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TypeGuard
 
 from peeklock.broker.claim_lanes import SessionLanes
-from peeklock.broker.entity import Machinery
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.locks import Lock
+from peeklock.broker.machinery import Machinery
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.queue import Queue
 from peeklock.broker.retries import RETRY_MS

@@ -1,6 +1,6 @@
-"""A session whose holder takes only the messages that its selector matches; the others stay in the session.
+"""Serves the holder of a session that takes only the messages that its selector matches.
 
-The session is to `selecting` what a queue is, with one consumer. It is so as long as that one holds it.
+For `selecting` the session is a queue with one consumer, as long as the holder has the session.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from peeklock.broker.session import Session, SessionHolder
 from peeklock.store.base import StoredMessage
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.session_queue import SessionQueue
     from peeklock.broker.watches import Watches
 
 
 class SelectingSession:
-    """One hold of a session."""
+    """One session while one holder has it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SelectingSession:
         self._selecting.serve()
 
     def close(self) -> None:
-        """The hold is over."""
+        """The holder lost or closed the session."""
         self._selecting.close()
 
     # --- for `selecting` ---
@@ -61,7 +61,7 @@ class SelectingSession:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether nothing more is delivered: the queue is about to be deleted, or the hold is over."""
+        """Whether nothing more is delivered: the queue is about to be deleted, or the holder lost the session."""
         return not self._queue.delivers_to(self._session, self._holder)
 
     def wake(self) -> None:

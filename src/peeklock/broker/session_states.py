@@ -10,7 +10,8 @@ from peeklock.broker.reading import unreadable
 from peeklock.store.base import StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Done, Machinery
+    from peeklock.broker.entity import Done
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.session_queue import SessionQueue
 
 STATE_BYTES: Final = 1024
@@ -52,17 +53,17 @@ class SessionStates:
         size = 0 if state is None else STATE_BYTES + len(state)
         if size > self._sizes.get(id, 0):
             queue.check_growth(0)
-        whole = queue.whole
+        root = queue.root
 
         def stored(_: Any, error: BrokerError | None) -> None:
-            whole.staged_bytes -= size
+            root.staged_bytes -= size
             if error is None:
                 queue.state_bytes += size - self._sizes.pop(id, 0)
                 if size:
                     self._sizes[id] = size
             done(error)
 
-        whole.staged_bytes += size
+        root.staged_bytes += size
         lane = self._journal.rest
         lane.changes.session_states.append((queue.id, id, state, self._agenda.now()))
         lane.then(stored, None)

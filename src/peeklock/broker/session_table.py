@@ -27,7 +27,7 @@ from peeklock.limits.broker import MAX_SESSION_WAITERS
 from peeklock.store.base import StoredMessage, StoreError
 
 if TYPE_CHECKING:
-    from peeklock.broker.entity import Machinery
+    from peeklock.broker.machinery import Machinery
     from peeklock.broker.session_queue import SessionQueue
 
 
@@ -233,7 +233,7 @@ class SessionTable(Windows):
             partial(queue.wake, session),
             partial(queue.wake_later, session),
             session_id=session.id,
-            is_out=queue.is_taken,
+            is_taken=queue.is_taken,
             watch=queue.watches.read,
         )
         session.backlog.hold(self._pages_held)

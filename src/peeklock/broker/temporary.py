@@ -1,8 +1,8 @@
-"""Entities that do not stay: queues and topics made for one connection, and subscriptions made for its consumers.
+"""Temporary entities: queues and topics made for one connection, and subscriptions made for its consumers.
 
-They end with what made them, and none survives a restart: the store has them like others, marked, and the namespace
-drops the marked ones when it starts. They are bounded for each connection, for the rule that it logged in with, and for
-the namespace.
+They are deleted with the connection or the last consumer, and none survives a restart: the store has a mark on them,
+and the namespace drops the marked ones when it starts. Their number is limited per connection, per authorization rule,
+and in the namespace.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Made = Callable[[AnyEntity | BrokerError], None]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whom an entity is made for."""
+    """The connection that an entity is made for."""
 
     connection: object
     rule: str
-    """By which it may make the entity."""
+    """The authorization rule that allows it to make the entity."""
 
 
 class TemporaryEntities:
@@ -52,19 +52,19 @@ class TemporaryEntities:
         """By folded path, from before an entity is made until it is deleted."""
         self._of_rules: Counter[str] = Counter()
         self._of_connections: Counter[int] = Counter()
-        """By the identity of the connection, which is there as long as it has some."""
+        """By the identity of the connection, which exists as long as it owns entities."""
 
         self._links: Counter[str] = Counter()
-        """By folded path: how many use an entity that goes with the last of them."""
+        """By folded path: how many links use an entity that is deleted with the last of them."""
 
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        """By folded path: what to do when the entity is there or gone."""
+        """By folded path: callbacks for the end of its creation or deletion."""
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def make_queue(self, owner: Owner, made: Made) -> None:
-        """Make a queue under a name that nobody can guess."""
+        """Make a queue with an unguessable name."""
         name = f"temporary-queue-{secrets.token_hex(16)}"
         definition = QueueDefinition(name=name, temporary=True, **self._profile.defaults_for(QueueDefinition))
         self._make(name, owner, partial(self._administration.create_queue, definition), made)
@@ -75,26 +75,28 @@ class TemporaryEntities:
         self._make(name, owner, partial(self._administration.create_topic, definition), made)
 
     def make_subscription(self, owner: Owner, topic: str, definition: SubscriptionDefinition, made: Made) -> None:
-        """Make this one, which says that it is temporary."""
+        """Make a subscription; its definition says that it is temporary."""
         path = subscription_path(topic, definition.name)
         self._make(path, owner, partial(self._administration.create_subscription, topic, definition), made)
 
     def check_receiving(self, path: str, connection: object) -> None:
-        """OperationNotAllowed when that is, or belongs to, what was made for another connection, which alone may
-        receive from it. None stands for whoever has no connection."""
+        """OperationNotAllowed when a temporary entity, or what belongs to it, was made for another connection.
+
+        Only that connection may receive from it. None stands for clients without a connection.
+        """
         owner = self._owners.get(owner_of(path))
         if owner is not None and owner.connection is not connection:
             raise OperationNotAllowed(f"The temporary entity '{path}' belongs to another connection.")
 
     def when_changed(self, path: str, action: Callable[[], None]) -> bool:
-        """Do that when the entity that is being made or deleted is there or gone. False if there is none."""
+        """Call `action` when the creation or deletion of the entity is done. False if none is under way or made."""
         key = fold(path)
         if key in self._owners:
             self._waiting.setdefault(key, []).append(action)
         return key in self._owners
 
     def join(self, path: str) -> None:
-        """A link uses the entity, which lasts until the last one leaves."""
+        """Count a link that uses the entity, which is deleted with the last one."""
         self._links[fold(path)] += 1
 
     def leave(self, path: str) -> None:
@@ -105,7 +107,7 @@ class TemporaryEntities:
             self.delete(path)
 
     def delete(self, path: str) -> None:
-        """Nobody needs it any more. What keeps it from being deleted now is tried again."""
+        """Delete an entity that is no longer used. If that fails, it is tried again."""
         try:
             container = self._catalogue.find(path)
             self._administration.delete(container, partial(self._deleted, path))
@@ -158,7 +160,7 @@ class TemporaryEntities:
         self._agenda.after(RETRY_MS, partial(self._delete_again, path))
 
     def _delete_again(self, path: str) -> None:
-        if not self._links[fold(path)]:  # nobody has come back to it meanwhile
+        if not self._links[fold(path)]:  # no link was attached to it meanwhile
             self.delete(path)
 
     def _tell(self, key: str) -> None:
@@ -172,6 +174,6 @@ class TemporaryEntities:
             return
         self._of_rules[owner.rule] -= 1
         self._of_connections[id(owner.connection)] -= 1
-        self._of_rules += Counter()  # which drops what has come to nothing
+        self._of_rules += Counter()  # drops the entries that are zero
         self._of_connections += Counter()
         self._tell(key)

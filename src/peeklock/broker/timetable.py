@@ -1,7 +1,7 @@
-"""Messages whose time comes, to expire or to be enqueued: most of them are only in the store, so it is asked.
+"""Looks in the store for messages that are due, to expire or to be enqueued, since most of them are not in memory.
 
-One appointment stands for the soonest of them. When it is due the store tells what is, and they are dealt with a
-batch at a time.
+There is one appointment, for the message that is due first. Then the store is asked for messages that are due, a batch
+at a time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 1000
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""A batch also ends with the message that reaches this many."""
+"""A batch also ends with the message that reaches this many bytes."""
 
 Read = Callable[[int, int, int, Position | None, TimedRead], None]
 """(now, limit, max_bytes, after, done)"""
 Finished = Callable[[bool], None]
-"""Told once the messages of a batch are dealt with: whether to go on, or to wait a while before the next look."""
+"""Called when the messages of a batch were handled: whether to look on at once, or after a while."""
 
 
 def read_watched(watches: Watches, read: Callable[[TimedRead], None], done: TimedRead) -> None:
-    """Read what is due. What changed meanwhile is left out: it is gone, or announced again when it comes back."""
+    """Read messages that are due, without those that changed meanwhile: they were removed, or `expect` follows."""
 
     def found(answer: Any, changed: set[int]) -> None:
         if changed and not isinstance(answer, StoreError):
@@ -41,22 +41,23 @@ def read_watched(watches: Watches, read: Callable[[TimedRead], None], done: Time
 
 
 class Batch:
-    """Messages that are dealt with together, each on its own."""
+    """Messages that are handled together and that may fail separately."""
 
     __slots__ = ("finished", "is_whole")
 
     def __init__(self, finished: Finished) -> None:
         self.finished = finished
         self.is_whole = True
-        """The store took what it can take. What it refuses for good keeps none from being looked at behind it."""
+        """Whether the store accepted all changes, apart from those that it refuses for good: these must not delay
+        others."""
 
     def over(self, _: object, error: BrokerError | None) -> None:
-        """All that was staged is in the store, or has failed."""
+        """All that was staged is in the store, or failed."""
         self.finished(error is None and self.is_whole)
 
 
 class Timetable:
-    """When to look, and that nobody looks twice at once."""
+    """The appointment for the next look, and the look itself. There is one look at a time."""
 
     def __init__(
         self,
@@ -72,21 +73,21 @@ class Timetable:
         self._time_of = time_of
         self._act = act
         self._begin = begin
-        """Whether it is a good moment; what it holds back until `end`."""
+        """Asked before a look, which is put off if it returns False; `end` follows after the look."""
         self._end = end
         self._appointment: Appointment | None = None
         self._again: Appointment | None = None
-        """A look that was put off: by how much, whatever the clock is set to meanwhile."""
+        """A look that was put off, by elapsed time."""
         self._looking = False
         self._missed = False
-        """Something became due during a look, which may have been too early for it."""
+        """A message became due during a look, which may have missed it."""
         self._after: Position | None = None
-        """The last message that was looked at, while others behind it are due. Messages that cannot be acted on now,
-        because a receiver holds them, are so passed by."""
+        """The last message of a batch, when messages after it are due. So messages that a receiver holds are
+        skipped."""
         self._stopped = False
 
     def expect(self, at: int) -> None:
-        """Something is due at that time."""
+        """A message is due at that time."""
         if self._after is not None and at <= self._after[0]:
             self._after = None
         if self._looking and at <= self._agenda.now():
@@ -103,7 +104,7 @@ class Timetable:
         self._appointment = self._agenda.at(at, self.look)
 
     def stop(self) -> None:
-        """Nothing is expected any more, also not by a look that is under way."""
+        """Cancel the appointments; a look that is under way makes no new one."""
         self._stopped = True
         for appointment in (self._appointment, self._again):
             if appointment is not None:
@@ -117,7 +118,7 @@ class Timetable:
         self._again = self._agenda.after(delay_ms, self.look)
 
     def look(self) -> None:
-        """Deal with all that is due, and find out when the next is."""
+        """Handle all messages that are due, and make the appointment for the next."""
         self._appointment = None
         if self._again is not None:
             self._again.cancel()
@@ -129,23 +130,24 @@ class Timetable:
             self._look_after(BUSY_RETRY_MS)
             return
         self._looking = True
-        # A failure of ours must not be the last look: nothing would expire or fall due here any more.
+        # After a failure of the broker there must be a next look: otherwise nothing would expire or be enqueued any
+        # more.
         try:
             self._read(self._agenda.now(), BATCH, BATCH_BYTES, self._after, self._found)
         except Exception:
-            log.exception("what is due could not be asked for")
+            log.exception("messages that are due could not be requested")
             self._put_off()
 
     def _found(self, found: tuple[list[StoredMessage], int | None] | StoreError) -> None:
         if isinstance(found, StoreError):
-            log.error("what is due could not be read: %s", found)
+            log.error("messages that are due could not be read: %s", found)
             self._put_off()
             return
         messages, next_due = found
         self._after = None
         if not messages:
             if next_due is not None and next_due <= self._agenda.now():
-                self._put_off()  # what is due cannot be had: it changed meanwhile, or is damaged
+                self._put_off()  # the messages that are due changed meanwhile, or are damaged
             else:
                 self._finish(next_due)
             return
@@ -168,11 +170,11 @@ class Timetable:
         try:
             self._act(messages, finished)
         except Exception:
-            log.exception("what is due could not be dealt with")
+            log.exception("messages that are due could not be handled")
             finished(False)
 
     def _put_off(self) -> None:
-        self._missed = False  # what was missed is seen then
+        self._missed = False  # the next look finds what was missed
         self._after = None
         self._finish(None)
         self._look_after(RETRY_MS)

@@ -1,7 +1,7 @@
-"""A topic: what is sent to it is copied to each subscription that wants it, in one commit.
+"""A topic: a message that is sent to it is copied to each subscription whose rules match it, in one commit.
 
-It keeps only messages for later; when they are due they are copied like any other. A body that several copies have is
-stored once. Which subscriptions want a message is for `rules` to say.
+A topic itself stores only scheduled messages; when they are due they are copied like any other. A body that several
+copies share is stored once. `rules` decides which subscriptions get a copy.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeGuard
 
-from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
-from peeklock.broker import envelope
-from peeklock.broker.entity import Done, Entity, Machinery
-from peeklock.broker.envelope import END_OF_TIME, Annex
+from peeklock.amqp.service_bus import END_OF_TIME
+from peeklock.broker import bare_message, envelope
+from peeklock.broker.annex import Annex
+from peeklock.broker.dead_lettering import reasons
+from peeklock.broker.entity import Done, Entity
 from peeklock.broker.errors import BrokerError, InvalidProperty, QuotaExceeded
 from peeklock.broker.journal import Lane
+from peeklock.broker.machinery import Machinery
 from peeklock.broker.rules.errors import sentence_of
 from peeklock.broker.rules.matching import Copy, Matcher
 from peeklock.broker.rules.view import View
@@ -26,7 +28,7 @@ from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
 MIN_SHARED_BYTES: Final = 256
-"""A body shorter than this is stored with each copy: looking it up elsewhere would cost more than it saves."""
+"""A shorter body is stored with each copy: sharing it would cost more than it saves."""
 
 FILTER_FAILED: Final = "FilterException"
 
@@ -41,13 +43,13 @@ class Topic(Entity):
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, None)
         self.subscriptions: dict[str, AnyQueue] = {}
-        """By their folded names."""
+        """By folded name."""
         self.orders_by_priority = definition.order_by_priority
         """Whether its subscriptions deliver messages of a higher priority first."""
         self._matcher = Matcher()
         self._reads_session_ids = False
         self._allowance = 0
-        """Bytes that may be sent before the subscriptions are asked again how much they hold."""
+        """Bytes that may be sent before the sizes of the subscriptions are added up again."""
 
     @property
     def dependents(self) -> Sequence[Entity]:
@@ -67,7 +69,7 @@ class Topic(Entity):
 
     @property
     def size_in_bytes(self) -> int:
-        """What it keeps for later, and all copies, each counted whole."""
+        """The size of its scheduled messages and of all copies; a shared body counts in each copy."""
         return self.counters.size_in_bytes + sum(each.size_in_bytes for each in self.subscriptions.values())
 
     @property
@@ -85,9 +87,9 @@ class Topic(Entity):
     # --- subscriptions ---
 
     def add(self, subscription: AnyQueue) -> None:
-        """Copy to it from now on."""
+        """Add a subscription, which gets copies from now on."""
         self.rules_changed(subscription)
-        subscription.counts_in = self
+        subscription.parent = self
         self.subscriptions[fold(subscription.definition.name)] = subscription
         self._subscriptions_changed()
 
@@ -97,7 +99,7 @@ class Topic(Entity):
         self._subscriptions_changed()
 
     def rules_changed(self, subscription: AnyQueue) -> None:
-        """The next message is judged by the rules of its definition as they are now."""
+        """Apply the rules of a subscription's definition to the next message."""
         self._matcher.set(subscription, subscription.subscription_definition.rules)
 
     def _subscriptions_changed(self) -> None:
@@ -106,7 +108,7 @@ class Topic(Entity):
     # --- sending ---
 
     def _check_room(self) -> None:
-        # Asking all subscriptions each time would make a send as dear as they are many.
+        # Adding up all subscriptions for each send would be O(subscriptions).
         if self._allowance > 0:
             return
         staged = self.staged_bytes + sum(each.staged_bytes for each in self.subscriptions.values())
@@ -124,12 +126,15 @@ class Topic(Entity):
     def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
-        """As it is until it is copied; the subscriptions write the expiry into it, which may be sooner for some."""
+        """Make the message that is copied.
+
+        Each subscription writes the expiry, which may be earlier than that of others.
+        """
         default = self.definition.default_message_ttl_ms
         if default is not None and (ttl is None or ttl > default):
             ttl = default
         expires_at = None if ttl is None else min(now + ttl, END_OF_TIME)
-        return StoredMessage(0, bare, now, expires_at, 0, ACTIVE, session_id, None, annex)
+        return StoredMessage(0, bare, now, ACTIVE, session_id, annex, expires_at)
 
     def stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
         placed: Placed = []
@@ -164,7 +169,7 @@ class Topic(Entity):
     def _copies(self, message: StoredMessage, lane: Lane) -> Placed:
         front, rest = message.payload, b""
         if message.body is None and len(front) >= MIN_SHARED_BYTES and len(self.subscriptions) > 1:
-            front, rest = envelope.split(front)
+            front, rest = bare_message.split(front)
         ttl = None if message.expires_at is None else message.expires_at - message.enqueued_at
         view = None
         if self._matcher.needs_view:
@@ -185,7 +190,7 @@ class Topic(Entity):
             try:
                 place = self._place(message, copy, ttl, front, rest, lane)
             except Exception as failure:
-                # The trouble of one copy: the others are placed, and the sender has done nothing wrong.
+                # One copy failed: the others are made, and the send does not fail.
                 failed = Copy(copy.subscription, copy.rule or "", None, sentence_of(failure))
                 place = self._place(message, failed, ttl, front, rest, lane)
             if place is not None:
@@ -196,9 +201,9 @@ class Topic(Entity):
     def _place(
         self, message: StoredMessage, copy: Copy, ttl: int | None, front: bytes, rest: bytes, lane: Lane
     ) -> tuple[Entity, StoredMessage] | None:
-        """Where a copy goes, and as what; nowhere when its rule failed and nobody wants to know.
+        """The entity that a copy goes to, and the copy. None if its rule failed and that is not to be dead-lettered.
 
-        Nor to a subscription whose deletion is on its way to the store, which would refuse the copy, and all others.
+        None too for a subscription that is being deleted: the store would refuse the commit with all copies.
         """
         subscription: AnyQueue = copy.subscription
         if subscription.is_deleting:
@@ -210,7 +215,7 @@ class Topic(Entity):
             if subscription.has_sessions and len(changed.session_id or "") <= MAX_ID_LENGTH:
                 session_id = changed.session_id
         elif subscription.has_sessions:
-            # Not known of a message that came when no subscription had sessions, and was for later.
+            # Not read if the message was scheduled when no subscription had sessions.
             session_id = message.session_id or _session_id_of(front)
         payload = front + rest if rest else front
         number = max(message.sequence_number, subscription.last_number + 1)
@@ -231,13 +236,12 @@ class Topic(Entity):
             subscription.touch()
             return subscription, stored
         subscription.last_number = number
-        # The number is the subscription's, though the message is not in it.
+        # The sequence number is the subscription's, though the message is in its dead-letter queue.
         lane.changes.advances[subscription.id] = number
         letters = subscription.dead_letters
         assert letters is not None
-        properties = {DEAD_LETTER_REASON: reason, DEAD_LETTER_DESCRIPTION: description}
-        payload, annex = envelope.dead_letter(payload, annex, properties, subscription.path)
-        letter = StoredMessage(number, payload, message.enqueued_at, None, 0, ACTIVE, session_id, None, annex)
+        payload, annex = envelope.dead_letter(payload, annex, reasons(reason, description), subscription.path)
+        letter = StoredMessage(number, payload, message.enqueued_at, ACTIVE, session_id, annex)
         return letters, letter
 
 
@@ -247,6 +251,6 @@ def is_topic(entity: Entity) -> TypeGuard[Topic]:
 
 def _session_id_of(front: bytes) -> str | None:
     try:
-        return envelope.session_id_of(front)
+        return bare_message.session_id_of(front)
     except InvalidProperty:
         return None

@@ -1,7 +1,7 @@
 """Transactions: sends and settlements that become durable and visible in one commit, or not at all.
 
-Until it is discharged a transaction is only a list in memory: nothing of it is in the store, and what it would
-settle stays locked as it was. So a crash, a time-out or a rollback has nothing to undo.
+Until its discharge a transaction is only a list in memory: nothing of it is in the store, and the messages that it
+settles stay locked. So a crash, a time-out or a rollback has nothing to undo.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from peeklock.broker.accounts import Account, Accounts
 from peeklock.broker.agenda import Agenda, Appointment
 from peeklock.broker.entity import Done, Entity
-from peeklock.broker.envelope import AddedProperties, Incoming
+from peeklock.broker.envelope import AddedProperties
 from peeklock.broker.errors import (
     BrokerError,
     MessageLockLost,
@@ -26,9 +26,11 @@ from peeklock.broker.errors import (
     TransactionTimedOut,
     UnknownTransaction,
 )
+from peeklock.broker.incoming import Incoming
 from peeklock.broker.journal import Journal
 from peeklock.broker.locks import Lock
-from peeklock.broker.settlements import Settlement, Settlements
+from peeklock.broker.settlements import Settlements
+from peeklock.broker.verdicts import Settlement
 from peeklock.limits.broker import (
     MAX_ALL_TRANSACTION_BYTES,
     MAX_OPEN_TRANSACTIONS,
@@ -40,18 +42,18 @@ from peeklock.limits.broker import (
 from peeklock.store.base import StoredMessage
 
 PROPERTY_COST: Final = 4
-"""How many times longer than encoded the properties are that a settlement adds, about."""
+"""About how many times more memory the properties of a settlement use than their encoded bytes."""
 MESSAGE_BYTES: Final = 600
-"""What a message that waits costs beside its payload, about."""
+"""About how much memory a message uses beside its payload."""
 
 
-GiveBack = Callable[[Lock], None]
-"""What becomes of a message instead, when the transaction is rolled back."""
+OnRollback = Callable[[Lock], None]
+"""Called for a settled message when the transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a piece of work comes from: the entity of its link (the one it sends through), and the AMQP session."""
+    """Where work comes from: the entity of its link (or the one it sends through), and the AMQP session."""
 
     entity: str
     session: Any
@@ -62,7 +64,7 @@ def transaction_accounts() -> Accounts:
 
 
 class Transaction:
-    """Work that waits for its discharge."""
+    """The work of one transaction, until its discharge."""
 
     def __init__(self, journal: Journal, agenda: Agenda, memory: Account) -> None:
         self._journal = journal
@@ -75,15 +77,15 @@ class Transaction:
         self._sends: list[tuple[Entity, list[Incoming]]] = []
         self._numbered: list[tuple[Entity, list[StoredMessage]]] = []
         self._settlements: list[tuple[Settlements, Lock, Settlement]] = []
-        self._given_back: list[tuple[Lock, GiveBack]] = []
-        """Of these, those whose receiver waits for no outcome: it will not settle them again."""
+        self._settled_by_client: list[tuple[Lock, OnRollback]] = []
+        """Messages that their receiver settled on its side: after a rollback it does not settle them again."""
         self._over: BrokerError | None = None
-        """Why nothing can be added any more."""
+        """Why no more work is accepted."""
         self._flaw: BrokerError | None = None
         """Why it cannot be committed."""
 
     def send(self, entity: Entity, messages: list[Incoming], scope: Scope) -> None:
-        """Send these with the transaction. Raises what can be said now."""
+        """Add sends to the transaction. BrokerError when the messages are refused already now."""
         self.check()
         self._journal.check_growth()
         entity.admit(messages)
@@ -91,7 +93,7 @@ class Transaction:
         self._sends.append((entity, messages))
 
     def schedule(self, entity: Entity, messages: list[Incoming], scope: Scope) -> list[int]:
-        """As `send`, for messages whose numbers are wanted now."""
+        """As `send`, for messages whose sequence numbers the client needs now."""
         self.check()
         self._journal.check_growth()
         admitted = entity.admit(messages)
@@ -105,11 +107,12 @@ class Transaction:
         locks: Sequence[Lock],
         settlement: Settlement,
         scope: Scope,
-        give_back: GiveBack | None = None,
+        on_rollback: OnRollback | None = None,
     ) -> None:
-        """Settle these with the transaction, all or none.
+        """Add settlements to the transaction, all or none.
 
-        After a rollback the messages stay locked for their receiver or, where it has settled them, are given back.
+        After a rollback the messages stay locked for their receiver; `on_rollback` is called for each if it is given,
+        because the receiver settled them on its side.
         """
         self.check()
         for lock in locks:
@@ -120,16 +123,16 @@ class Transaction:
         size = PROPERTY_COST * AddedProperties(added).size if added else 0
         self._enter(scope, len(locks), size, sends=False)
         self._settlements += [(settlements, lock, settlement) for lock in locks]
-        if give_back is not None:
-            self._given_back += [(lock, give_back) for lock in locks]
+        if on_rollback is not None:
+            self._settled_by_client += [(lock, on_rollback) for lock in locks]
 
     def spoil(self, flaw: BrokerError) -> None:
-        """A part of it was refused: it can only be rolled back."""
+        """A part of the work was refused: the transaction can only be rolled back."""
         if self._flaw is None:
             self._flaw = flaw
 
     def commit(self, done: Done) -> None:
-        """Do all of it, or nothing: `done` hears which, and why."""
+        """Commit all of the work, or none of it: `done` gets the error."""
         self.check()
         self._stop(UnknownTransaction("The transaction is over."))
         gather = _Gather(len(self._sends) + len(self._numbered) + len(self._settlements), partial(self._done, done))
@@ -142,7 +145,7 @@ class Transaction:
         except BrokerError as failure:
             for settlements, lock, _ in self._settlements:
                 with suppress(BrokerError):
-                    # One that ran out in the middle was given back, and that undone too.
+                    # A lock that expired during `_stage` was returned, and that was undone too.
                     settlements.check_held(lock)
             self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
@@ -150,7 +153,7 @@ class Transaction:
             self._done(done, None)
 
     def _stage(self, gather: _Gather) -> None:
-        # Not on the lane of plain sends, which may fail alone.
+        # Not on the lane of sends, which may fail alone.
         sends = [(entity, entity.admit(messages)) for entity, messages in self._sends]
         for entity, messages in sends + self._numbered:
             entity.stage_sends(self._journal.moves, messages, gather.outcome)
@@ -162,7 +165,7 @@ class Transaction:
         done(error)
 
     def roll_back(self) -> None:
-        """Forget all of it. What it would have settled stays locked, or is given back; see `settle`."""
+        """Drop the work. Messages stay locked, or `on_rollback` is called for them; see `settle`."""
         self._stop(UnknownTransaction("The transaction is over."))
         self._forget(rolled_back=True)
 
@@ -199,14 +202,14 @@ class Transaction:
             self._deadline.cancel()
 
     def _forget(self, *, rolled_back: bool) -> None:
-        """Nothing of it is needed any more."""
-        given_back = self._given_back
-        self._sends, self._numbered, self._settlements, self._given_back = [], [], [], []
-        self._memory.give_back(self._bytes)
+        """Release the memory of the work."""
+        settled_by_client = self._settled_by_client
+        self._sends, self._numbered, self._settlements, self._settled_by_client = [], [], [], []
+        self._memory.release(self._bytes)
         self._bytes = 0
         if rolled_back:
-            for lock, give_back in given_back:
-                give_back(lock)
+            for lock, on_rollback in settled_by_client:
+                on_rollback(lock)
 
 
 def _size(messages: list[Incoming]) -> int:
@@ -214,7 +217,7 @@ def _size(messages: list[Incoming]) -> int:
 
 
 class _Gather:
-    """Several outcomes of one commit made one."""
+    """Turns the outcomes of one commit into one."""
 
     def __init__(self, waiting: int, done: Done) -> None:
         self.waiting = waiting
@@ -231,7 +234,7 @@ class Transactions:
 
     def __init__(self, journal: Journal, agenda: Agenda, accounts: Accounts | None = None) -> None:
         self.memory = Account("The open transactions", MAX_TRANSACTION_BYTES, accounts or transaction_accounts())
-        """What they hold until they are discharged. It is not what waits for the store: senders do not wait for it."""
+        """The memory of the transactions until their discharge. It does not count as unsaved bytes of senders."""
         self._make = partial(Transaction, journal, agenda, self.memory)
         self._open: dict[bytes, Transaction] = {}
 
@@ -249,17 +252,17 @@ class Transactions:
         return transaction
 
     def spoil(self, id: bytes, flaw: BrokerError) -> None:
-        """A part of the transaction was refused.
+        """A part of the transaction was refused, so the rest must not be committed.
 
-        The rest must not be committed without it: whoever has settled cannot be told of the refusal, and the Java SDK
-        does not look at the outcome of what it sends within a transaction.
+        A client that settled on its side cannot be told of the refusal, and the Java SDK ignores the outcomes of
+        messages that it sends within a transaction.
         """
         transaction = self._open.get(id)
         if transaction is not None:
             transaction.spoil(flaw)
 
     def spoil_all(self, flaw: BrokerError) -> None:
-        """The client lost a right that some of the work may depend on."""
+        """The client lost a right that some of the work may need."""
         for transaction in self._open.values():
             transaction.spoil(flaw)
 
@@ -274,7 +277,7 @@ class Transactions:
             transaction.commit(done)
 
     def forget(self, ids: list[bytes]) -> None:
-        """Whoever declared them is gone."""
+        """Roll back transactions whose client detached."""
         for id in ids:
             transaction = self._open.pop(id, None)
             if transaction is not None:

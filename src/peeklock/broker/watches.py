@@ -1,7 +1,7 @@
-"""Reads of the store that are on their way, and which messages changed since they were asked for.
+"""Notes which messages change while the store is being read.
 
-The store answers a read as things were when it was asked. Of a message that changed meanwhile the answer may tell what
-is no longer so, and whoever asked has to pass it by or ask again.
+The store answers with the state of the time of the request. The rows of messages that changed meanwhile may be stale:
+the caller ignores them or reads again.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from peeklock.store.base import Run
 
 Read = Callable[[Callable[[Any], None]], None]
 Found = Callable[[Any, set[int]], None]
-"""Called with the answer, and the numbers of the messages that changed since the question."""
+"""Called with the answer, and the numbers of messages that changed since the read began."""
 
 
 class Watches:
-    """The reads of one entity."""
+    """The reads of one entity that are under way."""
 
     __slots__ = ("_numbers", "under_way")
 
     def __init__(self) -> None:
         self.under_way: dict[int, set[int]] = {}
-        """What changed, for each read that is on its way. Nothing has to be noted while there is none."""
+        """For each read, the numbers of changed messages. Nothing has to be noted while there is no read."""
         self._numbers = count()
 
     def read(self, read: Read, found: Found) -> None:
@@ -32,7 +32,7 @@ class Watches:
         read(lambda answer: found(answer, self.end(watch)))
 
     def start(self) -> int:
-        """Note from now on which messages change; returns what to end it with."""
+        """Begin to note changes; returns the key for `end`."""
         watch = next(self._numbers)
         self.under_way[watch] = set()
         return watch
@@ -41,7 +41,7 @@ class Watches:
         return self.under_way.pop(watch)
 
     def note(self, number: int) -> None:
-        """That message changed."""
+        """Note that a message changed."""
         for changed in self.under_way.values():
             changed.add(number)
 

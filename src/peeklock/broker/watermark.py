@@ -1,8 +1,8 @@
 """The watermark of free disk space: below it the broker refuses messages from clients, long before the disk is full.
 
-Looks at the disk once a second, by the agenda, and leaves a refusal with the journal: a send costs one comparison. What
-does not make the store grow, or makes it smaller, goes on: receiving, settling, dead-lettering, forwarding, deleting. A
-full disk refuses those too, since each commit needs some room in the log.
+The agenda checks the disk once a second and gives the journal an error for sends, so a send costs one comparison. Work
+that does not make the store grow goes on: receiving, settling, dead-lettering, forwarding, deleting. A full disk
+refuses that too, since each commit needs some space in the log.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ log = logging.getLogger(__name__)
 INTERVAL_MS: Final = 1000
 DEFAULT_BYTES: Final = 1 << 30
 DEFAULT_SHARE: Final = 20
-"""The default is one part in so many of the disk, where that is less."""
+"""The default is at most one part in so many of the disk."""
 MARGIN: Final = 4
-"""Sends are accepted again when one part in so many of the watermark is free beyond it, so that they are not refused
-and accepted in turn."""
+"""Sends are accepted again when the free space exceeds the watermark by one part in so many of it, so that they are not
+refused and accepted in turn."""
 
 
 class Watermark:
-    """Whether the disk has room for more messages."""
+    """Whether the disk has space for more messages."""
 
     def __init__(
         self, journal: Journal, agenda: Agenda, measure: Callable[[], DiskSpace], low_bytes: int | None = None
     ) -> None:
         """`measure` may raise OSError. `low_bytes`: None is the default, 0 refuses nothing."""
         self.free_bytes: int | None = None
-        """When it was last looked at; None when the disk could not be asked."""
+        """The free space at the last check; None when it could not be read."""
         self.low_bytes = low_bytes
-        """None until the disk was asked, where it depends on its size."""
+        """None until the size of the disk is known, where the watermark depends on it."""
         self._journal = journal
         self._agenda = agenda
         self._measure = measure
@@ -47,7 +47,7 @@ class Watermark:
         return self._journal.refusal is not None
 
     def start(self) -> None:
-        """Look now, and once a second from now on."""
+        """Check now, and once a second from now on."""
         self._look()
         self._agenda.after(INTERVAL_MS, self.start)
 
@@ -55,7 +55,7 @@ class Watermark:
         try:
             free, total = self._measure()
         except OSError as error:
-            # The store will say what is wrong with the disk.
+            # The store reports what is wrong with the disk.
             if self.free_bytes is not None:
                 log.warning("the free space of the disk cannot be read: %s", error)
             self.free_bytes = None
@@ -69,7 +69,7 @@ class Watermark:
                 log.warning("the disk is nearly full, and sends are refused", extra=_fields(free, low))
             self._journal.refusal = DiskFreeLow(free, low)
         elif self.refuses and free >= low + low // MARGIN:
-            log.warning("the disk has room again, and sends are accepted", extra=_fields(free, low))
+            log.warning("the disk has space again, and sends are accepted", extra=_fields(free, low))
             self._journal.refusal = None
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from peeklock.amqp.outcomes import Received
 from peeklock.amqp.termini import Source
-from peeklock.broker.backlog import OBJECT_BYTES, memory_cost
 from peeklock.broker.errors import BrokerError, OperationNotAllowed
 from peeklock.broker.heads import head
 from peeklock.broker.session_queue import AnyQueue
+from peeklock.broker.window_budget import OBJECT_BYTES, memory_cost
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right
@@ -86,11 +86,11 @@ class BrowsingNode(Node):
         self.depend_on(link, queue)
         link.accept(source=in_force(attach.source, *keys, mode=COPY))
 
-    def entity_changed(self) -> None:
+    def on_entity_changed(self) -> None:
         try:
             self._queue.check_receiving()
         except BrokerError as failure:
-            self.entity_gone(failure)
+            self.on_entity_deleted(failure)
 
     def on_credit(self) -> None:
         if self._is_closed:
@@ -120,16 +120,16 @@ class BrowsingNode(Node):
             if delivery.context is self:
                 delivery.context = None
                 self._unsettled -= 1
-                self._held.give_back(OBJECT_BYTES)
+                self._held.release(OBJECT_BYTES)
                 delivery.settle(ECHOES.get(type(state), ACCEPTED))
         self.on_credit()
         self.peer.wake()
 
     def on_closed(self) -> None:
         self._is_closed = True
-        self._queue.stop_awaiting(self)
+        self._queue.browsers.remove(self)
         self._drop_page()
-        self._held.give_back(self._unsettled * OBJECT_BYTES)
+        self._held.release(self._unsettled * OBJECT_BYTES)
         self._unsettled = 0
 
     # --- inside ---
@@ -145,7 +145,7 @@ class BrowsingNode(Node):
             self._position = message.sequence_number if page else self._page_end
             self._send(message)
             if self._is_counted:
-                self._held.give_back(memory_cost(message))  # which may call this method again
+                self._held.release(memory_cost(message))  # which may call this method again
 
     def _send(self, message: StoredMessage) -> None:
         link = self._link
@@ -180,7 +180,7 @@ class BrowsingNode(Node):
             return
         # Before the store is asked: messages that arrive meanwhile may not be in its answer.
         self._arrived = False
-        self._queue.await_arrival(self)
+        self._queue.browsers.add(self)
         cost = 0 if self._selector is None else self._selector.cost
         wanted = max(1, PAGE_WORK // cost if cost else min(PAGE_MESSAGES, self._link.credit))
         if self._held.is_full:
@@ -195,12 +195,12 @@ class BrowsingNode(Node):
         elif isinstance(messages, BrokerError):
             self._failed(messages)
         elif messages:
-            self._queue.stop_awaiting(self)
+            self._queue.browsers.remove(self)
             self._take_page(messages)
         else:
             self._is_at_end = not self._arrived
         leave()
-        self._queue.soon(self.on_credit)  # in a turn of its own, so that other work is done between two pages
+        self._queue.browsers.call_soon(self.on_credit)  # in another turn: other work is done in between
 
     def _take_page(self, messages: list[StoredMessage]) -> None:
         selector = self._selector
@@ -223,8 +223,8 @@ class BrowsingNode(Node):
     def _drop_page(self) -> None:
         page, self._page = self._page, deque()
         if self._is_counted:
-            self._held.give_back(sum(map(memory_cost, page)))
+            self._held.release(sum(map(memory_cost, page)))
 
     def _failed(self, failure: BrokerError) -> None:
         self._is_reading = False
-        self.entity_gone(failure)
+        self.on_entity_deleted(failure)

@@ -10,11 +10,7 @@ from uuid import UUID
 
 from peeklock.amqp.codec import encode_value
 from peeklock.amqp.types import Array, Encoded, Int, Timestamp
-from peeklock.broker.envelope import (
-    Incoming,
-    read_incoming,
-    with_session_id,
-)
+from peeklock.broker.envelope import with_session_id
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
@@ -23,6 +19,7 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.heads import head
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.broker.locks import Lock
 from peeklock.broker.session_queue import is_with_sessions
 from peeklock.entities.authorization import Right

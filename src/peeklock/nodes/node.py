@@ -77,10 +77,10 @@ class Node:
                 entity.unwatch(self)
             self._dependencies = None
 
-    def entity_changed(self) -> None:
+    def on_entity_changed(self) -> None:
         """The definition of the entity has changed. What it no longer allows is refused when the client tries it."""
 
-    def entity_gone(self, failure: BrokerError) -> None:
+    def on_entity_deleted(self, failure: BrokerError) -> None:
         """The entity was deleted, or no longer allows the link: detach it."""
         if self._dependencies is not None:
             self.peer.detach(self._dependencies[0], failure)

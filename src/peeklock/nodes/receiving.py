@@ -18,7 +18,7 @@ from peeklock.broker.locks import Lock
 from peeklock.broker.message_queue import MessageQueue
 from peeklock.broker.queue import Queue
 from peeklock.broker.retries import RETRY_MS
-from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.engine.deliveries import OutgoingDelivery
 from peeklock.engine.links import Sender
 from peeklock.entities.authorization import Right
@@ -54,11 +54,11 @@ class Receiving(Node):
         queue.check_receiving()
         self.depend_on(link, queue)
 
-    def entity_changed(self) -> None:
+    def on_entity_changed(self) -> None:
         try:
             self._entity.check_receiving()
         except BrokerError as failure:
-            self.entity_gone(failure)
+            self.on_entity_deleted(failure)
 
     # --- as a consumer ---
 

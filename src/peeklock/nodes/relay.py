@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.termini import Target
 from peeklock.broker.audit import DENIED
-from peeklock.broker.envelope import destination_of
+from peeklock.broker.bare_message import destination_of
 from peeklock.broker.errors import (
     EntityNotFound,
     InvalidField,

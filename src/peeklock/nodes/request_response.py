@@ -71,7 +71,7 @@ class ReplyNode(Node):
     def on_closed(self) -> None:
         self._is_closed = True
         self._waiting.clear()
-        self.peer.held.give_back(self._waiting_bytes)
+        self.peer.held.release(self._waiting_bytes)
         self._waiting_bytes = 0
 
     def on_credit(self) -> None:
@@ -82,7 +82,7 @@ class ReplyNode(Node):
         while self._waiting and link.ready():
             reply = self._waiting.popleft()
             self._waiting_bytes -= len(reply)
-            self.peer.held.give_back(len(reply))
+            self.peer.held.release(len(reply))
             link.send(next(self._tags).to_bytes(8), (reply,), settled=True)
         if link.drain and not self._waiting:
             link.finish_drain()

@@ -11,7 +11,6 @@ from peeklock.amqp.sections import data_sections
 from peeklock.amqp.transactions import TransactionalState
 from peeklock.amqp.types import Symbol, ULong
 from peeklock.broker.catalogue import AnyEntity
-from peeklock.broker.envelope import Incoming, read_incoming
 from peeklock.broker.errors import (
     BrokerError,
     InvalidMessage,
@@ -19,6 +18,7 @@ from peeklock.broker.errors import (
     NotSupported,
     ServerBusy,
 )
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.engine.deliveries import IncomingDelivery
 from peeklock.engine.links import Receiver
 from peeklock.entities.authorization import Right
@@ -189,5 +189,5 @@ class SendingNode(Sending):
         link.accept(max_message_size=limit, properties=properties)
         link.grant(CREDIT)
 
-    def entity_changed(self) -> None:
+    def on_entity_changed(self) -> None:
         self._limit = self._link.max_message_size = self._entity.max_message_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from peeklock.amqp.service_bus import END_OF_TIME
 from peeklock.amqp.types import Array, Int, Timestamp
-from peeklock.broker.envelope import END_OF_TIME
 from peeklock.broker.errors import (
     BrokerError,
     MessageSizeExceeded,

@@ -12,7 +12,7 @@ from peeklock.amqp.errors import Condition
 from peeklock.amqp.outcomes import Accepted, Modified, Rejected, Released
 from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from peeklock.broker.errors import InvalidProperty, NotSupported
-from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.broker.verdicts import Settlement, Verdict
 
 ACCEPTED: Final = Accepted().encode()
 RELEASED: Final = Released().encode()

@@ -107,7 +107,7 @@ class Holders:
         try:
             yield Body(account)
         finally:
-            account.give_back(account.used)
+            account.release(account.used)
 
 
 class Body:

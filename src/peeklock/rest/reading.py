@@ -10,15 +10,10 @@ from typing import Any, Final, NoReturn
 
 from peeklock.amqp.errors import EncodeError
 from peeklock.amqp.message import Message, Properties
+from peeklock.amqp.service_bus import PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY
 from peeklock.amqp.types import Symbol
-from peeklock.broker.envelope import (
-    PARTITION_KEY,
-    SCHEDULED_ENQUEUE_TIME,
-    VIA_PARTITION_KEY,
-    Incoming,
-    read_incoming,
-)
 from peeklock.broker.errors import InvalidMessage, InvalidProperty, MessageSizeExceeded
+from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.limits.http import MAX_CONTENT_TYPE, MAX_REST_BATCH_MESSAGES
 from peeklock.rest.headers import is_property
 from peeklock.rest.values import Ignored, parse_moment, parse_seconds, parse_time_span, read_header, read_json

@@ -11,11 +11,11 @@ from typing import Final
 
 from peeklock.broker.access import Claim
 from peeklock.broker.agenda import Appointment
-from peeklock.broker.backlog import memory_cost
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized
 from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
+from peeklock.broker.window_budget import memory_cost
 from peeklock.entities.authorization import Right
 from peeklock.rest.holders import Holder
 from peeklock.server.http import HTTP_GRACE_MS
@@ -78,7 +78,7 @@ class Receive:
         """The answer is written, or never will be."""
         message, lock = received
         if lock is None:
-            self._holder.account.give_back(memory_cost(message))
+            self._holder.account.release(memory_cost(message))
 
     def end(self, failure: BrokerError | None) -> None:
         """Wait no longer: the client has gone, or why it cannot have a message."""
@@ -124,10 +124,10 @@ class Receive:
 
     # --- as a watcher ---
 
-    def entity_gone(self, failure: BrokerError) -> None:
+    def on_entity_deleted(self, failure: BrokerError) -> None:
         self.end(failure)
 
-    def entity_changed(self) -> None:
+    def on_entity_changed(self) -> None:
         try:
             self._queue.check_receiving()
         except BrokerError as failure:

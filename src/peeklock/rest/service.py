@@ -16,7 +16,7 @@ from uuid import UUID
 from aiohttp import HttpVersion11, web
 
 from peeklock.broker.access import Claim
-from peeklock.broker.envelope import message_id_of
+from peeklock.broker.bare_message import message_id_of
 from peeklock.broker.errors import (
     BrokerError,
     InvalidProperty,
@@ -32,7 +32,7 @@ from peeklock.broker.locks import Lock
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import is_without_sessions
-from peeklock.broker.settlements import Settlement, Verdict
+from peeklock.broker.verdicts import Settlement, Verdict
 from peeklock.limits.amqp import MAX_UNSAVED_BYTES
 from peeklock.limits.http import MAX_EMPTY_BODY, MAX_RECEIVE_MS, MAX_REST_BATCH_BYTES
 from peeklock.rest.addresses import MESSAGES, Action, Asked, parse_request

@@ -13,8 +13,8 @@ from math import inf, isfinite
 from typing import Any, Final
 from uuid import UUID
 
+from peeklock.amqp.service_bus import END_OF_TIME
 from peeklock.amqp.types import Char, Int, Symbol, Timestamp
-from peeklock.broker.envelope import END_OF_TIME
 from peeklock.broker.errors import InvalidProperty
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

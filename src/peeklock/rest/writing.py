@@ -13,7 +13,8 @@ from uuid import UUID
 from peeklock.amqp.codec import decode_value
 from peeklock.amqp.errors import DecodeError
 from peeklock.amqp.message import NO_VALUE, Message, Properties
-from peeklock.broker.envelope import SCHEDULED_ENQUEUE_TIME, Annex
+from peeklock.amqp.service_bus import SCHEDULED_ENQUEUE_TIME
+from peeklock.broker.annex import Annex
 from peeklock.broker.locks import Lock
 from peeklock.broker.rules.conversion import identifier
 from peeklock.limits.http import MAX_CONTENT_TYPE, MAX_CUSTOM_HEADERS, MAX_CUSTOM_TEXT, MAX_PROPERTY_TEXT

@@ -86,12 +86,12 @@ class StoredMessage:
         sequence_number: int,
         payload: bytes,
         enqueued_at: int,
-        expires_at: int | None = None,
-        delivery_count: int = 0,
         state: int = ACTIVE,
         session_id: str | None = None,
-        due_at: int | None = None,
         annex: bytes | None = None,
+        expires_at: int | None = None,
+        delivery_count: int = 0,
+        due_at: int | None = None,
         body: Body | None = None,
     ) -> None:
         self.sequence_number = sequence_number
@@ -106,6 +106,21 @@ class StoredMessage:
         """Small extras that only the broker understands; opaque like the payload."""
         self.body = body
         """What follows the payload, where that is only the front; a message has it from its append to its end."""
+
+    def copy(self) -> StoredMessage:
+        """A copy that can be changed; payload, annex and body are shared."""
+        return StoredMessage(
+            self.sequence_number,
+            self.payload,
+            self.enqueued_at,
+            self.state,
+            self.session_id,
+            self.annex,
+            self.expires_at,
+            self.delivery_count,
+            self.due_at,
+            self.body,
+        )
 
     @property
     def content(self) -> bytes:

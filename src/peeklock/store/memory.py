@@ -166,7 +166,7 @@ class MemoryStore:
             else:
                 self._entities[id] = _Entity(entity)
         for id, message in changes.appends:
-            kept = _copy(message)
+            kept = message.copy()
             if kept.body is not None:
                 kept.body = self._bodies.setdefault(kept.body.key, kept.body)
             self._entities[id].add(kept)
@@ -293,7 +293,7 @@ class _Entity:
         size = 0
         for number in numbers:
             message = self.messages[number]
-            found.append(_copy(message))
+            found.append(message.copy())
             size += message.read_size
             if size >= max_bytes:
                 break
@@ -391,21 +391,6 @@ class _Entity:
 
     def read_seen(self, since: int) -> list[tuple[bytes, int]]:
         return [(key, at) for at in self._seen_times.between(since - 1, None) for key in self._seen[at]]
-
-
-def _copy(of: StoredMessage) -> StoredMessage:
-    return StoredMessage(
-        of.sequence_number,
-        of.payload,
-        of.enqueued_at,
-        of.expires_at,
-        of.delivery_count,
-        of.state,
-        of.session_id,
-        of.due_at,
-        of.annex,
-        of.body,
-    )
 
 
 def _copy_entity(entity: StoredEntity) -> StoredEntity:

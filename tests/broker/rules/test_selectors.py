@@ -10,7 +10,7 @@ from viewing import NOW
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Int, ULong
-from peeklock.broker.envelope import read_incoming
+from peeklock.broker.incoming import read_incoming
 from peeklock.broker.rules.errors import SqlError
 from peeklock.broker.rules.jms import DEFAULT_PRIORITY
 from peeklock.broker.rules.matching import check_rule
@@ -175,7 +175,7 @@ def test_a_selector_that_is_always_true_costs_nothing() -> None:
         ("color LIKE other", '"other" cannot be here; expected a value (line 1, column 12)'),
         ("a = 9223372036854775808", "The number is outside the range of 64-bit integers (line 1, column 7)"),
         ('"" = 1', "The name is empty (line 1, column 1)"),
-        ("'text'", "A text is no condition (line 1, column 1)"),
+        ("'text'", "A text is not a condition (line 1, column 1)"),
         ("color LIKE 'a' ESCAPE 'ab'", "ESCAPE takes a text of one character, not of 2 (line 1, column 25)"),
     ],
 )

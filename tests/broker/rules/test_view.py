@@ -16,7 +16,8 @@ from peeklock.amqp.codec import encode_value
 from peeklock.amqp.message import Message, Properties
 from peeklock.amqp.sections import APPLICATION_PROPERTIES, PROPERTIES, list_section, map_section
 from peeklock.amqp.types import Described, Int, Symbol, Timestamp, UInt, ULong
-from peeklock.broker.envelope import Annex, split
+from peeklock.broker.annex import Annex
+from peeklock.broker.bare_message import split
 from peeklock.broker.rules.conversion import FOREVER, TIMESPAN
 from peeklock.broker.rules.errors import EvaluationError
 from peeklock.broker.rules.properties import SYSTEM_PROPERTIES, ChangeableProperties

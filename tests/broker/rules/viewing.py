@@ -6,12 +6,10 @@ from typing import Any
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.types import Symbol
-from peeklock.broker.envelope import (
-    read_incoming,
-)
 from peeklock.broker.heads import (
     head,
 )
+from peeklock.broker.incoming import read_incoming
 from peeklock.broker.rules.view import View
 from peeklock.store.base import StoredMessage
 

@@ -1,1 +1,1 @@
-"""Rules of subscriptions: which messages they take, and what they change in them."""
+"""Rules of subscriptions: filters that match messages, and actions that change their copies."""

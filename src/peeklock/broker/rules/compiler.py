@@ -1,8 +1,8 @@
-"""From the tree of an expression to functions of a message's properties.
+"""Compiles the tree of an expression to functions of a message's properties.
 
-A tree is gone through once; what comes out calls no tree again. What does not depend on the message is calculated here.
-Conditions and values are kept apart: a condition is true, false or unknown (None), and no operand of anything but NOT,
-AND and OR. The forms of functions are in `functions`.
+A tree is walked once; the functions do not use it again. What does not depend on the message is calculated here.
+Conditions and values are different: a condition is true, false or unknown (None), and an operand only of NOT, AND and
+OR. `functions` has the functions for each kind of expression.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Part = Tree[Token] | Token
 
 
 class Compiler:
-    """Makes functions of one text, with the values of its parameters (by folded name)."""
+    """Compiles one text, with the values of its parameters by folded name."""
 
     def __init__(self, text: str, parameters: Mapping[str, Value]) -> None:
         self._text = text
@@ -92,7 +92,7 @@ class Compiler:
 
     def _like(self, tree: Tree[Token]) -> Condition:
         value, pattern = _tree(tree, 0), _tree(tree, -2)
-        # The grammar leaves None for an ESCAPE that is not there.
+        # The grammar gives None where there is no ESCAPE.
         escape = _tree(tree, -1) if tree.children[-1] is not None else None
         compiled = None if escape is None else self._value(escape)
         try:
@@ -102,7 +102,7 @@ class Compiler:
             self._refuse(place, str(error).removesuffix("."))
 
     def _negative(self, tree: Tree[Token]) -> Condition:
-        """IS NOT NULL, NOT IN, NOT LIKE: the opposite of what they are without NOT."""
+        """IS NOT NULL, NOT IN, NOT LIKE: the negation of the form without NOT."""
         return functions.negation(_OPPOSITES[tree.data](self, tree))
 
     def _exists(self, tree: Tree[Token]) -> Condition:
@@ -117,9 +117,9 @@ class Compiler:
     def _truth(self, tree: Tree[Token]) -> Condition:
         value = self._value(tree)
         if value is functions.new_id:
-            self._refuse(tree, "newid() is no condition")
+            self._refuse(tree, "newid() is not a condition")
         if isinstance(value, Constant) and not isinstance(value.value, bool | None):
-            self._refuse(tree, f"{_kind(value.value).capitalize()} is no condition")
+            self._refuse(tree, f"{_kind(value.value).capitalize()} is not a condition")
         return functions.truth(value)
 
     # --- values
@@ -174,7 +174,7 @@ class Compiler:
         return functions.property_by_name(self._property_function(tree))
 
     def _property_function(self, tree: Tree[Token]) -> Expression:
-        """The argument of property(name)."""
+        """Compile property(name) or p(name)."""
         function = _token(tree, 0)
         if fold(function) not in _PROPERTY_FUNCTIONS:
             problem = f"There is no function {shown(function)}; there are newid(), property(name) and p(name)"
@@ -212,7 +212,7 @@ class Compiler:
     # --- names
 
     def _property_name(self, tree: Tree[Token]) -> tuple[bool, str]:
-        """Whether it is a system property, and its name."""
+        """Whether a name is that of a system property, and the name."""
         *scope, last = (child for child in tree.children if isinstance(child, Token))
         name = self._identifier(last)
         if not scope or fold(scope[0]) == "user":
@@ -228,7 +228,7 @@ class Compiler:
     def _identifier(self, token: Token) -> str:
         if token.type == "NAME":
             for offset, character in enumerate(token):
-                # More characters are letters and digits to regular expressions than to the language.
+                # Regular expressions accept more letters and digits than the language does.
                 if character != "_" and unicodedata.category(character) not in _LETTERS_AND_DIGITS:
                     self._refuse_at(
                         (token.start_pos or 0) + offset,
@@ -241,7 +241,7 @@ class Compiler:
             self._refuse(token, "The name is empty")
         return name
 
-    # --- help for the above
+    # --- helpers
 
     def _deeper(self, place: Tree[Token], make: Callable[[Tree[Token]], T], tree: Tree[Token]) -> T:
         if self._depth == MAX_RULE_DEPTH:
@@ -252,7 +252,7 @@ class Compiler:
         return made
 
     def _folded(self, place: Part, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `make` makes, which fails here if constants already do."""
+        """The result of `make`; SqlError if it fails for constants already."""
         try:
             return make(*args, **kwargs)
         except EvaluationError as error:
@@ -319,4 +319,4 @@ _VALUES: dict[str, Callable[[Compiler, Tree[Token]], Expression]] = {
     "product": Compiler._chain,
     "signed": Compiler._signed,
 }
-"""By the grammar's rules."""
+"""By the names of the grammar's rules."""

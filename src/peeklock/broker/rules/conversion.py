@@ -1,8 +1,8 @@
-"""Values of the wire as plain values of the rule language, and back.
+"""Converts AMQP values to values of the rule language, and back.
 
-Knows the Python classes of the AMQP types, the types that Service Bus describes itself (spans of time, moments with
-an offset, URIs), and which values can become one of a type that was there before. Leaves the sections they stand in
-to `view`, and what can be done with them to the language.
+Has the Python classes of the AMQP types, the described types of Service Bus (time spans, times with an offset, URIs),
+and the conversion of a new value to the type of the former one. `view` has the sections of a message, `values` the
+operators.
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ _FIRST: Final = datetime.min.replace(tzinfo=UTC)
 _LAST: Final = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TICKS: Final = 10
-"""Of a microsecond."""
+"""Ticks in a microsecond."""
 _LONG: Final = 1 << 63
 FOREVER: Final = timedelta(microseconds=(_LONG - 1) // _TICKS)
-"""The longest span that 64 bits of ticks hold, which stands for no limit."""
+"""The longest time span in 64 bits of ticks, which means no limit."""
 
 
 def plain(value: Any) -> Value:
-    """A decoded AMQP value as the language sees it; null for lists, maps and what else it has no type for."""
+    """The value in the language of a decoded AMQP value; null for lists, maps and other types that it does not have."""
     reader = _READERS.get(type(value))
     return None if reader is None else reader(value)
 
 
 def typed(value: Value, old: Any = None) -> Any:
-    """What to encode for a value: in the type of the old one if it can be converted to that, else in its own."""
+    """The AMQP value to encode: of the type of the old one if the value can be converted to it, else of its own
+    type."""
     if value is None:
         return None
     if isinstance(old, Described):
@@ -68,22 +69,22 @@ def typed(value: Value, old: Any = None) -> Any:
         try:
             return converter(value)
         except ValueError:
-            pass  # it is then of a new type
+            pass  # it gets a new type
     return _of_its_own_type(value)
 
 
 def identifier(value: Any) -> str:
-    """The text of a message id, which may be of several types; and of anything that stands where text should."""
+    """The text of a message id of any type, or of another value where the language expects a text."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def moment(milliseconds: int) -> datetime:
-    """A time on the wire. Those that a datetime cannot hold are the first or the last that it can."""
+    """The time of an AMQP timestamp. Times beyond the range of a datetime become the first or last that it has."""
     return _after(EPOCH, milliseconds * 1000)
 
 
 def in_utc(value: datetime) -> datetime:
-    """The moment with its time zone: UTC where it has none."""
+    """The time with its time zone: UTC if it has none."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 
@@ -92,12 +93,12 @@ def milliseconds_of(value: datetime) -> int:
 
 
 def span(milliseconds: int) -> timedelta:
-    """A time to live on the wire."""
+    """The time span of a time to live."""
     return min(milliseconds, FOREVER // MILLISECOND) * MILLISECOND
 
 
 def kind_of(value: Value) -> str:
-    """What to call the type of a value in a sentence."""
+    """The name of the type of a value, for error texts."""
     return _KINDS.get(type(value), type(value).__name__)
 
 
@@ -155,14 +156,14 @@ def _decimal(exponent_bits: int, digits: int) -> Callable[[bytes], float]:
         if leading >= 0b11110:
             return nan if leading & 1 else sign * inf
         if leading >= 0b11000:
-            # The first three bits of the coefficient are 100, and not written.
+            # The first three bits of the coefficient are 100 and not encoded.
             fraction_bits -= 2
             coefficient = 0b100 << fraction_bits | number & ((1 << fraction_bits) - 1)
         else:
             coefficient = number & ((1 << fraction_bits) - 1)
         exponent = (number >> fraction_bits) & ((1 << exponent_bits) - 1)
         if coefficient >= 10**digits:
-            coefficient = 0  # as the standard says of such
+            coefficient = 0  # as the standard says for such coefficients
         bias = 3 * (1 << (exponent_bits - 2)) // 2 + digits - 2
         return sign * float(f"{coefficient}e{exponent - bias}")
 

@@ -1,7 +1,7 @@
-"""Correlation filters found by hash: which of many a message meets, without asking one after the other.
+"""An index of correlation filters: finds those that match a message by hash.
 
-Filters that test the same properties have the same shape. Each shape is one dictionary from the values that its
-filters expect to those filters, so a message costs one lookup for each shape, however many filters there are.
+Filters that test the same properties have the same shape. Each shape has one dictionary from the expected values to the
+filters, so a message costs one lookup for each shape, however many filters there are.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Owner = TypeVar("Owner")
 
 
 class Shape(NamedTuple):
-    """What a filter tests: names of system properties and of user properties."""
+    """The properties that a filter tests: names of system properties and of user properties."""
 
     system: tuple[str, ...]
     user: tuple[str, ...]
 
 
 class CorrelationIndex(Generic[Owner]):
-    """Correlation filters, each with whom it belongs to."""
+    """Correlation filters with their owners."""
 
     def __init__(self) -> None:
         self._shapes: dict[Shape, dict[_Key, dict[Owner, None]]] = {}
@@ -39,7 +39,7 @@ class CorrelationIndex(Generic[Owner]):
         self._shapes.setdefault(shape, {}).setdefault(key, {})[owner] = None
 
     def discard(self, correlation: CorrelationFilter, owner: Owner) -> None:
-        """Take back what was added."""
+        """Remove a filter that was added."""
         shape, key = _shape(correlation), _expected(correlation)
         by_key = self._shapes[shape]
         del by_key[key][owner]
@@ -49,7 +49,7 @@ class CorrelationIndex(Generic[Owner]):
             del self._shapes[shape]
 
     def find(self, view: Properties, hits: list[Owner], failures: list[tuple[Owner, str]]) -> None:
-        """Add the owners of the filters that the message meets, and of those that it cannot be asked, with why."""
+        """Add the owners of the filters that match the message, and those of filters that fail, with the reason."""
         for shape, by_key in self._shapes.items():
             try:
                 key = _found(shape, view)
@@ -62,7 +62,7 @@ class CorrelationIndex(Generic[Owner]):
 
 
 _Key = tuple[object, ...]
-"""The values of a shape's properties, in its order, in a form in which equal means that they match."""
+"""The values of a shape's properties, in its order, in a form that is equal if they match."""
 
 
 def _shape(correlation: CorrelationFilter) -> Shape:
@@ -77,7 +77,7 @@ def _expected(correlation: CorrelationFilter) -> _Key:
 
 
 def _found(shape: Shape, view: Properties) -> _Key | None:
-    """None when the message lacks one of them."""
+    """The values of a message; None when it does not have all of these properties."""
     key: list[object] = []
     for name in shape.system:
         text = view.system(name)
@@ -96,6 +96,6 @@ def _comparable(value: Value) -> object:
     if isinstance(value, bool):
         return bool, value  # to Python, True is 1
     if isinstance(value, datetime):
-        # A timestamp on the wire has milliseconds; what a filter says beyond them no message could meet.
+        # AMQP timestamps have milliseconds: a filter with more digits could not match any message.
         return datetime, milliseconds_of(value)
     return value

@@ -1,4 +1,4 @@
-"""What can be wrong with an expression: its text, when it is read, or what it meets in a message."""
+"""Errors of expressions: in their text, or when they are evaluated for a message."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ log = logging.getLogger(__name__)
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MARGIN = 50
-"""Characters of a long line that are shown on either side of the place."""
+"""Characters of a long line that are shown on either side of the error."""
 
 
 class SqlError(ValueError):
-    """The text is no expression of the language, or goes beyond a limit.
+    """The text is not an expression of the language, or exceeds a limit.
 
-    `str()` is several lines: the sentence, the line of the expression, and a caret under the place.
+    `str()` is several lines: the sentence, the line of the expression, and a caret under the error.
     """
 
     position: int
     """Offset in the text, from 0."""
     reason: str
-    """The sentence alone, with line and column (both from 1)."""
+    """The sentence alone, with line and column, both from 1."""
 
     def __init__(self, text: str, position: int, problem: str) -> None:
         start, line = 0, 1
@@ -35,14 +35,14 @@ class SqlError(ValueError):
 
 
 def shown(text: str, longest: int = 40) -> str:
-    """Part of an expression, fit to be printed: one character for each, up to `longest`."""
+    """Part of an expression with its characters made printable, at most `longest` of them."""
     if len(text) > longest:
         text = text[: longest - 3] + "..."
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _excerpt(line: str, column: int) -> tuple[str, str]:
-    """The line and the caret's line, both cut to the neighbourhood of the column."""
+    """The line and the line with the caret, both cut around the column."""
     start, end = max(0, column - _MARGIN), column + _MARGIN
     before, after = ("..." if start else ""), ("..." if end < len(line) else "")
     part = line[start:end].replace("\t", " ")
@@ -50,11 +50,11 @@ def _excerpt(line: str, column: int) -> tuple[str, str]:
 
 
 class EvaluationError(Exception):
-    """An expression that is right as such cannot be evaluated for this message: one sentence."""
+    """A valid expression cannot be evaluated for a message: one sentence."""
 
 
 def sentence_of(failure: Exception) -> str:
-    """Why a rule failed on a message. A mistake of the broker's is one message's trouble too, and is logged whole."""
+    """Why a rule failed for a message, as a sentence. A failure of the broker itself is logged with its traceback."""
     if isinstance(failure, EvaluationError):
         return str(failure)
     log.error("a rule failed on a message", exc_info=failure)

@@ -1,7 +1,7 @@
-"""The functions that expressions are compiled to, one maker for each form of condition, value and statement.
+"""The functions that expressions are compiled to, with a factory for each kind of condition, value and statement.
 
-A maker takes what the parts were compiled to, and returns a function of a message's properties, or a `Constant` if no
-message makes a difference. It may therefore fail as an evaluation does.
+A factory takes the compiled operands and returns a function of a message's properties, or a `Constant` if the result is
+the same for all messages. For constants it evaluates at once, so it may raise an EvaluationError.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Constant(Generic[T]):
 
 
 def _settled(run: Callable[[Properties], T], *parts: Expression) -> Callable[[Properties], T]:
-    """The function itself, or what it returns if its parts are constants."""
+    """The function, or its result if its operands are constants."""
     if all(isinstance(part, Constant) for part in parts):
         return Constant(run(cast(Properties, None)))
     return run
@@ -66,7 +66,7 @@ def conjunction(terms: Sequence[Condition]) -> Condition:
 
 
 def _joined(terms: Sequence[Condition], decisive: bool) -> Condition:
-    """One term that is decisive decides for all: true for OR, false for AND. Otherwise unknown prevails."""
+    """OR is true if one term is (`decisive`), AND false if one is not. Otherwise the result is unknown if a term is."""
     fixed = [term.value for term in terms if isinstance(term, Constant)]
     if decisive in fixed:
         return Constant(decisive)
@@ -99,7 +99,7 @@ def negation(condition: Condition) -> Condition:
 
 
 def truth(value: Expression) -> Condition:
-    """A value used as a condition: anything but true and false is unknown."""
+    """A value used as a condition: all values but true and false are unknown."""
 
     def run(properties: Properties) -> Truth:
         found = value(properties)
@@ -148,7 +148,7 @@ def is_null(value: Expression) -> Condition:
 
 
 def among(value: Expression, elements: Sequence[Expression]) -> Condition:
-    """IN: whether the value equals one of them, each compared as `=` does and joined as OR does."""
+    """IN: whether the value equals one of the elements, compared as by `=` and combined as by OR."""
     constants = [element.value for element in elements if isinstance(element, Constant)]
     run = _among_constants(value, constants) if len(constants) == len(elements) else _among(value, elements)
     return _settled(run, value, *elements)
@@ -170,12 +170,12 @@ def _among(value: Expression, elements: Sequence[Expression]) -> Condition:
 
 
 def _among_constants(value: Expression, constants: Sequence[Operand]) -> Condition:
-    """By lookup, however many they are."""
+    """IN with constants: one lookup, however many there are."""
     kinds = {type(constant) for constant in constants}
     by_kind = {kind: frozenset(each for each in constants if type(each) is kind) for kind in EQUATABLE}
     floats = by_kind[float]
     by_kind[float] = frozenset(as_float(each) for each in constants if type(each) in NUMBERS)
-    # What `=` makes of the constants that the value does not equal: unknown, unless all are of its kind.
+    # The result of `=` for constants that do not equal the value: unknown, unless all are of its type.
     absent: dict[type, Truth] = {
         kind: False if kinds <= (NUMBERS if kind in NUMBERS else {kind}) else None for kind in EQUATABLE
     }
@@ -193,7 +193,7 @@ def _among_constants(value: Expression, constants: Sequence[Operand]) -> Conditi
 
 
 def like(value: Expression, pattern: Expression, escape: Expression | None) -> Condition:
-    """PatternError for constants that can be no pattern or no escape character."""
+    """LIKE. PatternError for constants that cannot be a pattern or an escape character."""
     if isinstance(escape, Constant) and escape.value is not None:
         check_escape(escape.value)
     if isinstance(pattern, Constant) and (escape is None or isinstance(escape, Constant)):
@@ -239,7 +239,7 @@ def system_property(name: str) -> Expression:
 
 
 def property_by_name(name: Expression) -> Expression:
-    """The function `property`: an application property whose name is calculated."""
+    """The function `property`: the application property with a calculated name."""
     if isinstance(name, Constant):
         return user_property(name.value) if isinstance(name.value, str) else Constant(None)
 
@@ -255,7 +255,7 @@ def new_id(properties: Properties) -> Operand:
 
 
 def calculation(first: Expression, steps: Sequence[tuple[str, Expression]]) -> Expression:
-    """Operators of one precedence, from left to right."""
+    """Arithmetic operators of one precedence, from left to right."""
 
     def run(properties: Properties) -> Operand:
         result = first(properties)

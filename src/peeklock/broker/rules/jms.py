@@ -1,6 +1,6 @@
-"""What JMS calls the properties of a message, after the AMQP JMS mapping, where rules have no name for the same.
+"""The message properties that only JMS has names for, after the AMQP JMS mapping.
 
-They are system properties that rules made of selectors may use (`sys.JMSPriority`); no action can change them.
+Rules that were translated from selectors use them as system properties (`sys.JMSPriority`); actions cannot change them.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ _MESSAGE_ID, _USER_ID, _CORRELATION_ID, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP
 
 
 class Fields(Protocol):
-    """What a message is asked for."""
+    """The parts of a message that these properties are made of."""
 
     @property
     def priority(self) -> int | None:
-        """As the sender set it; None for the default."""
+        """The priority that the sender set; None for the default."""
         ...
 
     @property
     def durable(self) -> bool:
-        """As the sender set it."""
+        """Whether the sender set the message durable."""
         ...
 
     @property
     def delivery_count(self) -> int:
-        """How often it was delivered before."""
+        """How often the message was delivered before."""
         ...
 
     def field(self, index: int) -> Any:
-        """The decoded field of the properties section; None when the message has none."""
+        """A decoded field of the properties section; None when the message does not have it."""
         ...
 
 
 def _id(value: Any, without_prefix: str) -> Value:
-    """An id as a client sees it: its type is in front of it, unless it is a text that JMS could have made."""
+    """An id in the form of JMS: with a prefix for its type, unless it is a text with the prefix of JMS."""
     if value is None:
         return None
     if isinstance(value, UUID):

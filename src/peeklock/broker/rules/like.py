@@ -1,9 +1,9 @@
-"""LIKE: a pattern with the wildcards `%` (any run of characters) and `_` (any one), made into a function of texts.
+"""LIKE: compiles a pattern with the wildcards `%` (any characters) and `_` (one character) to a function of texts.
 
-A pattern is cut at its `%` into pieces. The first and the last are tied to the ends of the text; each of the others is
-taken where it is first found after the one before, which is right because a `%` can always take up more. So a text
-is gone through once, whatever the pattern. Only looking for a piece that has `_` inside can cost more, since it may
-be tried at every place: that has a limit, far above what filters are made for.
+A pattern is cut at each `%` into pieces. The first and the last piece must be at the ends of the text. Each other piece
+is taken at its first occurrence after the one before, which is correct because `%` matches the rest. So the text is
+scanned once. Only the search for a piece with `_` inside can cost more, since it is tried at every position: that is
+limited, far above what filters need.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ class PatternError(ValueError):
 
 
 class EscapeError(PatternError):
-    """Its escape character cannot be used."""
+    """The escape character of a pattern cannot be used."""
 
 
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
-    """Whether a text is like the pattern; the function raises EvaluationError if that is too much work."""
+    """Compile a pattern; the function says whether a text matches.
+
+    It raises EvaluationError if that is too much work.
+    """
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"The pattern of LIKE has {len(pattern)} characters, more than the {MAX_PATTERN} allowed.")
     pieces = _cut(pattern, escape)
@@ -38,7 +41,7 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
         return only.plain.__eq__ if only.plain is not None else only.is_whole
     first, *middle, last = pieces
     middle = [piece for piece in middle if piece.length]
-    # The forms that most patterns have are what strings have methods for.
+    # For the usual patterns strings have methods.
     match first.plain, [piece.plain for piece in middle], last.plain:
         case str(start), [], "":
             return lambda text: text.startswith(start)
@@ -50,7 +53,7 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
 
 
 def check_escape(escape: object) -> None:
-    """EscapeError unless it can be an escape character."""
+    """EscapeError unless the value can be an escape character."""
     if not isinstance(escape, str):
         raise EscapeError("ESCAPE takes a text of one character.")
     if len(escape) != 1:
@@ -58,7 +61,7 @@ def check_escape(escape: object) -> None:
 
 
 class _Piece:
-    """What stands between two `%`: characters, with None for `_`."""
+    """The part of a pattern between two `%`: characters, with None for `_`."""
 
     __slots__ = ("_characters", "_runs", "_search", "length", "plain")
 
@@ -66,7 +69,7 @@ class _Piece:
         self._characters = characters
         self.length = len(characters)
         self._runs: list[tuple[int, str]] = []
-        """The plain characters that stand together, each run with its offset."""
+        """Runs of characters without `_`, each with its offset."""
         offset = 0
         for is_any, group in groupby(characters, lambda character: character is None):
             run = [character or "" for character in group]
@@ -74,18 +77,18 @@ class _Piece:
                 self._runs.append((offset, "".join(run)))
             offset += len(run)
         self.plain = "".join(run for _, run in self._runs) if None not in characters else None
-        """The piece as a text, if it is without `_`."""
+        """The piece as a text, if it has no `_`."""
         self._search: Callable[[str, int, int], re.Match[str] | None] | None = None
 
     def is_at(self, text: str, start: int) -> bool:
-        """The text is known to be long enough."""
+        """Whether the piece is at that position of the text, which is long enough."""
         return all(text.startswith(run, start + offset) for offset, run in self._runs)
 
     def is_whole(self, text: str) -> bool:
         return len(text) == self.length and self.is_at(text, 0)
 
     def find(self, text: str, start: int, end: int) -> int:
-        """Where the piece is first found in this part of the text; -1 if it is not."""
+        """The first position of the piece in a part of the text; -1 if it is not there."""
         if start + self.length > end:
             return -1
         if self.plain is not None:
@@ -124,7 +127,7 @@ class _Pieces:
 
 
 def _cut(pattern: str, escape: str | None) -> list[_Piece]:
-    """The pattern between its `%`: one piece if it has none. A character after the escape stands for itself."""
+    """Cut a pattern at each `%`. A character after the escape character stands for itself."""
     if escape is not None:
         check_escape(escape)
     pieces: list[list[str | None]] = [[]]

@@ -1,9 +1,8 @@
-"""The rules of all subscriptions of one topic, and which copies of a message they ask for.
+"""Decides by the rules of all subscriptions of one topic which copies of a message to make.
 
-Compiles filters and actions when rules are set, so that a message costs one evaluation for each distinct SQL text,
-one lookup for each form of correlation filter, and nothing for rules that let everything or nothing pass. Knows how
-the rules of a subscription come together to copies. Leaves storing the copies, and what becomes of a message that
-could not be evaluated, to the topic.
+Filters and actions are compiled when rules are set, so a message costs one evaluation for each distinct SQL text, one
+lookup for each shape of correlation filters, and nothing for true and false filters. The topic stores the copies, and
+dead-letters those for which a rule failed.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from peeklock.entities.names import DefinitionError
 from peeklock.entities.rules import CorrelationFilter, FilterKind, PropertyValue, RuleDefinition
 
 RULE_NAME: Final = "RuleName"
-"""The application property that tells which rule made a copy with its action."""
+"""The application property with the name of the rule whose action changed a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One copy that a subscription takes."""
+    """One copy for a subscription."""
 
     subscription: Any
     """The key under which its rules were set."""
     rule: str | None = None
-    """The rule whose action was applied, or that failed. None for the plain copy."""
+    """The name of the rule whose action was applied, or that failed. None for a copy without an action."""
     view: View | None = None
-    """The message as the action changed it. None: the message as it is."""
+    """The message as the action changed it; None if it is unchanged."""
     error: str | None = None
-    """Why the rule could not be evaluated, as a sentence: this copy is for the dead letters, if for anything."""
+    """Why the rule could not be evaluated, as a sentence: the copy is dead-lettered or dropped."""
 
 
 class Matcher:
@@ -55,10 +54,10 @@ class Matcher:
         self._sql: dict[_SqlKey, _SqlGroup] = {}
         self._correlation: CorrelationIndex[_Rule] = CorrelationIndex()
         self._given: dict[_Order, Copy] | None = None
-        """The copies that every message gives; None when they are to be put together again."""
+        """The copies that are made of every message; None when they have to be collected again."""
 
     def set(self, subscription: Hashable, rules: Sequence[RuleDefinition]) -> None:
-        """Give a subscription these rules and no others; a DefinitionError says what is wrong, and changes nothing."""
+        """Replace the rules of a subscription. DefinitionError when a rule is invalid; then nothing changes."""
         known = self._subscriptions.get(subscription)
         position = self._next_position if known is None else known.position
         compiled = [_compile(rule, subscription, (position, rank)) for rank, rule in enumerate(rules)]
@@ -72,7 +71,7 @@ class Matcher:
         self._given = None
 
     def remove(self, subscription: Hashable) -> None:
-        """Forget a subscription; one that is not known is no error."""
+        """Remove a subscription, if it is there."""
         known = self._subscriptions.pop(subscription, None)
         if known is not None:
             self._forget(known)
@@ -80,11 +79,11 @@ class Matcher:
 
     @property
     def needs_view(self) -> bool:
-        """Whether any rule looks at the message. If none does, `match(None)` is enough."""
+        """Whether any rule needs the message. If none does, `match(None)` is enough."""
         return bool(self._sql or self._correlation or self._always_acting)
 
     def match(self, view: View | None) -> list[Copy]:
-        """The copies to make: by subscription in the order these were first set, the plain one first."""
+        """The copies to make: by subscription in the order of their creation, the copy without an action first."""
         if self._given is None:
             self._given = {rule.plain_order: rule.plain for rule in sorted(self._always, key=_position)}
         if view is None:
@@ -137,16 +136,16 @@ class Matcher:
 
 
 def check_rule(rule: RuleDefinition) -> None:
-    """DefinitionError, with a caret under the place, unless the rule's filter and action are well-formed."""
+    """DefinitionError, with a caret under the error, unless the rule's filter and action are valid."""
     _compile(rule, None, (0, 0))
 
 
 # --- compiled rules ---
 
 _Order = tuple[int, int]
-"""The position of the subscription, and the rank of the rule in it."""
+"""The position of the subscription in the topic, and the rank of the rule in the subscription."""
 _PLAIN: Final = -1
-"""The rank of the plain copy: before all rules, and the same for all that ask for it."""
+"""The rank of the copy without an action: before all rules, and the same for all rules without an action."""
 _SqlKey = tuple[str, tuple[tuple[str, type, PropertyValue], ...]]
 
 
@@ -176,7 +175,7 @@ class _Subscription:
 
 @dataclass(slots=True)
 class _SqlGroup:
-    """All rules with one filter in SQL."""
+    """All rules with the same SQL filter."""
 
     passes: Filter
     rules: dict[_Rule, None] = field(default_factory=dict)
@@ -208,7 +207,7 @@ def _compile(rule: RuleDefinition, subscription: Hashable, order: _Order) -> _Ru
 
 
 def _sql_key(text: str, parameters: Mapping[str, PropertyValue]) -> _SqlKey:
-    # With the types, because 1, 1.0 and true are equal to Python and not to the filter.
+    # With the types, because 1, 1.0 and True are equal in Python and not in the filter.
     return text, tuple((name, type(value), value) for name, value in sorted(parameters.items()))
 
 

@@ -1,7 +1,6 @@
-"""From the text of an expression to its tree, by its grammar (`sql.lark`, or `selector.lark` for the selectors of JMS);
-says in plain words what is wrong with it.
+"""Parses an expression by its grammar (`sql.lark`, or `selector.lark` for JMS selectors), with readable errors.
 
-The tree has the names of the grammar's rules and the place of every part. What it means is for the compiler.
+The tree has the names of the grammar's rules and the position of every part.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Kind = Literal["filter", "action", "selector"]
 
 
 def parse(text: str, kind: Kind) -> Tree[Token]:
-    """SqlError says where the text goes wrong, and what could be there instead."""
+    """Parse a text. SqlError has the position of the error, and what is expected there."""
     if len(text) > MAX_TEXT:
         problem = f"The expression has {len(text)} characters, more than the {MAX_TEXT} allowed"
         raise SqlError(text, MAX_TEXT, problem)
@@ -43,7 +42,7 @@ def parse(text: str, kind: Kind) -> Tree[Token]:
 
 @cache
 def _grammar(file: str, *starts: Kind) -> Lark:
-    # Made when the first expression is read: it takes as long as some hundred of them.
+    # Made when the first expression is parsed: it takes as long as parsing some hundred expressions.
     return Lark.open(
         file,
         rel_to=__file__,
@@ -62,7 +61,7 @@ _GRAMMARS: dict[Kind, Callable[[], Lark]] = {
 }
 
 
-# --- what is wrong, in plain words
+# --- error texts
 
 _CHARACTERS = {
     "'": "The text that begins with this quote has no closing quote",
@@ -73,9 +72,9 @@ _CHARACTERS = {
     "$": "A name begins with a letter; others are written in brackets, as in [$name]",
     "!": "The operator is written != or <>",
 }
-"""What is meant by a character that begins none of the grammar's terminals."""
+"""Hints for characters that begin no terminal of the grammar."""
 _IN_SELECTORS = "'\"!"
-"""Those of them that selectors know."""
+"""Characters of the above that selectors accept."""
 
 _VALUE = frozenset(
     {
@@ -104,10 +103,10 @@ _EXPECTED: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
         "an operator",
     ),
     (frozenset({"FACTOR"}), frozenset({"FACTOR", "SIGN"}), "an arithmetic operator"),
-    # What could follow a name, were it a scope or a function.
+    # Terminals that could follow a name if it were a scope or a function.
     (frozenset({"DOT"}), frozenset({"DOT", "OPEN"}), ""),
 )
-"""Terminals that together mean something: those it is known by, those it is made of, and the words for it, if any."""
+"""Groups of terminals: those that identify the group, those that belong to it, and its name, if any."""
 
 _TERMINALS = {
     "SET": "SET",
@@ -127,7 +126,7 @@ _TERMINALS = {
     "RPAR": '")"',
     "$END": "the end",
 }
-"""The words for the others, in the order in which they are named."""
+"""The names of other terminals, in the order in which they are listed."""
 
 _RESERVED = frozenset(
     {"_AND", "_OR", "_ESCAPE", "NOT", "IS", "IN", "LIKE", "BETWEEN", "EXISTS", "NULL", "TRUE", "FALSE"},

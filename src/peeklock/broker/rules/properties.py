@@ -1,6 +1,6 @@
-"""What expressions see of a message, and the names that they may use for it.
+"""The interface of expressions to a message, and the names of system properties.
 
-How a message is taken apart and put together again is for whoever implements these interfaces.
+`view` implements it for encoded messages.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from peeklock.entities.names import fold
 
 
 class Properties(Protocol):
-    """What a filter reads. The types of values are exactly those of `Value`, no subclasses."""
+    """The properties that a filter reads. Values have exactly the types of `Value`, not subclasses."""
 
     def system(self, name: str) -> Value:
-        """The system property of this name, spelt as in `SYSTEM_PROPERTIES`; None when the message has none."""
+        """The system property with a name spelt as in `SYSTEM_PROPERTIES`; None when the message does not have it."""
         ...
 
     def user(self, name: str) -> Value | Missing:
-        """The application property of this name, whatever its case; MISSING when there is none."""
+        """The application property with a case-insensitive name; MISSING when there is none."""
         ...
 
 
 class ChangeableProperties(Properties, Protocol):
-    """What an action works on. Names as above; EvaluationError for a value that the property cannot have."""
+    """The properties that an action changes. EvaluationError for a value that a property cannot have."""
 
     def set_system(self, name: str, value: Value) -> None: ...
 
@@ -60,7 +60,7 @@ SYSTEM_PROPERTIES: dict[str, bool] = {
     "ForcePersistence": False,
     "State": False,
 }
-"""The system properties, and whether an action can change them. Those of JMS come beside them: none of them can."""
+"""The system properties, and whether an action can change them. (It cannot change those of JMS.)"""
 
 _ALIASES = {
     "Subject": "Label",
@@ -70,12 +70,12 @@ _ALIASES = {
     "ExpiresAt": "ExpiresAtUtc",
     "LockedUntil": "LockedUntilUtc",
 }
-"""The newer SDKs renamed some."""
+"""Names of the newer SDKs."""
 
 _CANONICAL = {fold(name): name for name in (*SYSTEM_PROPERTIES, *JMS_PROPERTIES)}
 _CANONICAL |= {fold(old): new for old, new in _ALIASES.items()}
 
 
 def system_name(name: str) -> str | None:
-    """The spelling of `SYSTEM_PROPERTIES` or JMS for a name in any case; None if it is no system property."""
+    """The canonical spelling of a case-insensitive system property; None if there is none of that name."""
     return _CANONICAL.get(fold(name))

@@ -1,7 +1,7 @@
-"""JMS message selectors, made into filters: on links, and as rules of subscriptions.
+"""JMS message selectors, translated to filters: for links, and as rules of subscriptions.
 
-A selector is translated into the language of rules, in which its JMS names are system properties (`jms`). So there
-is one compiler with one set of limits, and a rule that was made of a selector can be shown and stored as any other.
+A selector is translated to the language of rules, in which names of JMS are system properties (`jms`). So there is one
+compiler with one set of limits, and a rule from a selector is stored and shown like any other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES: Final = {
     "JMSXGroupSeq": "JMSXGroupSeq",
     "JMSXDeliveryCount": "JMSXDeliveryCount",
     "JMSXUserID": "JMSXUserID",
-    # Names of Qpid's own clients, for what the AMQP sections have.
+    # Names that only Qpid's clients use, for fields of the AMQP sections.
     "amqp.message_id": "MessageId",
     "amqp.correlation_id": "CorrelationId",
     "amqp.subject": "Label",
@@ -49,11 +49,11 @@ NAMES: Final = {
     "amqp.priority": "JMSPriority",
     "amqp.delivery_count": "DeliveryCount",
 }
-"""What a name in a selector is among the system properties of rules. Letters count in their case, as in JMS."""
+"""The system properties for names in selectors. Names are case-sensitive, as in JMS."""
 
 
 class Selector:
-    """A selector that is ready to look at messages. SqlError when it is none."""
+    """A compiled selector. SqlError when the text is not a selector."""
 
     __slots__ = ("_passes", "cost", "text")
 
@@ -61,14 +61,14 @@ class Selector:
         self.text = text
         self._passes = compile_selector(text)
         self.cost = 1 + len(text) // 64
-        """How much work it is to look at a small message, compared to a short selector."""
+        """The cost of evaluating a small message, in that of a short selector."""
 
     def work(self, message: StoredMessage) -> int:
-        """As `cost`, of that message: the values in it may be long."""
+        """The cost of evaluating that message, whose values may be long."""
         return self.cost * (1 + len(message.payload) // 1024)
 
     def matches(self, message: StoredMessage) -> bool:
-        """Unknown is no match, nor is what cannot be evaluated."""
+        """Whether the message matches. If the result is unknown or the evaluation fails, it does not."""
         expires_at = message.expires_at
         view = View(
             message.payload,
@@ -81,18 +81,18 @@ class Selector:
         try:
             return self._passes(view)
         except Exception as failure:
-            sentence_of(failure)  # which logs a mistake of the broker's
+            sentence_of(failure)  # this logs a failure of the broker itself
             return False
 
 
 def compile_selector(text: str) -> Filter:
-    """SqlError says what is wrong, and where."""
+    """Compile a selector. SqlError has the position of an error."""
     return compile_filter(rule_of(text))
 
 
 @lru_cache(maxsize=1024)
 def rule_of(text: str) -> str:
-    """The same condition in the language of rules, checked: the text of a SQL filter. SqlError if it is no selector."""
+    """Translate a selector to the text of a SQL filter, which is checked. SqlError if it is not a selector."""
     rule = _Translation(text).condition
     if len(rule) > MAX_TEXT:
         problem = f"The selector has {len(rule)} characters as a rule, more than the {MAX_TEXT} allowed"
@@ -102,7 +102,7 @@ def rule_of(text: str) -> str:
 
 
 class _Translation:
-    """One selector on its way to the language of rules."""
+    """The translation of one selector to the language of rules."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -113,12 +113,12 @@ class _Translation:
     def _of(self, part: Tree[Token] | Token) -> str:
         if isinstance(part, Token):
             return str(part)
-        if self._depth >= 4 * MAX_RULE_DEPTH:  # a level of a right expression is at most three of the tree
+        if self._depth >= 4 * MAX_RULE_DEPTH:  # a level of a valid expression is at most three levels of the tree
             raise SqlError(self._text, _place(part), f"The selector is nested more than {MAX_RULE_DEPTH} levels deep")
         self._depth += 1
         made = self._made(part)
         self._depth -= 1
-        if len(made) > 4 * MAX_TEXT:  # BETWEEN says its first operand twice, and can be nested
+        if len(made) > 4 * MAX_TEXT:  # BETWEEN repeats its first operand, and can be nested
             raise SqlError(self._text, _place(part), "The selector is too long")
         return made
 
@@ -164,7 +164,7 @@ class _Translation:
                 return str(token)
 
     def _integer(self, token: Token, number: int) -> str:
-        if number > -MIN_INTEGER:  # the least is written as a sign and this
+        if number > -MIN_INTEGER:  # the least integer is a sign and this number
             problem = f"The number is outside the range of 64-bit integers, which ends at {MAX_INTEGER}"
             raise SqlError(self._text, token.start_pos or 0, problem)
         return str(number)

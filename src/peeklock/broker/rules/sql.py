@@ -1,7 +1,7 @@
-"""The SQL language of filters and actions: text in, functions of a message's properties out.
+"""The SQL language of filters and actions: compiles a text to a function of a message's properties.
 
-The public face of the language. The grammar is `sql.lark`; `parser` reads a text with it, `compiler` makes functions
-of what was read, `values` and `like` are what those work with.
+The public interface of the language. The grammar is `sql.lark`; `parser` parses a text by it, `compiler` makes
+functions of the tree, and these use `values` and `like`.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ __all__ = [
 ]
 
 Filter = Callable[[Properties], bool]
-"""Whether a message matches; unknown is no match. Raises EvaluationError."""
+"""Whether a message matches; an unknown result does not match. EvaluationError."""
 Action = Callable[[ChangeableProperties], None]
-"""Changes a message, statement by statement. Raises EvaluationError, with the earlier statements done."""
+"""Changes a message, statement by statement. EvaluationError; the earlier statements are done then."""
 
 NO_PARAMETERS: Mapping[str, PropertyValue] = MappingProxyType({})
 _Key = tuple[tuple[str, type, PropertyValue], ...]
 
 
 def matches_everything(properties: Properties) -> bool:
-    """What a filter is compiled to that is true of all messages, such as `1=1`."""
+    """The compiled form of filters that match all messages, such as `1=1`."""
     return True
 
 
 def matches_nothing(properties: Properties) -> bool:
-    """What a filter is compiled to that is true of no message, such as `1=0`."""
+    """The compiled form of filters that match no message, such as `1=0`."""
     return False
 
 
 def compile_filter(text: str, parameters: Mapping[str, PropertyValue] = NO_PARAMETERS) -> Filter:
-    """SqlError if it is no filter. Parameters are named with or without their `@`, in any case."""
+    """Compile a filter. SqlError if it is invalid. Names of parameters are case-insensitive, with or without `@`."""
     return _compile_filter(text, _key(parameters))
 
 
 def compile_action(text: str, parameters: Mapping[str, PropertyValue] = NO_PARAMETERS) -> Action:
-    """SqlError if it is no action. Parameters are named with or without their `@`, in any case."""
+    """Compile an action. SqlError if it is invalid. Names of parameters are case-insensitive, with or without `@`."""
     return _compile_action(text, _key(parameters))
 
 
 def _key(parameters: Mapping[str, PropertyValue]) -> _Key:
-    # The type belongs to it, because 1, 1.0 and True are equal.
+    # With the type, because 1, 1.0 and True are equal.
     return tuple((fold(name.removeprefix("@")), type(value), value) for name, value in parameters.items())
 
 

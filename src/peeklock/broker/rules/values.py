@@ -1,8 +1,8 @@
-"""The values of the language: which types there are, and what the operators make of them.
+"""The values of the language: their types and operators.
 
-Python's own types, and exactly these: a value of any other type, a subclass included, is unknown to every operator,
-as null is. What types do not go together are unknown as well. Conversions are those of C#, which the service
-follows: an integer beside a double becomes one, nothing else is converted.
+Values have exactly these Python types: to operators a value of another type, even of a subclass, is unknown like null.
+The result for operands whose types do not fit is unknown too. Conversions are those of C#, which the service follows:
+an integer with a double is converted to a double, nothing else is converted.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from peeklock.broker.rules.errors import EvaluationError
 from peeklock.limits.broker import MAX_TEXT_MADE
 
 Value = None | bool | int | float | str | datetime | timedelta | UUID | bytes
-"""What a property or an expression can be. Moments are aware. None is null, and unknown."""
+"""The values of properties and expressions. Datetimes have a time zone. None is null, and unknown."""
 
 
 class Missing(Enum):
-    """The type of `MISSING`, apart from None: a property can be there and be null."""
+    """The type of `MISSING`, which is not None: a property can exist and be null."""
 
     MISSING = "missing"
 
 
 MISSING = Missing.MISSING
-"""In place of a value: the message has no such property. As unknown as null is."""
+"""The message has no such property. To operators it is unknown, like null."""
 
 
 def plain(value: Value) -> Value:
-    """The same value without a subclass around it, such as one that names the AMQP type."""
+    """The same value in its base type, without a subclass such as one that names the AMQP type."""
     if type(value) not in EQUATABLE:
         for kind in (int, float, str, bytes):
             if isinstance(value, kind):
@@ -43,7 +43,7 @@ def plain(value: Value) -> Value:
 
 Operand = Value | Missing
 Truth = bool | None
-"""What a condition is; None is unknown."""
+"""The value of a condition; None is unknown."""
 
 MIN_INTEGER = -(1 << 63)
 MAX_INTEGER = (1 << 63) - 1
@@ -64,9 +64,9 @@ class Comparison:
     def __init__(self, compare: Callable[[Any, Any], bool], types: frozenset[type], mirrored: str) -> None:
         self.compare = compare
         self.types = types
-        """What can be compared in this way with a value of its own type."""
+        """The types whose values can be compared with a value of the same type."""
         self.mirrored = mirrored
-        """The operator that says the same with its sides exchanged."""
+        """The same operator with its operands exchanged."""
 
     def __call__(self, left: Operand, right: Operand) -> Truth:
         kind, other = type(left), type(right)
@@ -101,7 +101,7 @@ def as_float(number: Any) -> float:
 # --- calculating
 
 Arithmetic = dict[tuple[type, type], Callable[[Any, Any], Value]]
-"""What an operator does, by the types of its operands; of others it makes unknown."""
+"""The operation by the types of its operands; for other types the result is unknown."""
 
 
 def _integer(result: int) -> int:
@@ -111,7 +111,7 @@ def _integer(result: int) -> int:
 
 
 def _digits(number: int) -> str:
-    # Python refuses to print integers of thousands of digits.
+    # Python does not print integers of thousands of digits.
     return str(number) if number.bit_length() <= 256 else "(very long)"
 
 
@@ -145,7 +145,7 @@ def _remainder_of_floats(left: float, right: float) -> float:
 
 def _join(left: str, right: str) -> str:
     if len(left) + len(right) > MAX_TEXT_MADE:
-        raise EvaluationError(f"Adding the texts makes one of more than {MAX_TEXT_MADE} characters.")
+        raise EvaluationError(f"The concatenated text has more than {MAX_TEXT_MADE} characters.")
     return left + right
 
 
@@ -176,7 +176,7 @@ ARITHMETIC: dict[str, Arithmetic] = {
 
 
 def calculate(symbol: str, left: Operand, right: Operand) -> Value:
-    """What an arithmetic operator makes of two values; None if they do not go together."""
+    """The result of an arithmetic operator; None if the types of the operands do not fit."""
     apply = ARITHMETIC[symbol].get((type(left), type(right)))
     if apply is None:
         return None
@@ -192,7 +192,7 @@ _ZEROS: dict[type, Value] = {int: 0, timedelta: timedelta()}
 
 
 def negate(value: Operand) -> Value:
-    """What the sign `-` makes of a value."""
+    """The value with the sign `-`."""
     if type(value) is float:
         # Zero has a sign, which subtracting from zero would lose.
         return -value
@@ -200,5 +200,5 @@ def negate(value: Operand) -> Value:
 
 
 def affirm(value: Operand) -> Value:
-    """What the sign `+` makes of a value: itself, if it can have a sign."""
+    """The value with the sign `+`: unchanged, if it can have a sign."""
     return value if isinstance(value, int | float | timedelta) and not isinstance(value, bool) else None

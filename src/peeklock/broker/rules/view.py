@@ -1,9 +1,8 @@
-"""What filters and actions see of a message, and the message as actions leave it.
+"""The properties of an encoded message for filters and actions, and the message as actions changed it.
 
-A view finds system properties where a message has them (the properties section, the annotations, what the broker
-knows of it) and user properties among its application properties. Each section is taken apart once, when it is first
-asked for, and a value is decoded when it is. What was changed is written again; all other bytes stay as they came,
-and the body is not looked at. Types are the matter of `conversion`.
+System properties come from the properties section, the annotations and the broker; user properties are the application
+properties. A section is decoded when a rule first needs it. Changed parts are encoded again; all other bytes stay as
+they were sent, and the body is not read. `conversion` has the types.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ from peeklock.amqp.sections import (
     scan,
     value_end,
 )
+from peeklock.amqp.service_bus import PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY
 from peeklock.amqp.types import Symbol, Timestamp
-from peeklock.broker.envelope import PARTITION_KEY, SCHEDULED_ENQUEUE_TIME, VIA_PARTITION_KEY, Annex
+from peeklock.broker.annex import Annex
 from peeklock.broker.rules.conversion import (
     FOREVER,
     MILLISECOND,
@@ -61,7 +61,7 @@ class Changed(NamedTuple):
 
 
 class View:
-    """One message, for the rules of a topic. Changes are its own: the bytes it was made of stay as they are."""
+    """One message for the rules of a topic. Changes stay in the view: the bytes it was made from do not change."""
 
     __slots__ = (
         "_annex",
@@ -106,27 +106,27 @@ class View:
         self._scheduled_at = scheduled_at
         self._size = len(payload) if size is None else size
         self.delivery_count = delivery_count
-        # The sections, None until they are asked for. Never changed in place, because copies share them.
+        # The sections, None until they are needed. Never changed in place, because copies share them.
         self._found: Scanned | None = None
         self._fields: list[bytes] | None = None
-        """Of the properties, still encoded."""
+        """The encoded fields of the properties."""
         self._values: dict[str, Any] | None = None
-        """Of the application properties. Decoded at once, which is faster than finding where each of them ends."""
+        """The application properties. Decoded together, which is faster than finding the end of each."""
         self._written: dict[str, bytes] = {}
-        """Those of them that were set, encoded."""
+        """Application properties that were set, encoded."""
         self._annotations: dict[Any, tuple[bytes, bytes]] | None = None
-        """Keys and values still encoded."""
+        """Encoded keys and values."""
         self._fields_changed = self._user_changed = self._annotations_changed = False
         self._folded: dict[str, str] | None = None
-        """From the form in which names are compared to how the message spells them."""
-        # Values that were read, by the name they were asked for with.
+        """From folded names to the spelling in the message."""
+        # Values that were read, by the requested name.
         self._system: dict[str, Value] = {}
         self._user: dict[str, Value | Missing] = {}
 
-    # --- looking ---
+    # --- reading ---
 
     def system(self, name: str) -> Value:
-        """The system property of this name, spelt as in `SYSTEM_PROPERTIES`; None when the message has none."""
+        """The system property with a name spelt as in `SYSTEM_PROPERTIES`; None when the message does not have it."""
         try:
             return self._system[name]
         except KeyError:
@@ -134,7 +134,8 @@ class View:
             return value
 
     def user(self, name: str) -> Value | Missing:
-        """The application property of this name: the one spelt like it, or else the first that differs in case."""
+        """The application property of this name: the one with this spelling, or else the first that differs only in
+        case."""
         try:
             return self._user[name]
         except KeyError:
@@ -152,7 +153,7 @@ class View:
         return _KNOWN[name](self)
 
     def field(self, index: int) -> Any:
-        """A field of the properties section; None when the message has none."""
+        """A field of the properties section; None when the message does not have it."""
         fields = self._all_fields()
         return _decoded(fields[index], _NAMES.get(index, "properties")) if index < len(fields) else None
 
@@ -186,7 +187,7 @@ class View:
     # --- changing ---
 
     def copy(self) -> View:
-        """Another view of the message as it is now, to be changed apart from this one."""
+        """A copy of the view, which is changed separately."""
         twin = View.__new__(View)
         for name in View.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -194,7 +195,7 @@ class View:
         return twin
 
     def set_system(self, name: str, value: Value) -> None:
-        """None takes the property from the message, except its id: it then gets a new one."""
+        """Set a system property. None removes it; for the message id a new one is made."""
         if name in _FIELDS:
             self._set_field(name, _text(name, value))
         elif name in _ANNOTATED:
@@ -218,7 +219,7 @@ class View:
         self.set_system(name, None)
 
     def set_user(self, name: str, value: Value) -> None:
-        """A property that is there keeps its spelling, and its type if the value can be converted to that."""
+        """Set a user property. An existing one keeps its spelling, and its type if the value can be converted."""
         spelling = self._spelling(name) or name
         values = self._all_values()
         wire = typed(value, values.get(spelling))
@@ -226,13 +227,13 @@ class View:
         self._change_values({**values, spelling: wire})
 
     def remove_user(self, name: str) -> None:
-        """Also all that differ in case. Nothing happens when there is none."""
+        """Remove a user property, and all that differ only in case."""
         folded = fold(name)
         if self._spelling(name) is not None:
             self._change_values({key: each for key, each in self._all_values().items() if fold(key) != folded})
 
     def result(self) -> Changed:
-        """The message with what was changed; a body that was cut off is still to be put behind it. EvaluationError."""
+        """The changed message; a body that was cut off is not part of it. EvaluationError when it cannot be encoded."""
         payload, annex = self._payload, self._annex
         if self._fields_changed:
             properties = list_section(PROPERTIES, self._all_fields())
@@ -240,14 +241,14 @@ class View:
         if self._user_changed:
             try:
                 payload = self._with_values(payload)
-            except DecodeError as error:  # decoded whole they could be read, and one by one they cannot
+            except DecodeError as error:  # they can be decoded together, but not one by one
                 raise _unreadable("application properties", error) from error
         if self._annotations_changed:
             parts = list(chain.from_iterable(self._all_annotations().values()))
             changed = Annex.decode(annex)._replace(annotations=b"".join(parts), annotation_fields=len(parts))
             annex = changed.encode_if_any()
         session_id = None
-        with suppress(EvaluationError):  # properties that nobody could read, and no rule has asked for
+        with suppress(EvaluationError):  # properties that cannot be decoded, and that no rule needed
             session_id = self.system("SessionId")
         return Changed(payload, annex, None if session_id is None else str(session_id), self._ttl_ms)
 
@@ -292,7 +293,7 @@ class View:
         behind = 0 if found.properties is None else found.properties.stop
         return b"".join((payload[:behind], section, payload[behind:]))
 
-    # --- taking apart ---
+    # --- decoding ---
 
     def _spelling(self, name: str) -> str | None:
         values = self._all_values()
@@ -351,11 +352,11 @@ _FIELDS: Final = {
     "SessionId": 10,
     "ReplyToSessionId": 12,
 }
-"""Where they stand in the properties section (3.2.4)."""
+"""Their indexes in the properties section (3.2.4)."""
 _NAMES: Final = {index: name for name, index in _FIELDS.items()}
 _ANNOTATED: Final = {"PartitionKey": PARTITION_KEY, "ViaPartitionKey": VIA_PARTITION_KEY}
 _SHORT: Final = {"MessageId", "SessionId", "ReplyToSessionId", "PartitionKey", "ViaPartitionKey"}
-"""Those with a limit of their own."""
+"""Properties with a limit of their own."""
 _KNOWN: Final[dict[str, Callable[[View], Value]]] = {
     "TimeToLive": lambda view: None if view._ttl_ms is None else span(view._ttl_ms),
     "ScheduledEnqueueTimeUtc": View._scheduled,
@@ -371,7 +372,7 @@ _KNOWN: Final[dict[str, Callable[[View], Value]]] = {
     "State": lambda view: ACTIVE,
     **JMS_PROPERTIES,
 }
-"""What the broker knows of a message on its way through a topic, where nobody has received it yet; or in a queue."""
+"""System properties that come from the broker: of a message in a topic, which was not delivered yet, or in a queue."""
 
 
 def _scanned(payload: bytes) -> Scanned:

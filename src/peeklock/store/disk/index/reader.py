@@ -263,7 +263,7 @@ class Reader:
         segments = [lowest] if lowest == highest else _numbers(joined_segments)[:fitting]
         contents = self._segments.read(lowest, places) if lowest == highest else self._contents(segments, places)
         messages = [
-            StoredMessage(number, content or b"", enqueued_at, None, 0, state)
+            StoredMessage(number, content or b"", enqueued_at, state)
             for number, content, enqueued_at in zip(numbers, contents, _numbers(times), strict=False)
         ]
         broken = {at for at, content in enumerate(contents) if content is None}

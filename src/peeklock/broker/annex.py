@@ -1,0 +1,49 @@
+"""What the broker keeps of a message beside its bare message: parts of the header and the annotations."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from peeklock.amqp.codec import decode_value, encode_value
+
+UINT_MAX: Final = 0xFFFFFFFF
+DEFAULT_PRIORITY: Final = 4
+
+
+class Annex(NamedTuple):
+    """The parts of the header and the annotations that the sender set. Stored as an AMQP list."""
+
+    priority: int | None = None
+    annotations: bytes = b""
+    """Encoded keys and values."""
+    annotation_fields: int = 0
+    dead_letter_source: str | None = None
+    ttl_ms: int | None = None
+    """The time to live of a scheduled message, which starts when it is enqueued."""
+    enqueued_number: int | None = None
+    """The sequence number in the entity that the message was sent to, if that was another entity."""
+    hops: int = 0
+    """How often the message was forwarded."""
+    delivery_annotations: bytes = b""
+    """The delivery annotations of the sender, which are passed on: an encoded map, or empty."""
+    durable: bool = False
+    """As in the sender's header. Every message is stored; JMS clients see this as the delivery mode."""
+
+    def encode(self) -> bytes:
+        # Few messages have the last fields.
+        fields = list(self)
+        if not self.durable:
+            del fields[-1 if self.delivery_annotations else -2 :]
+        return encode_value(fields)
+
+    def encode_if_any(self) -> bytes | None:
+        return None if self == _EMPTY_ANNEX else self.encode()
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> Annex:
+        return cls() if data is None else cls(*decode_value(data)[0])
+
+
+_EMPTY_ANNEX: Final = Annex()
+DURABLE: Final = Annex(durable=True).encode()
+"""The annex of a durable message without other annotations."""

@@ -1,0 +1,33 @@
+"""Whether clients may send to an entity and receive from it: by its kind and status, and unless it is being deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from peeklock.broker.errors import BrokerError, EntityDisabled, EntityNotFound, OperationNotAllowed
+from peeklock.entities.base import EntityKind
+from peeklock.entities.settings import Status
+
+if TYPE_CHECKING:
+    from peeklock.broker.entity import Entity
+
+
+def why_no_sends(entity: Entity) -> BrokerError | None:
+    """The error for a client that sends to the entity; None if it may."""
+    if entity.is_deleting:
+        return EntityNotFound(entity.path)
+    if entity.is_dead_letter_queue:
+        return OperationNotAllowed(f"Messages cannot be sent to '{entity.path}'.")
+    if entity.kind is EntityKind.SUBSCRIPTION:
+        return OperationNotAllowed(f"Messages cannot be sent to '{entity.path}': send to its topic.")
+    status = entity.definition.status
+    if status not in (Status.ACTIVE, Status.RECEIVE_DISABLED):
+        return EntityDisabled(f"The entity '{entity.path}' is disabled for sending (status {status}).")
+    return None
+
+
+def check_receiving(entity: Entity) -> None:
+    """EntityDisabled when no client may receive from the entity."""
+    status = entity.definition.status
+    if status not in (Status.ACTIVE, Status.SEND_DISABLED):
+        raise EntityDisabled(f"The entity '{entity.path}' is disabled for receiving (status {status}).")

@@ -1,0 +1,30 @@
+"""The memory that waiting messages use, over all queues of a namespace."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from peeklock.store.base import StoredMessage
+
+OBJECT_BYTES: Final = 300
+"""What a message costs in memory beside its payload, about."""
+
+
+def memory_cost(message: StoredMessage) -> int:
+    """About what a message holds in memory; of a body that is shared a share."""
+    cost = len(message.payload) + OBJECT_BYTES
+    if message.body is not None:
+        cost += message.body.cost
+    if message.annex is not None:
+        cost += len(message.annex)
+    return cost
+
+
+class Budget:
+    """The memory that all windows of a namespace share."""
+
+    __slots__ = ("limit", "used")
+
+    def __init__(self, limit: int = 128 * 1024 * 1024) -> None:
+        self.limit = limit
+        self.used = 0
