@@ -553,7 +553,7 @@ def small_windows_and_batches(request: pytest.FixtureRequest, monkeypatch: pytes
     for name, value in {"paging.PAGE_MESSAGES": 3, "paging.LOW_MESSAGES": 2, "backlog.WINDOW_MESSAGES": 5}.items():
         monkeypatch.setattr(f"peeklock.broker.{name}", value)
     monkeypatch.setattr("peeklock.broker.timetable.BATCH", 3)
-    monkeypatch.setattr("peeklock.broker.returns.MAX_RETURNS", 5)
+    monkeypatch.setattr("peeklock.broker.return_log.MAX_RETURNS", 5)
 
 
 @pytest.mark.parametrize("kind", [Broker, OrderingBroker])

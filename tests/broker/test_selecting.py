@@ -140,7 +140,7 @@ def test_what_comes_back_while_nobody_can_take_it_is_found_later(either: World) 
 def test_when_too_many_come_back_to_be_remembered_they_are_looked_for(
     either: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("peeklock.broker.returns.MAX_RETURNS", 3)
+    monkeypatch.setattr("peeklock.broker.return_log.MAX_RETURNS", 3)
     queue = either.queue()
     other = Receiver(either, queue, credit=100)
     selector = Only(lambda text: int(text) in (50, 51, 999))

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from peeklock.broker.catalogue import AnyEntity, Catalogue, subscription_path, topic_of
+from peeklock.broker.catalogue import AnyEntity, Catalogue, is_queue, subscription_path, topic_of
 from peeklock.broker.changes import check_change, check_filters, check_forwarding, check_keys, fitted
 from peeklock.broker.entity import Done, Entity
 from peeklock.broker.errors import (
@@ -260,57 +260,57 @@ class Administration:
         # All or nothing: other entities that are created in this turn write the namespace's row too.
         self._journal.all_or_nothing(stage)
 
-    def _update(self, container: AnyEntity, definition: AnyDefinition, done: Done) -> None:
+    def _update(self, entity: AnyEntity, definition: AnyDefinition, done: Done) -> None:
         definition = self._checked(definition)
-        check_change(container.definition, definition)
-        check_forwarding(container.path, definition, self._catalogue)
-        self._change(container, replace(definition, name=container.definition.name), done)
+        check_change(entity.definition, definition)
+        check_forwarding(entity.path, definition, self._catalogue)
+        self._change(entity, replace(definition, name=entity.definition.name), done)
 
-    def _change(self, container: AnyEntity, definition: AnyDefinition, done: Done) -> None:
-        self._begin(container.path, container)
+    def _change(self, entity: AnyEntity, definition: AnyDefinition, done: Done) -> None:
+        self._begin(entity.path, entity)
         lane = self._journal.moves
-        row = self._catalogue.changed_row(container, definition)
+        row = self._catalogue.changed_row(entity, definition)
         lane.changes.entities[row.id] = row
 
         def changed(error: BrokerError | None) -> None:
             if error is None:
-                self._catalogue.change(container, row, definition)
+                self._catalogue.change(entity, row, definition)
             done(error)
 
-        self._commit(lane, container.path, changed)
+        self._commit(lane, entity.path, changed)
 
-    def _delete(self, container: AnyEntity, done: Done) -> None:
-        below = fold(subscription_path(container.path, ""))
+    def _delete(self, entity: AnyEntity, done: Done) -> None:
+        below = fold(subscription_path(entity.path, ""))
         if any(path.startswith(below) for path in self._changing):
-            raise EntityChanging(f"A subscription of the entity '{container.path}' is being changed; try again.")
-        self._begin(container.path, container)
-        deleted_together: list[Entity] = [container, *container.dependents]
+            raise EntityChanging(f"A subscription of the entity '{entity.path}' is being changed; try again.")
+        self._begin(entity.path, entity)
+        deleted_together: list[Entity] = [entity, *entity.dependents]
         lane = self._journal.rest
-        lane.changes.dropped_entities += self._catalogue.ids_of(container)
+        lane.changes.dropped_entities += self._catalogue.ids_of(entity)
         for each in deleted_together:
             each.mark_deleting(True)
 
         def deleted(error: BrokerError | None) -> None:
             if error is None:
-                self._catalogue.remove(container)
+                self._catalogue.remove(entity)
             else:
                 for each in deleted_together:
                     each.mark_deleting(False)
             done(error)
 
-        self._commit(lane, container.path, deleted)
+        self._commit(lane, entity.path, deleted)
 
-    def delete(self, container: AnyEntity, done: Done) -> None:
+    def delete(self, entity: AnyEntity, done: Done) -> None:
         """Delete an entity, which may be a temporary one."""
-        self._delete(container, done)
+        self._delete(entity, done)
 
     def delete_idle(self, entity: Entity) -> None:
         """Delete an entity that was idle for as long as its definition says."""
         try:
-            container = self._catalogue.find(entity.path)
-            if container is entity:
+            found = self._catalogue.find(entity.path)
+            if found is entity:
                 log.info("an idle entity is deleted", extra={"fields": {"entity": entity.path}})
-                self._delete(container, lambda error: None)
+                self._delete(found, lambda error: None)
         except BrokerError as failure:
             log.info("an idle entity could not be deleted: %s", failure)
 
@@ -339,8 +339,8 @@ class Administration:
         lane.then(done, None)
 
 
-def _permanent(containers: list[C]) -> list[C]:
-    return [each for each in containers if not each.definition.temporary]
+def _permanent(entities: list[C]) -> list[C]:
+    return [each for each in entities if not each.definition.temporary]
 
 
 def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
@@ -353,8 +353,9 @@ def explain_refused_rule(subscription: AnyEntity, reason: str) -> str:
     Clients replace the default rule in two steps: they delete it, then add their own. If the second step fails, the
     subscription receives nothing. The broker does not add a rule that no client asked for.
     """
-    definition = subscription.definition
-    if not isinstance(definition, SubscriptionDefinition) or definition.rules or subscription.is_dead_letter_queue:
+    if not is_queue(subscription) or subscription.kind is not EntityKind.SUBSCRIPTION:
+        return reason
+    if subscription.is_dead_letter_queue or rules_of(subscription):
         return reason
     log.warning("a rule of '%s' was refused, which has no other: it receives no messages", subscription.path)
     left = f"The subscription '{subscription.path}' has no rules now and receives no messages until one is added."

@@ -18,8 +18,8 @@ from operator import attrgetter
 
 from peeklock.broker.claim_records import Coverage
 from peeklock.broker.paging import Paging
+from peeklock.broker.return_log import ReturnLog
 from peeklock.broker.returned_messages import ReturnedMessages
-from peeklock.broker.returns import Returns
 from peeklock.broker.waiting import Waiting
 from peeklock.broker.window_budget import Budget, memory_cost
 from peeklock.store.base import MAX_NUMBER, Range, Run, Store, StoredMessage, StoreError
@@ -81,7 +81,7 @@ class Backlog(Waiting):
         self._paging = Paging(budget)
         self._loading = False
         self._is_load_watched = False
-        self._returns: Returns | None = None
+        self._returns: ReturnLog | None = None
         """Set while consumers with selectors use the window."""
         self._forgotten = False
         self._late: list[StoredMessage] = []
@@ -222,7 +222,7 @@ class Backlog(Waiting):
 
     # --- for consumers with selectors ---
 
-    def select(self, returns: Returns | None) -> None:
+    def select(self, returns: ReturnLog | None) -> None:
         """Note returned messages from now on; None ends that."""
         self._returns = returns
 

@@ -22,11 +22,11 @@ from peeklock.broker.errors import (
 from peeklock.broker.incoming import Incoming
 from peeklock.broker.journal import Lane
 from peeklock.broker.machinery import Machinery
+from peeklock.broker.observers import WaitingBrowsers, Watcher
 from peeklock.broker.permissions import check_receiving, why_no_sends
 from peeklock.broker.priorities import lane_of
 from peeklock.broker.scheduled import Scheduled
 from peeklock.broker.watches import Watches
-from peeklock.broker.watching import WaitingBrowsers, Watcher
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, StoredMessage

@@ -1,7 +1,7 @@
 """Serves consumers of a queue that take only the messages that their selectors match.
 
 Each consumer has a position: all active messages up to it were evaluated and did not match. So each consumer evaluates
-a message once, however long the queue is; returned messages are noted for all consumers (`returns`). In a queue with
+a message once, however long the queue is; returned messages are noted for all consumers (`return_log`). In a queue with
 priorities there is a position in each lane. Messages in the window are evaluated in memory. Messages beyond it are read
 from the store by pages, one read at a time for a queue, and only while a consumer can take messages.
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from peeklock.broker.backlog import Backlog
 from peeklock.broker.errors import QuotaExceeded
-from peeklock.broker.returns import Returns
+from peeklock.broker.return_log import ReturnLog
 from peeklock.limits.broker import MAX_SELECTIONS
 from peeklock.store.base import ACTIVE, Range, StoredMessage, StoreError
 
@@ -83,7 +83,7 @@ class Place:
 
     __slots__ = ("backlog", "position", "returns", "seen_returns")
 
-    def __init__(self, backlog: Backlog, returns: Returns) -> None:
+    def __init__(self, backlog: Backlog, returns: ReturnLog) -> None:
         self.backlog = backlog
         self.returns = returns
         self.position = 0
@@ -112,7 +112,7 @@ class Selecting:
         self._store = machinery.store
         self._agenda = machinery.agenda
         self._pace = machinery.pace
-        self._lanes = [(lane, Returns()) for lane in lanes]
+        self._lanes = [(lane, ReturnLog()) for lane in lanes]
         self._selections: set[Selection] = set()
         self._wanting: dict[Selection, None] = {}
         """Consumers that could take a message when last asked, next in turn first."""

@@ -109,8 +109,8 @@ class TemporaryEntities:
     def delete(self, path: str) -> None:
         """Delete an entity that is no longer used. If that fails, it is tried again."""
         try:
-            container = self._catalogue.find(path)
-            self._administration.delete(container, partial(self._deleted, path))
+            entity = self._catalogue.find(path)
+            self._administration.delete(entity, partial(self._deleted, path))
         except EntityNotFound:
             self._forget(path)
         except BrokerError as failure:

@@ -11,7 +11,7 @@ from typing import Final
 MAX_RETURNS: Final = 4096
 
 
-class Returns:
+class ReturnLog:
     """The numbers of returned messages, in the order of their return; indexes count from 0."""
 
     def __init__(self) -> None:
