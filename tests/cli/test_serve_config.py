@@ -223,7 +223,7 @@ def test_a_receiver_stays_connected_while_the_file_is_read_again(configured: Con
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"Colour": "red"}, r"config\.json:\d+: Namespaces\[0\].Colour: is not a key that is known here"),
+        ({"Colour": "red"}, r"config\.json:\d+: Namespaces\[0\].Colour: is not a known key"),
         ({"Topics": [{"Name": "no good"}]}, "no good must be letters"),
         ({"Topics": [{"Name": "A"}]}, "A: is the name of a queue that is there already"),
         ({"Name": "other"}, "other: of a running namespace stays sbemulatorns"),

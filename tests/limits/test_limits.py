@@ -42,7 +42,7 @@ INTERNAL = {
     "MAX_SIZE": "a setting",
     "MAX_SKIP": "of a protocol",
     "MAX_UNDER_WAY": "housekeeping",
-    "MAX_WHY": "the length of a text that the broker writes",
+    "MAX_DESCRIPTION": "the length of a text that the broker writes",
 }
 """Public constants with such a name that no client meets as a limit."""
 

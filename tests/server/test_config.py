@@ -334,7 +334,7 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
             '"MaxDeliveryCount": 3,\n              "RequiresDup',
             '"maxdeliverycount": 3,\n              "RequiresDup',
             "config.json:16: Namespaces[0].Queues[0].Properties.maxdeliverycount: "
-            "is not a key that is known here; did you mean MaxDeliveryCount?",
+            "is not a known key; did you mean MaxDeliveryCount?",
         ),
         (
             '"MaxDeliveryCount": 3,\n              "RequiresDup',
@@ -397,7 +397,7 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
         (
             '"Logging"',
             '"Loging"',
-            "config.json:58: Loging: is not a key that is known here; did you mean Logging?",
+            "config.json:58: Loging: is not a known key; did you mean Logging?",
         ),
         (
             '"Type": "File"',
@@ -433,7 +433,7 @@ def test_a_mistake_is_one_sentence_with_file_line_and_key(tmp_path: Path, old: s
         ("{}", "config.json:1: the file: must have the key UserConfig"),
         (
             '{"Userconfig": {}}',
-            "config.json:1: Userconfig: is not a key that is known here; did you mean UserC",
+            "config.json:1: Userconfig: is not a known key; did you mean UserC",
         ),
         ('{"UserConfig": {}}', "config.json:1: UserConfig: must have the key Namespaces"),
         ('{"UserConfig": {"Namespaces": {}}}', "config.json:1: Namespaces: must be a list, in brackets"),
@@ -447,7 +447,7 @@ def test_a_mistake_is_one_sentence_with_file_line_and_key(tmp_path: Path, old: s
         ),
         (namespace(Name="a b"), "config.json:5: Namespaces[0].Name: a b must be letters"),
         (namespace(Name=None), "config.json:5: Namespaces[0].Name: must be text, in double quotes"),
-        (namespace(Xyzzy=1), "Xyzzy: is not a key that is known here; known are Name, Queues, Topics, Auth"),
+        (namespace(Xyzzy=1), "Xyzzy: is not a known key; known keys are Name, Queues, Topics, Auth"),
         (
             namespace(AuthorizationRules=[]),
             "config.json:5: Namespaces[0].AuthorizationRules: must hold a rule; leave the key out",

@@ -1,4 +1,4 @@
-"""Who may administer what: the token of a request, and what its key allows."""
+"""Authorization of administration: the token of a request, and the rights of its key."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DESTINATION_HEADERS: Final = {
     FORWARD_TO.name: "ServiceBusSupplementaryAuthorization",
     FORWARD_DEAD_LETTERS.name: "ServiceBusDlqSupplementaryAuthorization",
 }
-"""Where clients put the token for an entity that is to be forwarded to."""
+"""The headers with a token for the entity to which messages are forwarded, by setting."""
 
 
 def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ticket: Ticket) -> Claim:
-    """What the token allows at that path, if it allows to administer it; Unauthorized or InvalidToken otherwise.
+    """Return the claim of a token with the right Manage at the path; Unauthorized or InvalidToken otherwise.
 
-    `owner` is the queue or topic that the path belongs to. A rule of the namespace administers everything, a rule of an
-    entity that entity and what is below it.
+    `owner` is the queue or topic to which the path belongs. A rule of the namespace administers everything; a rule of
+    an entity administers that entity and the entities below it.
     """
     claim = verified(namespace, token, path, ticket)
     if not claim.allows(Right.MANAGE, owner):
@@ -42,7 +42,7 @@ def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ti
 def authorize_destinations(
     namespace: Namespace, claim: Claim, wanted: object, former: object, headers: Mapping[str, str], ticket: Ticket
 ) -> None:
-    """Who administers one entity only must show that they may send to those it is to forward to."""
+    """Check that a key of one entity also has the right Send for new destinations of the entity."""
     if not claim.owner or isinstance(wanted, RuleDefinition):
         return
     known = _destinations(former)

@@ -1,4 +1,4 @@
-"""Which resource a request's path speaks of.
+"""Addresses of resources: the paths of requests.
 
 Names are found whatever their case, and so are the fixed words. A slash in the name of a queue or topic may come
 as it is or as `%2F`: whoever calls decodes first, which is safe because `subscriptions` is no segment of such a name.
@@ -74,7 +74,7 @@ Address = (
 
 
 def parse_address(path: str) -> Address:
-    """The address in a decoded path; EntityNotFound when nothing could ever be there."""
+    """Return the address in a decoded path; EntityNotFound if no resource can have that path."""
     path = path.strip("/")
     segments = path.split("/")
     match [segment.casefold() for segment in segments]:
@@ -104,7 +104,7 @@ def _below_topic(path: str, topic: str, segments: list[str]) -> Address:
 
 
 def owner_of(address: Address) -> str | None:
-    """The queue or topic that the address belongs to; None when it belongs to the namespace."""
+    """Return the queue or topic to which the address belongs; None for addresses of the namespace."""
     match address:
         case EntityAddress(name):
             return name

@@ -1,6 +1,6 @@
-"""What can be administered, each kind with the same few operations: look, read a description, create, update, delete.
+"""Resources that can be administered, each with the same operations: get, read a description, create, update, delete.
 
-Knows which operation of the broker belongs to which resource; HTTP is for the service.
+This module maps the operations to those of the broker; `service` does HTTP.
 """
 
 from __future__ import annotations
@@ -56,22 +56,22 @@ KINDS: Final[dict[type, str]] = {
     SubscriptionDefinition: "subscription",
     RuleDefinition: "rule",
 }
-"""What people call them."""
+"""The names of the kinds in logs."""
 
 
 class Resource(Protocol):
-    """Something with a description that can be put and deleted."""
+    """A resource with a description that clients can put and delete."""
 
     path: str
 
-    def look(self) -> Definition:
-        """As it is; EntityNotFound when it is not."""
+    def get(self) -> Definition:
+        """Return the current definition; EntityNotFound if the resource does not exist."""
         ...
 
     def entry(self) -> Entry: ...
 
     def read(self, description: Element, former: Definition | None) -> Definition:
-        """What a client wants it to be. MarkupError or DefinitionError when that cannot be."""
+        """Make the definition that a client wants. MarkupError or DefinitionError if it is not valid."""
         ...
 
     async def create(self, wanted: Any) -> None: ...
@@ -83,7 +83,7 @@ class Resource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Several resources, of which a client wants some."""
+    """A list of resources, of which a client requests a part."""
 
     path: str
     title: str
@@ -100,16 +100,16 @@ class Resources:
         self.place = place
 
     def listing(self, address: Address) -> Listing | None:
-        """The list at that address; None when there is no list."""
+        """Return the list at an address; None if it is no address of a list."""
         administration = self.administration
         match address:
             case EntitiesAddress(topics):
                 items: Sequence[Any] = administration.topics if topics else administration.queues
                 title = "Topics" if topics else "Queues"
-                return Listing(f"$Resources/{title}", title, items, self.container_entry)
+                return Listing(f"$Resources/{title}", title, items, self.entity_entry)
             case SubscriptionsAddress(topic):
                 path = f"{administration.topic(topic).path}/Subscriptions"
-                return Listing(path, "Subscriptions", administration.subscriptions(topic), self.container_entry)
+                return Listing(path, "Subscriptions", administration.subscriptions(topic), self.entity_entry)
             case RulesAddress(topic, subscription):
                 path = f"{administration.subscription(topic, subscription).path}/Rules"
                 rules = administration.rules(topic, subscription)
@@ -117,7 +117,7 @@ class Resources:
         return None
 
     async def create(self, start: Callable[[Done], None]) -> None:
-        """Create an entity. If a change of it is on its way to the store, the outcome of that comes first.
+        """Create an entity. If a change of it is not yet committed, wait for its outcome first.
 
         Clients take a conflict for an entity that exists, and use it at once.
         """
@@ -130,7 +130,7 @@ class Resources:
             await durable(start)
 
     def resource(self, address: Address) -> Resource | None:
-        """The resource at that address, there or not; None when none can be put there."""
+        """Return the resource at an address, which need not exist; None if no resource can be put there."""
         match address:
             case EntityAddress(name):
                 return EntityResource(self, name)
@@ -145,12 +145,12 @@ class Resources:
         description = describe_namespace(name, self.namespace.profile, created_at)
         return Entry("$namespaceinfo", name, description, _etag(to_text(description)), created_at, created_at)
 
-    def container_entry(self, container: AnyEntity) -> Entry:
-        """A queue, a topic or a subscription."""
-        definition, runtime = container.definition, self.administration.runtime(container)
+    def entity_entry(self, entity: AnyEntity) -> Entry:
+        """Return the entry of a queue, a topic or a subscription."""
+        definition, runtime = entity.definition, self.administration.runtime(entity)
         shown = Shown(definition, runtime, self.namespace.profile, self.place.origin, self.place.api_version)
         return Entry(
-            container.path,
+            entity.path,
             definition.name,
             describe(shown),
             etag_of(definition),
@@ -160,18 +160,18 @@ class Resources:
 
 
 class EntityResource:
-    """A queue or a topic: which of them, the description says."""
+    """A queue or a topic: the description decides which."""
 
     def __init__(self, resources: Resources, name: str) -> None:
         self.path = name
         self._resources = resources
         self._administration = resources.administration
 
-    def look(self) -> AnyDefinition:
+    def get(self) -> AnyDefinition:
         return self._administration.entity(self.path).definition
 
     def entry(self) -> Entry:
-        return self._resources.container_entry(self._administration.entity(self.path))
+        return self._resources.entity_entry(self._administration.entity(self.path))
 
     def read(self, description: Element, former: Definition | None) -> QueueDefinition | TopicDefinition:
         kind = next((of for name, of in ENTITY_DESCRIPTIONS.items() if _is(description, name)), None)
@@ -198,7 +198,7 @@ class EntityResource:
             await durable(lambda done: self._administration.update_queue(wanted, done))
 
     async def delete(self) -> None:
-        if isinstance(self.look(), TopicDefinition):
+        if isinstance(self.get(), TopicDefinition):
             await durable(lambda done: self._administration.delete_topic(self.path, done))
         else:
             await durable(lambda done: self._administration.delete_queue(self.path, done))
@@ -211,11 +211,11 @@ class SubscriptionResource:
         self._resources = resources
         self._administration = resources.administration
 
-    def look(self) -> AnyDefinition:
+    def get(self) -> AnyDefinition:
         return self._administration.subscription(self._topic, self._name).definition
 
     def entry(self) -> Entry:
-        return self._resources.container_entry(self._administration.subscription(self._topic, self._name))
+        return self._resources.entity_entry(self._administration.subscription(self._topic, self._name))
 
     def read(self, description: Element, former: Definition | None) -> SubscriptionDefinition:
         if not _is(description, SUBSCRIPTION_DESCRIPTION):
@@ -242,12 +242,12 @@ class RuleResource:
         self._topic, self._subscription, self._name = topic, subscription, name
         self._administration = resources.administration
 
-    def look(self) -> RuleDefinition:
+    def get(self) -> RuleDefinition:
         return self._administration.rule(self._topic, self._subscription, self._name)
 
     def entry(self) -> Entry:
         path = self._administration.subscription(self._topic, self._subscription).path
-        return rule_entry(f"{path}/Rules", self.look())
+        return rule_entry(f"{path}/Rules", self.get())
 
     def read(self, description: Element, former: Definition | None) -> RuleDefinition:
         if not _is(description, RULE_DESCRIPTION):
@@ -255,7 +255,7 @@ class RuleResource:
         return read_rule(description, self._name)
 
     def explain(self, reason: str) -> str:
-        """Why the rule was refused, and what that means for the subscription."""
+        """Add to the reason of a refusal what it means for the subscription."""
         try:
             subscription = self._administration.subscription(self._topic, self._subscription)
         except BrokerError:
@@ -273,15 +273,15 @@ class RuleResource:
 
 
 def rule_entry(rules: str, rule: RuleDefinition) -> Entry:
-    """`rules` is the path of the list that it stands in."""
+    """Return the entry of a rule. `rules` is the path of the list of rules."""
     path, created_at = f"{rules}/{rule.name}", rule.created_at
     return Entry(path, rule.name, describe_rule(rule), etag_of(rule), created_at, created_at)
 
 
 def etag_of(definition: Definition) -> str:
-    """What `If-Match` compares: another one whenever something of the definition is another."""
+    """Return the value that `If-Match` compares: it changes whenever the definition changes."""
     data = definition.to_json()
-    # Entities of their own, that come and go without it.
+    # They are resources of their own, which change without it.
     for below in ("subscriptions", "rules"):
         data.pop(below, None)
     return _etag(data)
@@ -299,7 +299,7 @@ D = TypeVar("D", QueueDefinition, TopicDefinition, SubscriptionDefinition)
 
 
 def _read(kind: type[D], name: str, description: Element, former: Any, resources: Resources) -> D:
-    """What is not said is as before, or of a new one as the profile has it."""
+    """Make a definition. Missing settings stay as they are; those of a new entity get the defaults of the profile."""
     before = former if isinstance(former, kind) else None
     found = read_settings(kind, description, resources.place.api_version, before)
     if before is not None:

@@ -1,4 +1,4 @@
-"""The ATOM interface over HTTP: who asks, for what, and what they are answered."""
+"""The ATOM interface over HTTP: requests, authorization, answers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 LATEST_VERSION: Final = "2024-05"
 RULE: Final = web.RequestKey("rule", RuleResource)
-"""Of a request that puts a rule: its refusal tells what it means for the subscription."""
+"""The rule that a request puts; a refusal says what it means for the subscription."""
 _VERBS: Final = {"created": "create", "updated": "update", "deleted": "delete"}
 _CHANGING: Final = frozenset({"PUT", "DELETE"})
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
 
 
 def administer(namespace: Namespace) -> Handler:
-    """Answers requests that administer the namespace."""
+    """Return the handler of requests that administer the namespace."""
     return AtomService(namespace).handle
 
 
@@ -86,7 +86,7 @@ class AtomService:
         if resource is not None and request.method == "DELETE":
             return await self._delete(request, resource)
         if request.method != "GET":
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not known here.")
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not supported at this address.")
         if resource is not None:
             return _entry(resource.entry(), place)
         listing = resources.listing(address)
@@ -96,19 +96,19 @@ class AtomService:
         return _entry(resources.namespace_entry(), place)
 
     async def _put(self, request: web.Request, resource: Resource, claim: Claim, place: Place) -> web.Response:
-        """Create, or with `If-Match` update."""
+        """Create a resource, or with `If-Match` update it."""
         if isinstance(resource, RuleResource):
             request[RULE] = resource
         body = await _body(request)
         expected = request.headers.get("If-Match")
         try:
-            former = resource.look()
+            former = resource.get()
         except EntityNotFound:
             if expected is not None:
                 raise
             former = None
         if former is not None and expected is None:
-            raise EntityExists(f"The messaging entity '{resource.path}' already exists: say If-Match to update it.")
+            raise EntityExists(f"The messaging entity '{resource.path}' already exists. Use If-Match to update it.")
         if former is not None:
             _check_match(expected, etag_of(former))
         wanted = resource.read(description_of(parse(body)), former)
@@ -121,7 +121,7 @@ class AtomService:
         return _entry(resource.entry(), place, HTTPStatus.CREATED if former is None else HTTPStatus.OK)
 
     async def _delete(self, request: web.Request, resource: Resource) -> web.Response:
-        former = resource.look()
+        former = resource.get()
         _check_match(request.headers.get("If-Match"), etag_of(former))
         await resource.delete()
         self._tell(request, resource, former, "deleted")
@@ -172,11 +172,11 @@ def _number(request: web.Request, name: str, default: int, lowest: int) -> int:
 
 
 def _check_match(expected: str | None, etag: str) -> None:
-    """`*` is any; several may be given."""
+    """Check `If-Match`: `*` for any, or a list of values."""
     if expected is None or expected.strip() == "*":
         return
     if etag not in [each.strip().removeprefix("W/") for each in expected.split(",")]:
-        raise Refused(HTTPStatus.PRECONDITION_FAILED, "The entity is not the one that If-Match names: it was changed.")
+        raise Refused(HTTPStatus.PRECONDITION_FAILED, "The entity has changed since the version in If-Match.")
 
 
 # --- refusing ---
@@ -185,7 +185,7 @@ SUB_CODES: Final[dict[type[Exception], int]] = {EntityExists: 40900, EntityChang
 STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
     MarkupError: HTTPStatus.BAD_REQUEST,
     DefinitionError: HTTPStatus.BAD_REQUEST,
-    # Clients do not know the status that HTTP has for it.
+    # Clients do not handle the status that HTTP has for it.
     StorageFull: HTTPStatus.FORBIDDEN,
 }
 

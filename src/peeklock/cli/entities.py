@@ -1,7 +1,7 @@
 """`peeklock queue`, `topic` and `subscription`: create, show, list, update and delete them.
 
-The three groups are the same five commands over another kind of entity; only a subscription is named together with its
-topic. What can be set comes from the client's table of settings.
+The three groups have the same five commands. A subscription is named together with its topic. The options are made from
+the settings that `entities.definitions` declares.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ COLUMNS: dict[Kind, dict[str, str]] = {
 
 
 def as_json(entity: Entity) -> dict[str, Any]:
-    """By the names of the administration API, as the configuration file has them too."""
+    """Return settings and counts by the names of the administration API and the configuration file."""
     topic = {} if entity.topic is None else {"Topic": entity.topic}
     return {"Name": entity.name, **topic, **entity.settings, **entity.runtime}
 
 
 def with_signature(*parameters: Parameter) -> Callable[[Command], Command]:
-    """Gives a command that takes keywords the arguments and options that typer asks for."""
+    """Give a command with keyword arguments the signature from which typer makes its options."""
 
     def decorate(command: Command) -> Command:
         command.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def _group(kind: Kind) -> typer.Typer:
     of_topic = (_argument("topic", "The topic."),) if kind is Kind.SUBSCRIPTION else ()
     names = (*of_topic, _argument("name", f"The {noun}."))
 
-    @group.command(help=f"Create a {noun}. What is not set has the service's default.")
+    @group.command(help=f"Create a {noun}. Settings that are not given get the service's defaults.")
     @with_signature(*names, *setting_options(kind), *_WHERE)
     def create(*, name: str, topic: str | None = None, json: bool, **given: Any) -> None:
         settings = settings_from(kind, given)
@@ -83,7 +83,7 @@ def _group(kind: Kind) -> typer.Typer:
             entity = client.create(kind, name, settings, topic=topic)
         _tell(entity, "created", json)
 
-    @group.command(help=f"Show a {noun}: its settings and how many messages it has.")
+    @group.command(help=f"Show the settings and the counts of a {noun}.")
     @with_signature(*names, *_WHERE)
     def show(*, name: str, topic: str | None = None, json: bool, **given: Any) -> None:
         with administering(given["connection_string"], given["ca_file"]) as client:
@@ -107,7 +107,7 @@ def _group(kind: Kind) -> typer.Typer:
         else:
             note(f"no {noun}s")
 
-    @group.command(help=f"Change settings of a {noun}. What is not given stays.")
+    @group.command(help=f"Change settings of a {noun}. Settings that are not given stay as they are.")
     @with_signature(*names, *setting_options(kind, changing=True), *_WHERE)
     def update(*, name: str, topic: str | None = None, json: bool, **given: Any) -> None:
         settings = settings_from(kind, given)
@@ -117,7 +117,7 @@ def _group(kind: Kind) -> typer.Typer:
             entity = client.update(kind, name, settings, topic=topic)
         _tell(entity, "updated", json)
 
-    @group.command(help=f"Delete a {noun} with all that is in it.")
+    @group.command(help=f"Delete a {noun} with all its messages.")
     @with_signature(*names, _YES, *_WHERE)
     def delete(*, name: str, topic: str | None = None, yes: bool, json: bool, **given: Any) -> None:
         with administering(given["connection_string"], given["ca_file"]) as client:

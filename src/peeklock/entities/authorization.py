@@ -64,7 +64,7 @@ class AuthorizationRule:
 
 
 def _check_key(setting: str, key: object) -> None:
-    # What a connection string could not carry. The key itself stays out of the message.
+    # The other characters cannot be in a connection string. The error must not contain the key.
     if not isinstance(key, str) or not re.fullmatch(r"[!-:<-~]{1,256}", key):
         rule = "must be 1 to 256 printable ASCII characters without blanks and semicolons"
         raise DefinitionError(setting, "(not shown)", rule)

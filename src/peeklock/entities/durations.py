@@ -1,8 +1,7 @@
-"""ISO 8601 durations, as entity settings write them, to and from milliseconds.
+"""ISO 8601 durations as text, to and from milliseconds.
 
-Knows the text form only. Settings are whole milliseconds; what rules compare is finer. None stands for .NET's
-`TimeSpan.MaxValue`, which is how the service and its SDKs write "no limit"; which settings may have no limit is for the
-definitions to say.
+Settings have whole milliseconds; values in rules have microseconds. None stands for .NET's `TimeSpan.MaxValue`, with
+which the service and its SDKs write "no limit"; the definitions say which settings may have no limit.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _UNITS_MS = (365 * DAY, 30 * DAY, 7 * DAY, DAY, HOUR, MINUTE, SECOND)
 
 
 def parse_duration(text: str) -> int | None:
-    """Milliseconds, finer digits cut off; None for the .NET maximum and anything longer.
+    """Return milliseconds, without finer digits; None for the .NET maximum and longer durations.
 
-    ValueError when the text is no duration.
+    ValueError if the text is no duration.
     """
     match = _DURATION.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
     if match is None:
@@ -46,16 +45,16 @@ def parse_duration(text: str) -> int | None:
 
 
 def format_duration(ms: int | None) -> str:
-    """The shortest text in days, hours, minutes and seconds that parses back to the same."""
+    """Return the shortest text in days, hours, minutes and seconds that parses to the same duration."""
     if ms is None or ms >= MAX_DURATION_MS:
         return MAX_DURATION_TEXT
     if ms < 0:
-        raise ValueError(f"a duration is not negative, as {ms} ms is")
+        raise ValueError(f"{ms} ms: a duration must not be negative")
     return _format(ms * 1000)
 
 
 def parse_time(text: str) -> timedelta:
-    """As a rule's value: to the microsecond, and perhaps negative. ValueError when the text is no duration."""
+    """Parse a value of a rule, which has microseconds and may be negative. ValueError if the text is no duration."""
     ms = parse_duration(text.removeprefix("-"))
     finer = text.partition(".")[2].removesuffix("S")[3:6].ljust(3, "0")
     time = timedelta(milliseconds=MAX_DURATION_MS if ms is None else ms, microseconds=int(finer))
@@ -63,7 +62,7 @@ def parse_time(text: str) -> timedelta:
 
 
 def format_time(time: timedelta) -> str:
-    """What `parse_time` reads as the same."""
+    """Return what `parse_time` reads as the same duration."""
     return ("-" if time < timedelta() else "") + _format(abs(time) // timedelta(microseconds=1))
 
 

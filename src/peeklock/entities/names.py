@@ -1,4 +1,4 @@
-"""Names of entities and their parts: which are allowed, and when two are the same."""
+"""Names of entities and their parts: which are allowed, and which are equal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peeklock.limits.broker import MAX_CLIENT_SCOPED_PART, MAX_ENTITY_NAME, MAX_
 
 
 class DefinitionError(ValueError):
-    """A setting has a value that its rule forbids."""
+    """A setting has a value that its rule does not allow."""
 
     def __init__(self, setting: str, value: object, rule: str) -> None:
         self.setting = setting
@@ -32,7 +32,7 @@ _ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 
 
 def fold(name: str) -> str:
-    """The form under which names are compared: they differ in more than case, or they are the same."""
+    """Return the form in which names are compared: they are case-insensitive."""
     return name.casefold()
 
 
@@ -42,7 +42,7 @@ def without_origin(address: str) -> str:
 
 
 def duplicate(names: Iterable[str]) -> int | None:
-    """The index of the first name that an earlier one already has."""
+    """Return the index of the first name that is equal to an earlier one."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if fold(name) in seen:
@@ -52,7 +52,7 @@ def duplicate(names: Iterable[str]) -> int | None:
 
 
 def check_entity_name(name: object, setting: str = "Name") -> None:
-    """DefinitionError unless `name` can be the path of a queue or a topic."""
+    """Raise DefinitionError unless `name` can be the path of a queue or topic."""
     _check_length(name, setting, MAX_ENTITY_NAME)
     assert isinstance(name, str)
     if not _ENTITY_NAME.fullmatch(name):
@@ -61,18 +61,18 @@ def check_entity_name(name: object, setting: str = "Name") -> None:
     first, *rest = fold(name).split("/")
     for segment in (first, *rest):
         if not segment:
-            raise DefinitionError(setting, name, "must have something between two slashes")
+            raise DefinitionError(setting, name, "must not have two slashes in a row")
         if not segment.strip("."):
-            # An HTTP client resolves such a path before it sends it.
-            raise DefinitionError(setting, name, "must not have a segment of dots alone")
+            # HTTP clients resolve such a path before they send it.
+            raise DefinitionError(setting, name, "must not have a segment that consists of dots")
     if "subscriptions" in rest:
         # topic/subscriptions/name is the address of a subscription.
-        rule = "must not have 'subscriptions' between slashes or last: that addresses a subscription"
+        rule = "must not have the segment 'subscriptions' after the first: that is the address of a subscription"
         raise DefinitionError(setting, name, rule)
 
 
 def check_subscription_name(name: object, setting: str = "Name") -> None:
-    """DefinitionError unless `name` can be that of a subscription, an authorization rule or a namespace."""
+    """Raise DefinitionError unless `name` can be the name of a subscription, an authorization rule or a namespace."""
     _check_length(name, setting, MAX_SHORT_NAME)
     assert isinstance(name, str)
     if not _SHORT_NAME.fullmatch(name):
@@ -81,7 +81,7 @@ def check_subscription_name(name: object, setting: str = "Name") -> None:
 
 
 def client_scoped_name(name: str, client: str, *, durable: bool) -> str:
-    """What a subscription of JMS is called among the others of its topic: the service's form.
+    """Return the name of a JMS subscription, in the form that the service uses.
 
     JMS allows characters that names of subscriptions do not have: they are written as `~` and two hexadecimal digits
     for each octet.
@@ -90,7 +90,7 @@ def client_scoped_name(name: str, client: str, *, durable: bool) -> str:
 
 
 def is_client_scoped(name: object, temporary: bool) -> bool:
-    """Whether it is the name of a durable subscription of JMS; of any, for a temporary one."""
+    """Whether it is the name of a durable JMS subscription; with `temporary`, of any JMS subscription."""
     found = _CLIENT_SCOPED.fullmatch(name) if isinstance(name, str) else None
     return found is not None and (temporary or found["suffix"] == "D")
 
@@ -104,7 +104,7 @@ def check_client_scoped_name(name: str, setting: str = "Name") -> None:
 
 
 def check_rule_name(name: object, setting: str = "Name") -> None:
-    """Rules have wider names: `$Default` is one."""
+    """Raise DefinitionError unless `name` can be the name of a rule; `$Default` is allowed."""
     _check_length(name, setting, MAX_SHORT_NAME)
     assert isinstance(name, str)
     if not name.isprintable() or name.strip() != name or _NOT_IN_RULE_NAMES & set(name):

@@ -14,11 +14,11 @@ DEFAULT_NAMESPACE = "sbemulatorns"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceDefinition:
-    """Everything a broker starts with."""
+    """The entities and keys that a broker starts with."""
 
     name: str = DEFAULT_NAMESPACE
     only_if_empty: bool = False
-    """The entities are a start for a store that has none: what people changed since is not changed back."""
+    """Whether the entities are created only in an empty store, so that later changes of them are kept."""
     queues: tuple[QueueDefinition, ...] = ()
     topics: tuple[TopicDefinition, ...] = ()
     authorization_rules: tuple[AuthorizationRule, ...] = field(default_factory=lambda: (default_authorization_rule(),))

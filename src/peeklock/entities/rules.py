@@ -1,6 +1,6 @@
-"""What a rule says: a filter, and what to change in the messages that pass. Checks itself when it is made.
+"""Rules: a filter, and an action on the messages that pass it. A definition checks itself on construction.
 
-Leaves the SQL of filters and actions to `sql`, and what follows from rules to `matching`.
+SQL is text here; `broker.rules.sql` parses it, and `broker.rules.matching` applies rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from peeklock.limits.broker import MAX_TEXT
 DEFAULT_RULE_NAME = "$Default"
 
 PropertyValue = str | int | float | bool | datetime | timedelta | UUID
-"""What a filter compares with and an action sets. A moment without a time zone is in UTC, and is shown without one."""
+"""A value that a filter compares or an action sets. A moment without a time zone is in UTC and shown without one."""
 
 
 class FilterKind(StrEnum):
@@ -31,7 +31,7 @@ class FilterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """What a correlation filter compares. None: not tested."""
+    """The values that a correlation filter compares. None is not tested."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -68,7 +68,7 @@ _VALUES = get_args(PropertyValue)
 
 
 def _values_to_json(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
-    """What JSON has no type for is an object that names it."""
+    """Return JSON values; a value of a type that JSON does not have is an object with the name of the type."""
     shown: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, datetime):
@@ -106,12 +106,12 @@ CORRELATION_FIELDS = {
     "ReplyToSessionId": "reply_to_session_id",
     "ContentType": "content_type",
 }
-"""By the names of the config file and the ATOM API; user properties come beside them."""
+"""Fields by the names of the configuration file and the ATOM API, which also have application properties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDefinition:
-    """A filter and what to change in the messages that pass. The SQL is not parsed here."""
+    """A filter and an action on the messages that pass it. The SQL is not parsed here."""
 
     name: str = DEFAULT_RULE_NAME
     filter_kind: FilterKind = FilterKind.TRUE

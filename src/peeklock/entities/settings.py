@@ -44,7 +44,7 @@ Plain = bool | int | str
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting(Generic[T]):
-    """One setting of an entity, with everything that is known about it."""
+    """The declaration of a setting."""
 
     name: str
     """As the ATOM API and the emulator's configuration file spell it."""
@@ -59,7 +59,7 @@ class Setting(Generic[T]):
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """The smallest and the largest value by profile; durations in milliseconds."""
     profile_defaults: Mapping[str, int] = field(default_factory=dict)
-    """The default of each profile that has another one than `default`."""
+    """The defaults of the profiles that do not have `default`."""
     since: str = ""
     """The oldest version of the ATOM API that has it; empty: all of them."""
     own: bool = False
@@ -123,18 +123,18 @@ class Profile:
     name: str
     max_message_bytes: int
     max_deleted_messages: int
-    """By one request."""
+    """Messages that one request deletes."""
     max_entities: int
     """Queues and topics together."""
     max_subscriptions: int
-    """Of one topic."""
+    """Subscriptions of a topic."""
     max_sql_filters: int
-    """Of one topic, over all its subscriptions."""
+    """SQL filters of a topic, over all its subscriptions."""
     max_correlation_filters: int
-    """As above."""
+    """Correlation filters of a topic, over all its subscriptions."""
 
     def defaults_for(self, kind: type) -> dict[str, Any]:
-        """Return the fields of that kind of definition whose default is another one in this profile."""
+        """Return the fields of a definition whose default differs in this profile."""
         return {
             name: setting.profile_defaults[self.name]
             for name, setting in settings_of(kind).items()

@@ -1,7 +1,7 @@
 """The configuration file: the official emulator's JSON, read into a namespace definition.
 
-Which keys there are is declared with the keys, what a setting may be with the definitions; what SQL may say, the rules
-know. Every mistake becomes a `ConfigError` that names the file, the line and the key.
+`config_keys` declares the keys, `entities.definitions` the settings; `broker.rules` checks SQL. Every mistake becomes a
+`ConfigError` that names the file, the line and the key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Named = TypeVar("Named", bound=EntityDefinition | AuthorizationRule | RuleDefini
 
 
 def default_namespace(profile: Profile = DEFAULT_PROFILE) -> NamespaceDefinition:
-    """What there is without a configuration file: enough to try everything."""
+    """Return the namespace without a configuration file: enough to try everything."""
     queue, topic = profile.defaults_for(QueueDefinition), profile.defaults_for(TopicDefinition)
     subscription = profile.defaults_for(SubscriptionDefinition)
     return NamespaceDefinition(
@@ -62,19 +62,19 @@ def default_namespace(profile: Profile = DEFAULT_PROFILE) -> NamespaceDefinition
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All that a file says."""
+    """The content of a file."""
 
     namespace: NamespaceDefinition
     server: ServerSettings
 
 
 def load_config(path: Path, profile: Profile) -> NamespaceDefinition:
-    """Read the file and check it against the profile; ConfigError for whatever is wrong."""
+    """Read the namespace and check it against the profile. ConfigError lists the mistakes."""
     return load_configuration(path, profile).namespace
 
 
 def load_configuration(path: Path, profile: Profile) -> Configuration:
-    """Read the namespace and what is said about the server; ConfigError for whatever is wrong."""
+    """Read the namespace and the settings of the server. ConfigError lists the mistakes."""
     document = read_document(path)
     reader = _Reader(path, profile)
     return Configuration(reader.namespace(document), reader.server(document))
@@ -86,9 +86,9 @@ class _Reader(Shape):
         self.file = file
         self.profile = profile
         self.forwarding: list[tuple[QueueDefinition | SubscriptionDefinition, dict[str, Node]]] = []
-        """The entities that may forward, with their properties: the destinations are checked last."""
+        """Entities that may forward, with their properties. Destinations are checked last, when all names are known."""
         self.problems: list[str] = []
-        """What is wrong with elements of lists: one with a mistake is left out, so that the others are looked at."""
+        """Mistakes in elements of lists. Such an element is left out, so that the other elements are checked too."""
 
     def namespace(self, document: Node) -> NamespaceDefinition:
         config = self.thing(self.thing(document, Thing.FILE)["UserConfig"], Thing.USER_CONFIG)
@@ -134,7 +134,7 @@ class _Reader(Shape):
         queues: tuple[QueueDefinition, ...],
         topics: tuple[TopicDefinition, ...],
     ) -> None:
-        """What holds between queues and topics: their number, one set of names, and forwarding."""
+        """Check queues and topics together: their number, their names, and forwarding."""
         profile = self.profile
         if len(queues) + len(topics) > profile.max_entities:
             problem = f"must hold at most {profile.max_entities} queues and topics in the {profile.name} profile"
@@ -166,7 +166,7 @@ class _Reader(Shape):
         return topic
 
     def _check_numbers(self, topic: TopicDefinition, subscriptions: Node) -> None:
-        """What a topic may have of each, over all its subscriptions."""
+        """Check the number of subscriptions of a topic, and of filters over all its subscriptions."""
         kinds = [rule.filter_kind for subscription in topic.subscriptions for rule in subscription.rules]
         profile = self.profile
         for what, number, most in (
@@ -273,7 +273,7 @@ class _Reader(Shape):
         return self.make(AuthorizationRule, arguments, node, found)
 
     def _each(self, found: Mapping[str, Node], key: str, part: Callable[[Node], Named]) -> tuple[Named, ...]:
-        """The parts in the list under a key, which may be missing; no two with one name."""
+        """Read the elements of the list under a key, which may be missing. Names must differ."""
         if key not in found:
             return ()
         nodes, parts = [], []

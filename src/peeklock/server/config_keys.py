@@ -1,7 +1,7 @@
 """The keys of the configuration file, each declared once.
 
-The reader knows from here which keys an object may and must have; the schema and the tables of docs/configuration.md
-are made from the same. What the settings of an entity are (its `Properties`) is declared with the settings.
+The reader, the schema and the tables of docs/configuration.md follow from here. The settings of an entity (its
+`Properties`) are declared in `entities.definitions`, limits in `limits.server`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from peeklock.limits.server import Configured, Limits, configured_limits
 
 DISK_FREE_LOW = "DiskFreeLowInMegabytes"
 LOG_TARGETS = ("Console", "File")
-"""What `Logging.Type` may name, one or both. Our log is on standard error, whichever it is."""
+"""The values of `Logging.Type`, one or both. The broker always logs to standard error."""
 
 MAX_COUNT = 1_000_000
 """The largest number that a key of `Server` may have."""
 
 
 class Thing(StrEnum):
-    """The objects of the file, by the words of the documentation."""
+    """The objects of the file, as the documentation names them."""
 
     FILE = "the file"
     USER_CONFIG = "`UserConfig`"
@@ -44,7 +44,7 @@ class Thing(StrEnum):
 
 
 class Value(StrEnum):
-    """What is no object with keys of its own."""
+    """Values that are no objects with keys of their own."""
 
     TEXT = "text"
     ENTITY_NAME = "the name of a queue or topic"
@@ -68,7 +68,7 @@ class Key:
     holds: Thing | Value
     required: bool = False
     many: bool = False
-    """A list of such."""
+    """Whether it is a list of these."""
     note: str = ""
 
 
@@ -101,15 +101,15 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
             Value.LOG_TARGETS,
             required=True,
             note=f"{', '.join(f'`{target}`' for target in LOG_TARGETS)} or `{','.join(LOG_TARGETS)}`; "
-            "logs go to standard error, whichever it is",
+            "the broker always logs to standard error",
         ),
     ),
     Thing.SERVER: (
-        Key("AllowedHosts", Value.TEXT, many=True, note="names that HTTP clients may use for the broker"),
+        Key("AllowedHosts", Value.TEXT, many=True, note="host names that HTTP clients may use"),
         Key("AllowedOrigins", Value.TEXT, many=True, note="web pages that may connect, such as `https://app.example`"),
         Key("RequireTls", Value.FLAG, note="refuse connections without TLS"),
-        Key("MtlsCa", Value.FILE, note="PEM; clients must show a certificate that it signed"),
-        Key("Audit", Value.FILE, note="where administration and denied access are recorded"),
+        Key("MtlsCa", Value.FILE, note="PEM; clients must have a certificate that it signed"),
+        Key("Audit", Value.FILE, note="the file in which administration and denied access are recorded"),
         *(
             Key(each.key, Value.COUNT, note=f"default {_default(field, each)}; {each.note}")
             for field, each in configured_limits().items()
@@ -141,7 +141,7 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
     Thing.SUBSCRIPTION: (
         Key("Name", Value.SHORT_NAME, required=True),
         _PROPERTIES,
-        Key("Rules", Thing.RULE, many=True, note="without any: `$Default`, which lets every message pass"),
+        Key("Rules", Thing.RULE, many=True, note="without rules: `$Default`, which every message passes"),
     ),
     Thing.RULE: (
         Key("Name", Value.RULE_NAME, required=True),
@@ -151,7 +151,7 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
         Key(
             "FilterType",
             Value.FILTER_KIND,
-            note=f"{', '.join(f'`{kind}`' for kind in FilterKind)}; without it the one that has a filter here; "
+            note=f"{', '.join(f'`{kind}`' for kind in FilterKind)}; by default the kind of the given filter; "
             f"`{FilterKind.TRUE}` and `{FilterKind.FALSE}` are not the emulator's",
         ),
         Key("SqlFilter", Thing.SQL),
@@ -164,7 +164,7 @@ KEYS: dict[Thing, tuple[Key, ...]] = {
     ),
     Thing.CORRELATION: (
         *(Key(name, Value.TEXT) for name in CORRELATION_FIELDS),
-        Key("Properties", Value.PROPERTIES, note="user properties; of all these keys at least one"),
+        Key("Properties", Value.PROPERTIES, note="application properties; at least one of all these keys is required"),
     ),
     Thing.AUTHORIZATION_RULE: (
         Key("Name", Value.SHORT_NAME, required=True),
@@ -185,4 +185,4 @@ SETTINGS = {
     Thing.TOPIC: TopicDefinition,
     Thing.SUBSCRIPTION: SubscriptionDefinition,
 }
-"""What declares the settings that stand in the `Properties` of each."""
+"""The definition that declares the `Properties` of each object."""

@@ -1,6 +1,6 @@
-"""The shape of a configuration file: objects, lists and text, each mistake told with file, line and key.
+"""The shape of a configuration file: objects, lists and text, each mistake reported with file, line and key.
 
-Knows which keys an object has; what they mean is for the reader.
+This module knows which keys an object has; `config` knows what they mean.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from peeklock.server.config_keys import KEYS, MAX_COUNT, Thing
 from peeklock.server.jsonc import JsonError, Node, load
 
 MAX_SHOWN = 20
-"""Mistakes that are told of one file."""
+"""Mistakes that are reported of one file."""
 
 T = TypeVar("T")
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used. `str()` is one clear sentence for each mistake, a line each.
+    """The configuration cannot be used. `str()` is one line for each mistake.
 
     A mistake in SQL has two more lines: the expression, and a caret under the place.
     """
@@ -36,7 +36,7 @@ class ConfigError(ValueError):
 
 
 def read_document(path: Path) -> Node:
-    """The file as values with their places; ConfigError when there is none or it is no JSON."""
+    """Read the file as values with their places. ConfigError if it does not exist or is no JSON."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
@@ -59,22 +59,22 @@ def read_document(path: Path) -> Node:
 
 
 class Shape:
-    """Takes values apart, and says what is wrong with them and where."""
+    """Reads values, and reports mistakes with their place."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def members(self, node: Node, known: Collection[str] | None) -> dict[str, Node]:
-        """The members of an object, all of them known by name (None: whatever their names)."""
+        """Return the members of an object. An unknown name is a mistake, unless `known` is None."""
         if not isinstance(node.value, dict):
             raise self.error(node, "must be an object, in braces")
         for key, member in node.value.items():
             if known is not None and key not in known:
-                raise self.error(member, f"is not a key that is known here; {_suggestion(key, known)}")
+                raise self.error(member, f"is not a known key; {_suggestion(key, known)}")
         return node.value
 
     def thing(self, node: Node, thing: Thing) -> dict[str, Node]:
-        """The members of one of the file's objects: none that it does not have, all that it must have."""
+        """Return the members of one of the file's objects. Unknown and missing keys are mistakes."""
         found = self.members(node, [key.name for key in KEYS[thing]])
         for key in KEYS[thing]:
             if key.required and key.name not in found:
@@ -103,11 +103,11 @@ class Shape:
         return value
 
     def child(self, node: Node, key: str) -> Node:
-        """The member, or the object itself when it has no such member: where to point at."""
+        """Return the member, or the object itself if it has no such member: the place of a mistake."""
         return self.members(node, None).get(key, node)
 
     def make(self, kind: type[T], arguments: Mapping[str, Any], node: Node, keys: Mapping[str, Node]) -> T:
-        """Construct, and turn a refusal into one that points at the key it is about."""
+        """Construct an object. A DefinitionError becomes a mistake at its key."""
         try:
             return kind(**arguments)
         except DefinitionError as error:
@@ -118,7 +118,7 @@ class Shape:
             raise self.error(where or node, problem) from None
 
     def error(self, node: Node, problem: str) -> ConfigError:
-        # Everything stands under UserConfig, so a path begins below it.
+        # All keys are under UserConfig, so the path starts below it.
         steps = node.path[1:] if len(node.path) > 1 else node.path
         path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
         return ConfigError(f"{self._file}:{node.line}: {path or 'the file'}: {problem}")
@@ -129,4 +129,4 @@ def _suggestion(key: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(key.casefold(), by_folded, n=1)
     if near:
         return f"did you mean {by_folded[near[0]]}?"
-    return f"known are {', '.join(known)}"
+    return f"known keys are {', '.join(known)}"

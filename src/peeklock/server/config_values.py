@@ -1,7 +1,7 @@
-"""Values that filters compare with, as the configuration file writes them.
+"""Values in filters, as the configuration file has them.
 
-Text, numbers, true and false are written as such. What JSON has no form for is an object with one key that says what
-it is: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Duration": "PT1M"}`, `{"Guid": "..."}`,
+Text, numbers, true and false are JSON values. A value of another type is an object whose only key is the name of the
+type: `{"DateTime": "2026-01-31T12:00:00Z"}`, `{"Duration": "PT1M"}`, `{"Guid": "..."}`,
 `{"Double": "NaN"}`.
 """
 
@@ -20,7 +20,7 @@ from peeklock.server.jsonc import Node
 
 
 def parse_value(node: Node) -> PropertyValue:
-    """ValueError, with what is allowed, when it is no such value."""
+    """Read a value. ValueError names the allowed values."""
     value = node.value
     if isinstance(value, str | int | float | bool):
         return value
@@ -38,7 +38,7 @@ def parse_value(node: Node) -> PropertyValue:
 
 
 def format_value(value: PropertyValue) -> Any:
-    """What `json` writes so that `parse_value` reads the same."""
+    """Return the JSON value that `parse_value` reads as the same value."""
     if isinstance(value, datetime):
         return {"DateTime": in_utc(value).isoformat().replace("+00:00", "Z")}
     if isinstance(value, timedelta):
@@ -72,4 +72,4 @@ TYPES = {
     "Guid": _Type(UUID, "a guid such as 6f9619ff-8b86-d011-b42d-00c04fc964ff"),
     "Double": _Type(float, 'a number in text, such as "NaN" or "-inf"'),
 }
-"""By the key that names them; what they hold is text."""
+"""Types by key; their values are text."""

@@ -1,7 +1,6 @@
-"""A namespace as a configuration file, which reads back as the same namespace.
+"""Writing a namespace as a configuration file, from which it can be read again.
 
-Settings are written where they are not what every profile takes them for when they are left out. Keys are secrets, so
-they are written only when asked for.
+A setting is written unless it has the default of every profile. Keys are secrets, so they are written on request only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Json = dict[str, Any]
 
 
 def format_config(namespace: NamespaceDefinition, *, with_keys: bool = False) -> str:
-    """The text of the file. Without keys the namespace that it makes has the default one."""
+    """Return the text of the file. Without keys the namespace gets the default key."""
     written: Json = {"Name": namespace.name}
     if with_keys:
         written |= _keys(namespace.authorization_rules)
@@ -48,7 +47,7 @@ def _topic(topic: TopicDefinition, with_keys: bool) -> Json:
 def _subscription(subscription: SubscriptionDefinition) -> Json:
     written = _entity(subscription)
     if subscription.rules != (RuleDefinition(),):
-        # No rules in the file would mean the one that lets everything pass.
+        # A subscription without rules in the file gets the rule that every message passes.
         written["Rules"] = [_rule(rule) for rule in subscription.rules or (_NOTHING_PASSES,)]
     return written
 

@@ -1,8 +1,8 @@
 """A JSON schema of the configuration file, for editors and other programs.
 
-Made from the keys of the file and the settings of entities. It is a little laxer than the reader, which also knows what
-holds between keys, how long a duration is and what SQL says. `peeklock config schema > docs/config.schema.json` writes
-the copy in the documentation; a test compares the two.
+It is made from the keys of the file and the settings of entities. It accepts a little more than the reader, which also
+checks how keys depend on each other, the length of durations, and SQL.
+`peeklock config schema > docs/config.schema.json` writes the copy in the documentation; a test compares the two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Schema = dict[str, Any]
 
 
 def schema(profile: Profile = PROFILES[LAXEST]) -> Schema:
-    """The schema, with the limits of a profile."""
+    """Return the schema with the limits of a profile."""
     definitions: Schema = {_NAMES[thing]: _object(thing, profile) for thing in Thing if thing is not Thing.FILE}
     definitions["value"] = _VALUE
     return {"$schema": DIALECT, "title": "Peeklock configuration", **_object(Thing.FILE, profile)} | {
@@ -120,7 +120,7 @@ def _member(thing: Thing, key: Key, profile: Profile) -> Schema:
 
 
 def _numbers(thing: Thing, key: Key, profile: Profile) -> tuple[int, int | None]:
-    """How many a list may hold."""
+    """Return the least and the largest number of elements of a list."""
     match key.holds:
         case Thing.NAMESPACE:
             return 1, 1

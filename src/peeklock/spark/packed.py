@@ -1,7 +1,7 @@
-"""Reads messages by their sequence numbers in packed pages: many in one answer, in the form of the broker's log.
+"""Reading messages by their numbers in packed pages: many in one answer, their bytes as the broker has them.
 
-Only Peeklock has this operation, and offers it as a capability; `claims` and `pages` work with every service. Several
-requests are outstanding, so that the broker reads while a page is decoded here.
+An operation of the broker's own, which the open's capabilities tell of; `claims` and `pages` have what works with every
+service. Several requests are under way, so that the broker reads while a page is decoded here.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Asked, Reach
 
 PAGE_BYTES: Final = 1 << 20
-"""Approximate size of a page. Larger pages save nothing, and each is in memory several times."""
+"""About how large a page is to be: larger ones save nothing, and each is in memory several times."""
 MOST_BYTES: Final = 4 << 20
-"""The largest answer of the broker."""
+"""What the broker gives at most."""
 AT_ONCE: Final = 3
-"""Outstanding requests."""
+"""Requests under way."""
 FIRST_PAGE: Final = 1000
-"""Messages of the first page, whose size is not known."""
+"""Messages asked for while their size is not known."""
 _HEAD: Final = 130
-"""Approximate size of the head that the broker adds to a message."""
+"""About how much the broker writes in front of a message, which its size does not count."""
 _GROWTH: Final = 8
-"""The largest factor from one page to the next: it may be that only the numbers of this page had no messages."""
+"""How many times more numbers the next page is asked for at most: it may be that only these had no messages."""
 _MOST_RANGES: Final = 8192
 _MOST_NUMBER: Final = (1 << 44) - 1
 
 
 class PackedPage(NamedTuple):
-    """One answer."""
+    """An answer."""
 
     data: bytes
-    """Each message follows its length in four bytes."""
+    """Each message behind its length in four bytes."""
     messages: int
-    """Number of messages."""
+    """How many it has."""
     asked: Ranges
-    """The numbers that this answers. Those without a message in it do not exist."""
+    """The numbers that it is the answer for; those of them that it does not have are not there."""
 
 
 class PackedReading:
@@ -51,10 +51,10 @@ class PackedReading:
         keep_freed_memory()  # of this task's process: every page is a large block, and is copied into others
         self._reach = reach
         self._page = FIRST_PAGE if message_size is None else max(1, PAGE_BYTES // (message_size + _HEAD))
-        """How many numbers to request at a time."""
+        """How many numbers to ask for at a time."""
 
     def read(self, wanted: Ranges, what: str) -> Iterator[PackedPage]:
-        """Read all that exist, and resume where it was when the service fails. `what` is for error messages."""
+        """All of them that are there; begins again where it was when the service fails. `what` is for errors."""
         left = ranges.intersect(wanted, 1, _MOST_NUMBER)
         while left:
             try:

@@ -1,4 +1,4 @@
-"""A connection to one entity that is opened again when it breaks, with retries when the service fails.
+"""One entity within reach: a connection that is made again when it broke, and patience with a service that fails.
 
 Knows which failures pass. Leaves what is asked of the entity, and what a failure means for it, to the caller.
 """
@@ -26,9 +26,9 @@ PASSING: Final = TRANSIENT | {
     Condition.SESSION_LOCK_LOST,
     Condition.SESSION_CANNOT_BE_LOCKED,
 }
-"""Error conditions after which the same request may succeed."""
+"""Conditions after which the same may succeed."""
 PATIENCE: Final = Patience(retries=12)
-"""Long enough for a broker to restart."""
+"""Long enough for a broker that is started anew."""
 
 
 CLAIMS: Final = "peeklock:claims"
@@ -36,11 +36,11 @@ CLAIMS: Final = "peeklock:claims"
 
 
 class SourceFailed(Exception):
-    """The entity could not be read within the allowed retries; the text says what failed and why."""
+    """The entity could not be read, though it was tried as often as is allowed; the text says what and why."""
 
 
 class Asked:
-    """An outstanding request."""
+    """A request on its way."""
 
     def __init__(self, management: Management, submitted: Any) -> None:
         self._management = management
@@ -48,11 +48,11 @@ class Asked:
 
     @property
     def is_answered(self) -> bool:
-        """Whether `answer` returns or fails without waiting."""
+        """Whether `answer` need not wait, or can only fail."""
         return self._management.is_answered(self._submitted)
 
     def answer(self) -> dict[str, Any]:
-        """Wait for the answer; call it once. If the connection broke, this fails and does not reconnect."""
+        """Wait for it; to be called once. A connection that broke meanwhile is an error, and not made again."""
         return self._management.answer(self._submitted)
 
 
@@ -70,7 +70,7 @@ class Reach:
         self._management: Management | None = None
         self._receivers: dict[ReceiveMode, Receiver] = {}
         self._failures: Counter[str] = Counter()
-        """Consecutive failures by operation: success of one operation does not prove that another works."""
+        """In a row, by what was tried: one thing that succeeds says nothing of another that never does."""
 
     def __enter__(self) -> Reach:
         return self
@@ -82,7 +82,7 @@ class Reach:
     def connection(self) -> Connection:
         connection = self._connection
         if connection is not None:
-            with suppress(ClientError):  # only using the connection shows whether it is still open
+            with suppress(ClientError):  # whether it is still there shows only when somebody looks
                 connection.work()
             if connection.is_open:
                 return connection
@@ -99,25 +99,25 @@ class Reach:
 
     @property
     def offers_claims(self) -> bool:
-        """Whether the service offers claims and packed pages."""
+        """Whether the service keeps claims, and reads messages in packed pages."""
         return CLAIMS in self.connection.capabilities
 
     def ask(self, operation: str, body: dict[str, Any]) -> Asked:
-        """Send a request to `$management` without waiting for the answer."""
+        """Ask `$management`, and go on."""
         management = self.management
         return Asked(management, management.submit(operation, body))
 
     def keep_alive(self) -> None:
-        """Send heartbeats and read what has arrived, if there is a connection."""
+        """Do what is due on the connection, if there is one."""
         if self._connection is not None:
-            with suppress(ClientError):  # the next user of the connection gets the error
+            with suppress(ClientError):  # whoever needs it next finds out
                 self._connection.work()
 
     def pause(self, seconds: float) -> None:
         self._sleep(seconds)
 
     def receiver(self, mode: ReceiveMode) -> Receiver:
-        """Return a link that receives only on request. LinkClosed (not allowed) when the entity has sessions."""
+        """A link that gets only what is asked for. LinkClosed (not allowed) when the entity has sessions."""
         connection = self.connection
         receiver = self._receivers.get(mode)
         if receiver is None or receiver.closed:
@@ -125,11 +125,11 @@ class Reach:
         return receiver
 
     def peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> list[bytes]:
-        """Peek encoded messages from a number on, in any state. A short answer does not mean that there are no more."""
+        """Encoded messages from a number on, in any state; fewer than asked for does not mean that was all."""
         return self.peeked(self.ask_to_peek(first, count, session_id, bodies=bodies))
 
     def ask_to_peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> Asked:
-        """Request them without waiting; `peeked` waits for the answer."""
+        """Ask, and go on; `peeked` waits for the answer."""
         body: dict[str, Any] = {"from-sequence-number": first, "message-count": Int(count)}
         if session_id is not None:
             body["session-id"] = session_id
@@ -141,7 +141,7 @@ class Reach:
         return [each["message"] for each in asked.answer().get("messages", ())]
 
     def attempt(self, what: str, work: Callable[[], T]) -> T:
-        """Repeat an idempotent operation until it succeeds; SourceFailed when the retries are used up."""
+        """Do what may be done again until it succeeds; SourceFailed when it does not."""
         while True:
             try:
                 done = work()
@@ -152,7 +152,7 @@ class Reach:
                 return done
 
     def failed(self, what: str, error: ClientError) -> None:
-        """Close the connection and wait before the next attempt; SourceFailed when no retry can help."""
+        """Start afresh, after a while; SourceFailed when there is no point in that."""
         self.close()
         self._failures[what] += 1
         failures = self._failures[what]
@@ -173,5 +173,5 @@ class Reach:
         connection, self._connection, self._management = self._connection, None, None
         self._receivers.clear()
         if connection is not None:
-            with suppress(ClientError, OSError):  # the connection is dropped either way
+            with suppress(ClientError, OSError):  # it is left either way
                 connection.close()
