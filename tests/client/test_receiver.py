@@ -174,7 +174,7 @@ def test_a_message_is_settled_once_and_by_its_own_receiver(server: EngineServer,
     server.fill("q", 1)
     receiver = connection.receiver("q")
     message = take(receiver, 1)[0]
-    with pytest.raises(ValueError, match="not from this receiver"):
+    with pytest.raises(ValueError, match="from another receiver"):
         connection.receiver("q").accept(message)
     receiver.accept(message, wait=True)
     with pytest.raises(ValueError, match="is settled"):

@@ -69,7 +69,7 @@ def test_responses_find_their_requests_in_any_order(requester: Requester) -> Non
 def test_the_same_message_id_twice_at_a_time_is_refused(requester: Requester) -> None:
     message = Message(properties=Properties(message_id="m"), application_properties={"silent": True})
     requester.submit(message)
-    with pytest.raises(ValueError, match="under way"):
+    with pytest.raises(ValueError, match="in flight"):
         requester.submit(message)
 
 

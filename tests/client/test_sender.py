@@ -87,7 +87,7 @@ def test_a_message_above_the_peers_limit_is_not_even_sent(server: EngineServer, 
     server.max_message_size = 100
     sender = connection.sender("q")
     assert sender.max_message_size == 100
-    with pytest.raises(SendRejected, match="the peer takes 100") as refused:
+    with pytest.raises(SendRejected, match="the peer accepts 100") as refused:
         sender.send(body("x" * 200))
     assert refused.value.condition == Condition.MESSAGE_SIZE_EXCEEDED
 

@@ -1,6 +1,6 @@
 """A small blocking AMQP 1.0 client on the same engine as the broker, for any AMQP 1.0 peer.
 
-The client of the administration API is `peeklock.client.administration`; who only sends and receives does not load it.
+The client of the administration API is `peeklock.client.administration`; sending and receiving do not load it.
 """
 
 from peeklock.amqp.message import Header, Message, Properties

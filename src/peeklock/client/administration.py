@@ -1,7 +1,7 @@
-"""Administering a namespace: a small blocking client of the ATOM API, with what the hosted service has and no more.
+"""A small blocking client of the ATOM API, with the operations of the hosted service.
 
-Asks over HTTPS, or over plain HTTP for a connection string with `UseDevelopmentEmulator=true`, and shows a token made
-of the connection string's key. `documents` reads and writes the documents.
+It uses HTTPS, or plain HTTP for a connection string with `UseDevelopmentEmulator=true`, and a token made of the
+connection string's key. `documents` reads and writes the documents.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ CONDITIONS: Final = {
     429: Condition.SERVER_BUSY,
     503: Condition.SERVER_BUSY,
 }
-"""What the same failure is called over AMQP."""
+"""The condition of the same failure over AMQP."""
 _BEING_CHANGED: Final = "SubCode=40901"
 
 T = TypeVar("T")
 
 
 class AdministrationClient:
-    """Made by `from_connection_string`. A context manager; not for several threads.
+    """Made by `from_connection_string`. It is a context manager, and not thread-safe.
 
-    RequestRefused has the status and the sentence of a refusal: 404 for what is not there, 409 for what is there
-    already, 401 without the right to manage.
+    RequestRefused has the status and the text of a refusal: 404 for a missing entity, 409 for an existing one, 401
+    without the right to manage.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AdministrationClient:
     def from_connection_string(
         cls, address: str, *, tls: ssl.SSLContext | None = None, timeout: float = TIMEOUT_SECONDS
     ) -> AdministrationClient:
-        """`tls` replaces the default context, for example by one that trusts a broker's own authority."""
+        """Connect with a key. `tls` replaces the default context, for example to trust a broker's own authority."""
         return cls(parse_endpoint(address), tls=tls, timeout=timeout)
 
     def __enter__(self) -> AdministrationClient:
@@ -100,29 +100,29 @@ class AdministrationClient:
         topic: str | None = None,
         rule: Rule | None = None,
     ) -> Entity:
-        """Make one; settings that are not given are the service's defaults.
+        """Create an entity. Settings that are not given get the service's defaults.
 
-        A subscription is made in a topic, and begins with the rule, or with one that lets everything pass.
+        A subscription is created in a topic. It starts with the given rule, or with a rule that every message passes.
         """
         wanted = Entity(kind=kind, name=name, topic=topic, settings=_checked(kind, settings or {}))
         return self._put_entity(wanted, {}, rule)
 
     def get(self, kind: Kind, name: str, *, topic: str | None = None) -> Entity:
-        """One with its settings and its counts."""
+        """Return an entity with its settings and counts."""
         entity = self._entry(_path(name, topic), lambda entry: read_entity(entry, topic))
         if entity.kind is not kind:
             raise _missing(f"'{entity.path}' is a {entity.kind.lower()}, not a {kind.lower()}.")
         return entity
 
     def update(self, kind: Kind, name: str, settings: Mapping[str, Plain], *, topic: str | None = None) -> Entity:
-        """Change some settings and keep the others. Text that is empty takes a setting away."""
+        """Change some settings and keep the rest. An empty text removes a setting."""
         changes = _checked(kind, settings)
         entity = self.get(kind, name, topic=topic)
         return self._put_entity(replace(entity, settings={**entity.settings, **changes}), {"If-Match": "*"}, None)
 
     def delete(self, kind: Kind, name: str, *, topic: str | None = None) -> None:
-        """Delete one with all that is in it."""
-        self.get(kind, name, topic=topic)  # a queue and a topic have the same address
+        """Delete an entity with its messages."""
+        self.get(kind, name, topic=topic)  # fails if the address is that of another kind of entity
         self._request("DELETE", _path(name, topic))
 
     def exists(self, kind: Kind, name: str, *, topic: str | None = None) -> bool:
@@ -135,7 +135,7 @@ class AdministrationClient:
         return True
 
     def entities(self, kind: Kind, *, topic: str | None = None) -> Iterator[Entity]:
-        """All of a kind; subscriptions are those of a topic."""
+        """Yield all entities of a kind; for subscriptions, those of a topic."""
         path = f"$Resources/{kind.lower()}s" if topic is None else f"{topic}/Subscriptions"
         return self._feed(path, lambda entry: read_entity(entry, topic))
 
@@ -148,7 +148,7 @@ class AdministrationClient:
         return self._entry(_path(subscription, topic, name), read_rule)
 
     def update_rule(self, topic: str, subscription: str, rule: Rule) -> Rule:
-        """Replace filter and action of the rule with that name."""
+        """Replace the filter and the action of a rule."""
         return self._put_rule(topic, subscription, rule, {"If-Match": "*"})
 
     def delete_rule(self, topic: str, subscription: str, name: str) -> None:
@@ -160,10 +160,10 @@ class AdministrationClient:
     # --- the namespace
 
     def namespace(self) -> dict[str, str]:
-        """Its properties by the names of their elements: Name, MessagingSKU, CreatedTime, …"""
+        """Return the properties of the namespace by element: Name, MessagingSKU, CreatedTime, …"""
         return self._entry("$namespaceinfo", read_facts)
 
-    # --- asking
+    # --- requests
 
     def _put_entity(self, entity: Entity, headers: dict[str, str], rule: Rule | None) -> Entity:
         for header, setting in _FORWARDING.items():
@@ -187,8 +187,8 @@ class AdministrationClient:
         headers: Mapping[str, str] | None = None,
     ) -> T:
         found = self._read(path, self._request(method, path, document, headers), read)
-        if not found:  # the hosted service answers for what is not there with a feed of nothing
-            raise _missing(f"There is no '{path}'.")
+        if not found:  # the hosted service answers with an empty feed for a missing entity
+            raise _missing(f"'{path}' does not exist.")
         return found[0]
 
     def _feed(self, path: str, read: Callable[[Element], T]) -> Iterator[T]:
@@ -221,7 +221,7 @@ class AdministrationClient:
         if document is not None:
             sent["Content-Type"] = "application/atom+xml;type=entry;charset=utf-8"
         if method != "GET":
-            # A connection that the peer has left meanwhile would leave open whether the change was made.
+            # If the peer closed an idle connection during a change, it would be unknown whether the change was made.
             self._http.close()
         reused = self._http.sock is not None
         try:
@@ -230,9 +230,9 @@ class AdministrationClient:
             except (ConnectionError, http.client.BadStatusLine):
                 if not reused:
                     raise
-                return self._ask(method, target, document, sent)  # the peer had left meanwhile
+                return self._ask(method, target, document, sent)  # the peer had closed the idle connection
         except http.client.HTTPException:
-            raise self._unreachable("it does not answer as HTTP does") from None
+            raise self._unreachable("the peer does not speak HTTP") from None
         except TimeoutError:
             raise Timeout(f"no answer from {self._where} within {self._timeout:g} seconds") from None
         except OSError as error:
@@ -269,7 +269,7 @@ class AdministrationClient:
         )
 
     def _unreachable(self, why: str) -> ConnectionLost:
-        return ConnectionLost(Condition.CONNECTION_FORCED, f"no administration at {self._where}: {why}")
+        return ConnectionLost(Condition.CONNECTION_FORCED, f"cannot reach the administration at {self._where}: {why}")
 
     @property
     def _where(self) -> str:
@@ -280,7 +280,7 @@ _FORWARDING: Final = {
     "ServiceBusSupplementaryAuthorization": "ForwardTo",
     "ServiceBusDlqSupplementaryAuthorization": "ForwardDeadLetteredMessagesTo",
 }
-"""Headers that show the right to send to where an entity forwards."""
+"""Headers with a token for the entity to which messages are forwarded."""
 
 
 def _path(name: str, topic: str | None, rule: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Many messages in one transfer, as Service Bus takes them: each encoded message is a data section of an envelope."""
+"""Batches of Service Bus: one transfer whose data sections are encoded messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from peeklock.client.sender import Sender
 BATCH_FORMAT: Final = 0x80013700
 MAX_MESSAGES: Final = 1000
 _MAX_BYTES: Final = 1024 * 1024
-"""What the hosted service takes in a batch even where single messages may be larger."""
+"""The hosted service's limit of a batch, even where a single message may be larger."""
 _DEFAULT_BYTES: Final = 256 * 1024
 ITEM_BYTES: Final = 8
-"""The largest head of a data section: what a message adds to a batch besides itself."""
+"""The largest head of a data section: the bytes that a batch adds to each message."""
 _BATCH_SIZE: Final = Symbol("com.microsoft:max-message-batch-size")
 """In the properties of the peer's attach."""
 
@@ -28,14 +28,14 @@ class Batch(NamedTuple):
 
 
 def batch_limit(sender: Sender) -> int:
-    """The bytes that a batch to this link may have."""
+    """Return the largest size of a batch on this link, in bytes."""
     said = (sender.remote.properties or {}).get(_BATCH_SIZE) if sender.remote is not None else None
     limits = [limit for limit in (sender.max_message_size, said) if isinstance(limit, int) and limit > 0]
     return min(*limits, _MAX_BYTES) if limits else _DEFAULT_BYTES
 
 
 def fill_batches(messages: Iterable[Message], max_bytes: int, max_messages: int = MAX_MESSAGES) -> Iterator[Batch]:
-    """As few batches as the messages fit in, in their order; one that is alone goes as it is, however large."""
+    """Yield as few batches as possible, in order. A message alone in its batch is sent as it is, whatever its size."""
     items: list[bytes] = []
     head, size = b"", 0
     for message in messages:
@@ -55,7 +55,7 @@ def fill_batches(messages: Iterable[Message], max_bytes: int, max_messages: int 
 
 
 def envelope(message_id: MessageId | None, session_id: str | None, partition_key: str | None) -> bytes:
-    """What the service looks at before it opens the batch: where the first message belongs."""
+    """Return the annotations by which the service routes a batch, from its first message."""
     return Message(
         message_annotations=None if partition_key is None else {PARTITION_KEY: partition_key},
         properties=Properties(message_id=message_id, group_id=session_id),
@@ -63,7 +63,7 @@ def envelope(message_id: MessageId | None, session_id: str | None, partition_key
 
 
 def pack(items: list[bytes], head: bytes) -> Batch:
-    """Encoded messages behind an envelope; one that is alone needs none."""
+    """Encoded messages in an envelope; a single message has none."""
     if len(items) == 1:
         return Batch(items[0], 0, 1)
     return Batch(head + Message(data=items).encode(), BATCH_FORMAT, len(items))

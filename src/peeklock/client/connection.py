@@ -1,7 +1,7 @@
 """A blocking connection to any AMQP 1.0 peer: one thread, one socket, one engine.
 
-Whatever waits here keeps the whole connection going: heartbeats, credit, answers to the peer. Between calls nothing
-runs; who is away for longer than the peer's idle time-out calls `work` now and then.
+Every call that waits also serves the whole connection: heartbeats, credit, answers to the peer. Nothing runs between
+calls: a program that makes no call for longer than the peer's idle time-out must call `work` meanwhile.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def connect(
 ) -> Connection:
     """Connect to `amqp://user:pass@host:port`, `amqps://…` or a Service Bus connection string.
 
-    `sasl="auto"` is PLAIN when there is a user, else ANONYMOUS. With `sasl="plain"` a connection string's key name and
-    key are the user and the password. `tls` replaces the default context where the address asks for TLS. `hostname` is
-    what the open names, if not the host. `timeout` (seconds) is for this call and the default for all others.
+    `sasl="auto"` is PLAIN if there is a user, else ANONYMOUS. With `sasl="plain"` a connection string's key name and
+    key are the user and the password. `tls` replaces the default context if the address asks for TLS. `hostname`
+    replaces the host in the open. `timeout` (seconds) is that of this call and the default of all other calls.
     """
     endpoint = parse_endpoint(address)
     settings = Settings(
@@ -96,19 +96,19 @@ def _sasl(sasl: Sasl, user: str | None, password: str | None, endpoint: Endpoint
         raise ValueError(f"sasl must be auto, anonymous, plain or none, not '{sasl}'")
     user, password = user or endpoint.key_name, password or endpoint.key
     if user is None:
-        raise ValueError("SASL PLAIN needs a user: in the address, or as an argument")
+        raise ValueError("SASL PLAIN requires a user in the address or as an argument")
     role = plain(user, password or "")
     role.hostname = endpoint.host
     return role
 
 
 class Connection:
-    """Made by `connect`. A context manager; not for several threads."""
+    """Made by `connect`. It is a context manager, and not thread-safe."""
 
     def __init__(self, wire: Wire, machine: engine.Connection, endpoint: Endpoint, timeout: float) -> None:
         self.endpoint = endpoint
         self.timeout = timeout
-        """Seconds; what calls without a timeout of their own wait."""
+        """Seconds; the default of all calls."""
         self._wire = wire
         self._engine = machine
         self._session: Session | None = None
@@ -131,7 +131,7 @@ class Connection:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the peer's open offers."""
+        """The capabilities that the peer offered in its open."""
         remote = self._engine.remote_open
         return (
             frozenset(str(each) for each in (remote.offered_capabilities or ())) if remote is not None else frozenset()
@@ -139,32 +139,32 @@ class Connection:
 
     @property
     def writing(self) -> bool:
-        """Whether something waits to be written."""
+        """Whether there are bytes to be written."""
         return self._wire.full or bool(self._engine.out)
 
     def open(self) -> None:
-        """Exchange headers and opens; `connect` has done this."""
+        """Exchange headers and opens; `connect` calls this."""
         self._engine.connect()
         self.wait(lambda: self._engine.opened, self.timeout, "the peer's open")
 
     def close(self) -> None:
-        """Close politely; a peer that does not answer within five seconds is left."""
+        """Send a close and wait for the answer, at most five seconds."""
         if self._failure is None:
-            with suppress(ClientError):  # it is closed either way
+            with suppress(ClientError):  # the connection is closed either way
                 for link in list(self._session.links) if self._session is not None else ():
                     if isinstance(link.node, ClientLink):
                         link.node.close()
                 self._engine.close()
                 self.wait(lambda: self._engine.ended, min(self.timeout, _CLOSE_SECONDS), "the peer's close")
-            self._failure = ConnectionLost("amqp:connection:forced", "the connection was closed here")
+            self._failure = ConnectionLost("amqp:connection:forced", "the client closed the connection")
         self._wire.close()
 
     # --- links ---
 
     def authenticate(self, *entities: str, timeout: float | None = None) -> None:
-        """Show the connection string's key or signature to `$cbs` for these entities, or for its EntityPath.
+        """Put a token to `$cbs` for these entities, or for the EntityPath of the connection string.
 
-        Links to an entity do this by themselves. Tokens made of a key are renewed while the connection is used.
+        Links do this by themselves. Tokens that are made of a key are renewed while the connection is used.
         """
         for entity in entities or ((self.endpoint.entity_path or ""),):
             self._tokens.put(self._cbs_requester(), entity, self._seconds(timeout))
@@ -176,7 +176,7 @@ class Connection:
         properties: Mapping[Any, Any] | None = None,
         timeout: float | None = None,
     ) -> Sender:
-        """A link to send on; without an address, to the connection string's EntityPath."""
+        """Attach a sender; without an address, to the EntityPath of the connection string."""
         target = self._terminus(address, timeout) if address is None or isinstance(address, str) else address
         if isinstance(target, str):
             target = Target(address=target)
@@ -192,10 +192,10 @@ class Connection:
         properties: Mapping[Any, Any] | None = None,
         timeout: float | None = None,
     ) -> Receiver:
-        """A link to receive on.
+        """Attach a receiver.
 
-        The peer may send `credit` messages ahead of what is taken out here; with 0 each `receive` asks for what it
-        wants and no message comes without being asked for.
+        The peer may send up to `credit` messages before `receive` returns them. With 0 each `receive` gives credit for
+        its own messages only.
         """
         return Receiver(
             self,
@@ -216,9 +216,9 @@ class Connection:
         mode: ReceiveMode | str = ReceiveMode.PEEK_LOCK,
         wait: float | None = None,
     ) -> Receiver:
-        """A link that holds one session: the named one, or the next that has messages and is free.
+        """Attach a receiver to a session: the named session, or the next unlocked session with messages.
 
-        LinkClosed when the named one is held by another, or none is there within `wait` seconds.
+        LinkClosed if the named session is locked, or no session is available within `wait` seconds.
         """
         seconds = self._seconds(wait)
         return self.receiver(
@@ -227,31 +227,31 @@ class Connection:
             mode=mode,
             filter={SESSION_FILTER: session_id},
             properties={Symbol("com.microsoft:timeout"): UInt(int(seconds * 1000))},
-            timeout=seconds + self.timeout,  # the peer is the one to say that there is none
+            timeout=seconds + self.timeout,  # the peer reports that there is no session
         )
 
     def requester(self, address: str, *, dynamic: bool = False, timeout: float | None = None) -> Requester:
-        """Links to send requests to `address` and to get its responses.
+        """Attach links to send requests to `address` and to get its responses.
 
-        Responses come from the address itself, as `$management` and `$cbs` do it, or with `dynamic` from a node that
-        the peer makes for them.
+        Responses come from the same address, as with `$management` and `$cbs`, or with `dynamic` from a node that the
+        peer creates for them.
         """
         if not address.startswith("$"):
             self._terminus(address.removesuffix("/$management"), timeout)
         return Requester(self, address, dynamic=dynamic, timeout=self._seconds(timeout))
 
     def management(self, entity: str, timeout: float | None = None) -> Management:
-        """What an entity's `$management` node does: peeking, scheduling, deleting many."""
+        """Return a client of the entity's `$management` node: peeking, scheduling, deleting many messages."""
         return Management(self, entity, timeout)
 
     def transactions(self, timeout: float | None = None) -> Transactions:
-        """A link on which transactions are begun and ended."""
+        """Attach a link to the peer's transaction coordinator."""
         return Transactions(self, timeout)
 
     def _terminus(self, address: str | None, timeout: float | None) -> str:
         address = address or self.endpoint.entity_path
         if not address:
-            raise ValueError("an address is needed: the connection string has no EntityPath")
+            raise ValueError("the call requires an address, because the connection string has no EntityPath")
         if self.endpoint.has_token and not self._tokens.has(address):
             self.authenticate(address, timeout=timeout)
         return address
@@ -264,14 +264,14 @@ class Connection:
     # --- the loop ---
 
     def work(self, seconds: float = 0.0) -> None:
-        """Do what is due on the connection for so long: heartbeats, and taking in what the peer sends."""
+        """Serve the connection for so many seconds: send heartbeats, and read what the peer sends."""
         deadline = time.monotonic() + seconds
         self.turn(seconds)
         while (left := deadline - time.monotonic()) > 0:
             self.turn(left)
 
     def wait(self, done: Callable[[], bool], timeout: float | None, what: str) -> None:
-        """Keep the connection going until `done`; Timeout names what was waited for."""
+        """Serve the connection until `done`; `what` is named in the Timeout."""
         seconds = self._seconds(timeout)
         deadline = time.monotonic() + seconds
         self.flush()
@@ -285,18 +285,18 @@ class Connection:
                 has_looked = True
             except ClientError:
                 if done():
-                    return  # it came before the end did
+                    return  # it arrived before the connection ended
                 raise
 
     def turn(self, seconds: float) -> None:
-        """Write, wait for something to read for at most so long, and handle it."""
+        """Write, wait at most so many seconds for bytes to read, and handle them."""
         self.flush()
         try:
             data = self._wire.wait(max(0.0, min(seconds, self._tick_at - time.monotonic())))
             if data:
                 self._handle(self._engine.receive(data))
             self._engine.congested = self._wire.full
-            # The time is looked at after reading, so that bytes that came while nobody looked count as heard.
+            # The clock is read after reading, so that bytes that arrived between calls reset the idle timer.
             if time.monotonic() >= self._tick_at:
                 self._tick()
         except ConnectionLost as lost:
@@ -304,7 +304,7 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Write what there is, as far as the socket takes it; raises what ended the connection, if something did."""
+        """Write as much as the socket accepts. Raise the failure if the connection has ended."""
         self.check()
         out = self._engine.take_output()
         if out or self._wire.full:
@@ -316,12 +316,12 @@ class Connection:
             self._engine.congested = self._wire.full
 
     def check(self) -> None:
-        """Raise what ended the connection, if something did."""
+        """Raise the failure if the connection has ended."""
         if self._failure is not None:
             raise self._failure
 
     def session(self) -> Session:
-        """The session for new links."""
+        """Return the session for new links."""
         session = self._session
         if session is None or session.state not in (SessionState.BEGIN_SENT, SessionState.MAPPED):
             session = self._session = self._engine.begin()
@@ -329,14 +329,14 @@ class Connection:
 
     @property
     def _tick_at(self) -> float:
-        """When the time must be looked at again; the peer's open may have made that sooner."""
+        """The time of the next tick; the idle time-out in the peer's open may make it earlier."""
         return self._ticked_at + self._engine.tick_interval
 
     def _tick(self) -> None:
         self._ticked_at = time.monotonic()
         self._handle(self._engine.tick(self._ticked_at))
         if self._tokens.is_due():
-            with suppress(ClientError):  # the links will tell
+            with suppress(ClientError):  # the links report the failure
                 self._tokens.renew(self._cbs_requester())
 
     def _handle(self, events: list[Any]) -> None:
@@ -358,7 +358,7 @@ class Connection:
                         link.node.on_detached(event.error)
             elif kind is ConnectionClosed:
                 with suppress(ConnectionLost):
-                    self._wire.write(self._engine.take_output())  # our close, if the peer still reads it
+                    self._wire.write(self._engine.take_output())  # the answer to the close, if the peer still reads
                 self._lose(from_error(ConnectionLost, event.error, "the peer closed the connection"))
 
     def _on_attached(self, event: LinkAttached) -> None:
@@ -366,7 +366,7 @@ class Connection:
         if isinstance(node, ClientLink):
             node.on_attached()
         else:
-            event.link.detach()  # we did not ask for it
+            event.link.detach()  # the client did not ask for this link
 
     def _on_detached(self, event: LinkDetached) -> None:
         if isinstance(event.link.node, ClientLink):

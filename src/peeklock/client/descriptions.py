@@ -21,13 +21,13 @@ DEFAULT_RULE: Final = "$Default"
 
 
 class Duration(str):
-    """A span of time as a rule's parameter or property: ISO 8601 text."""
+    """A duration as a parameter or property of a rule: ISO 8601 text."""
 
     __slots__ = ()
 
 
 RuleValue = str | bool | int | float | datetime | Duration | UUID
-"""In rules; `Int` has 32 bits and a plain int 64."""
+"""A value in a rule; `Int` has 32 bits, a plain int 64."""
 
 
 class Kind(StrEnum):
@@ -57,14 +57,14 @@ class Entity:
     topic: str | None = None
     """Of a subscription."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
-    """By their names in `SETTINGS`; one that has no value is not there."""
+    """By name; settings without a value are missing."""
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     runtime: Mapping[str, int | str] = field(default_factory=dict)
     """Counts of messages, the size, and moments as RFC 3339 text, by the names of their elements."""
 
     @property
     def path(self) -> str:
-        """Its address on both sides of the service."""
+        """The address of the entity."""
         return self.name if self.topic is None else f"{self.topic}/Subscriptions/{self.name}"
 
 
@@ -85,9 +85,9 @@ class Rule:
     """Of a SQL filter."""
     parameters: Mapping[str, RuleValue] = field(default_factory=dict)
     correlation: Mapping[str, str] = field(default_factory=dict)
-    """What a correlation filter compares, by the names in `CORRELATION_FIELDS`."""
+    """The values that a correlation filter compares, by the names in `CORRELATION_FIELDS`."""
     properties: Mapping[str, RuleValue] = field(default_factory=dict)
-    """The application properties that it compares."""
+    """The application properties that a correlation filter compares."""
     action: str | None = None
     """SQL."""
     action_parameters: Mapping[str, RuleValue] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What can go wrong for a user of the client; each failure carries the peer's condition, or one that says the same."""
+"""Exceptions of the client. Each has the peer's AMQP condition, or the condition that stands for the same failure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peeklock.amqp.outcomes import Error
 
 
 class ClientError(Exception):
-    """The base of all of them."""
+    """The base class of all exceptions of the client."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(condition, description)
@@ -21,7 +21,7 @@ class ClientError(Exception):
 
 
 class ConnectionLost(ClientError):
-    """The connection could not be made, was closed by the peer, or broke."""
+    """The connection could not be opened, was closed by the peer, or broke."""
 
 
 class LinkClosed(ClientError):
@@ -29,7 +29,7 @@ class LinkClosed(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """The peer did not take the token."""
+    """The peer refused the token."""
 
 
 class SendRejected(ClientError):
@@ -37,7 +37,7 @@ class SendRejected(ClientError):
 
 
 class SettlementFailed(ClientError):
-    """The peer did not do what was asked for received messages, for example because their locks were lost."""
+    """The peer did not settle messages as requested, for example because their locks were lost."""
 
     def __init__(self, condition: str, description: str, tags: Sequence[bytes]) -> None:
         super().__init__(condition, description)
@@ -53,11 +53,11 @@ class RequestRefused(ClientError):
         super().__init__(condition, description)
         self.args = (status, condition, description)
         self.status = status
-        """As HTTP counts them."""
+        """A status of HTTP."""
 
 
 class Timeout(ClientError):
-    """Nothing came in time."""
+    """The peer did not answer in time."""
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.TIMEOUT, description)
@@ -65,7 +65,7 @@ class Timeout(ClientError):
 
 
 def from_error(kind: type[ClientError], error: Error | None, otherwise: str) -> ClientError:
-    """The exception for an error that the peer sent; `otherwise` describes it when there is none."""
+    """Make the exception for an error that the peer sent. `otherwise` describes a missing error."""
     if error is None:
         return kind(Condition.DETACH_FORCED if kind is LinkClosed else Condition.CONNECTION_FORCED, otherwise)
     return kind(error.condition, error.description)

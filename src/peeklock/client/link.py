@@ -1,4 +1,4 @@
-"""What the client's senders and receivers have in common: the life of a link."""
+"""The base of the client's senders and receivers: attaching and detaching a link."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class ClientLink:
 
     @property
     def remote(self) -> Attach | None:
-        """What the peer attached with."""
+        """The properties of the peer's attach."""
         return self._link.remote
 
     def close(self) -> None:
-        """Detach; the answer is not waited for."""
+        """Detach, without waiting for the answer."""
         if self._failure is None:
             self._failure = LinkClosed("amqp:link:detach-forced", "the link was closed here")
             self._link.detach()
@@ -59,7 +59,7 @@ class ClientLink:
                 self.connection.flush()
 
     def check(self) -> None:
-        """Raise what ended the link or its connection, if something did."""
+        """Raise the failure if the link or its connection has ended."""
         self.connection.check()
         if self._failure is not None:
             raise self._failure
@@ -75,21 +75,21 @@ class ClientLink:
             self._failure = from_error(LinkClosed, error, f"the peer closed the link '{self.name}'")
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
-        """A message came; receivers take it."""
+        """A message arrived; receivers override this."""
 
     def on_outcome(self, event: OutgoingDisposed) -> None:
-        """Messages that were sent got a state; senders note it."""
+        """The peer settled sent messages; senders override this."""
 
     def on_confirmed(self, event: IncomingDisposed) -> None:
-        """The peer answered what was asked for received messages; receivers note it."""
+        """The peer confirmed settlements; receivers override this."""
 
     def _attach(self, attach: Attach, what: str, timeout: float) -> None:
         self._link.attach(attach)
         self.wait_for(lambda: self._answered, timeout, f"the answer to the attach of {what}")
-        self.check()  # some refuse with a terminus in the attach, and the detach right behind it
+        self.check()  # some peers refuse with a terminus in the attach, followed by a detach
 
     def wait_for(self, done: Callable[[], bool], timeout: float | None, what: str) -> None:
-        """Keep the connection going until `done`; raises what ended the link meanwhile."""
+        """Serve the connection until `done`. Raise the failure if the link ends first."""
         self.connection.wait(lambda: self._failure is not None or done(), timeout, what)
         if self._failure is not None and not done():
             raise self._failure

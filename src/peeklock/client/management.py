@@ -1,4 +1,4 @@
-"""What an entity's `$management` node does for a client: looking at messages, scheduling, deleting many.
+"""The `$management` node of an entity: peeking, scheduling, deleting many messages.
 
 Knows operations that the hosted service documents, as calls with Python values. Receiving and the usual settling are
 the receiver's.
@@ -24,7 +24,7 @@ PARTITION_KEY = Symbol("x-opt-partition-key")
 
 
 class Management:
-    """The node of one entity, made by `Connection.management`. A context manager."""
+    """A client of the node, made by `Connection.management`. It is a context manager."""
 
     def __init__(self, connection: Connection, entity: str, timeout: float | None = None) -> None:
         self._requester = connection.requester(f"{entity}/$management", timeout=timeout)
@@ -39,19 +39,19 @@ class Management:
         self._requester.close()
 
     def request(self, operation: str, body: dict[Any, Any], timeout: float | None = None) -> dict[Any, Any]:
-        """Any operation; the map it answers with, empty when it has nothing to give.
+        """Run any operation and return the map of its answer, which may be empty.
 
         The service's operations are named without `com.microsoft:`, others whole, such as `peeklock:list-claims`.
         """
         return self.answer(self.submit(operation, body, timeout), timeout)
 
     def submit(self, operation: str, body: dict[Any, Any], timeout: float | None = None) -> Any:
-        """Ask as `request` does, and go on; `answer` waits for what is returned here."""
+        """Send a request without waiting; pass the returned value to `answer`."""
         name = operation if ":" in operation else f"com.microsoft:{operation}"
         return self._requester.submit(Message(application_properties={"operation": name}, value=body), timeout)
 
     def is_answered(self, submitted: Any) -> bool:
-        """Whether `answer` would return at once; what has come is taken in by whatever waits on the connection."""
+        """Whether `answer` would return at once. Any call that waits on the connection receives the answer."""
         return self._requester.is_over(submitted)
 
     def answer(self, submitted: Any, timeout: float | None = None) -> dict[Any, Any]:
@@ -67,30 +67,30 @@ class Management:
         return {} if answer.value is NO_VALUE or answer.value is None else answer.value
 
     def peek(self, from_sequence_number: int = 1, count: int = 100, session_id: str | None = None) -> list[Message]:
-        """Messages in any state, in the order of their numbers; fewer than asked for does not mean that was all."""
+        """Return messages in any state, by sequence number. Fewer than `count` does not mean that there are no more."""
         body: dict[str, Any] = {"from-sequence-number": from_sequence_number, "message-count": Int(count)}
         if session_id is not None:
             body["session-id"] = session_id
         return [Message.decode(each["message"]) for each in self.request("peek-message", body).get("messages", ())]
 
     def schedule(self, messages: Sequence[Message], at_ms: int) -> list[int]:
-        """Have messages enqueued at a moment (Unix milliseconds), all or none; returns their sequence numbers."""
+        """Schedule messages for a time (Unix milliseconds), all or none, and return their sequence numbers."""
         found = self.request("schedule-message", {"messages": [_scheduled(message, at_ms) for message in messages]})
         return [int(number) for number in found.get("sequence-numbers", ())]
 
     def cancel_scheduled(self, sequence_numbers: Sequence[int]) -> None:
-        """Take scheduled messages back: all of them, or none when one is not there."""
+        """Cancel scheduled messages, all or none: none if one of them does not exist."""
         self.request("cancel-scheduled-message", {"sequence-numbers": Array(sequence_numbers, int)})
 
     def delete_messages(self, before_ms: int, count: int = 500, session_id: str | None = None) -> int:
-        """Delete up to `count` active messages that nobody holds and that came before a moment; returns how many."""
+        """Delete up to `count` unlocked active messages that were enqueued before a time, and return their number."""
         body: dict[str, Any] = {"message-count": Int(count), "enqueued-time-utc": Timestamp(before_ms)}
         if session_id is not None:
             body["session-id"] = session_id
         return int(self.request("batch-delete-messages", body).get("message-count", 0))
 
     def update_disposition(self, lock_tokens: Sequence[UUID], status: str) -> None:
-        """Settle messages by their tokens, when their link cannot: completed, abandoned, suspended or defered."""
+        """Settle messages by lock token, without their link: completed, abandoned, suspended or defered."""
         self.request("update-disposition", {"disposition-status": status, "lock-tokens": Array(lock_tokens, UUID)})
 
 

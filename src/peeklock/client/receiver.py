@@ -1,4 +1,4 @@
-"""Receiving: messages taken out in lists, and settled in ranges."""
+"""Receiving: messages are returned in lists and settled in ranges."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class ReceiveMode(StrEnum):
-    """How a message leaves the peer."""
+    """How messages are settled."""
 
     PEEK_LOCK = "peek-lock"
-    """It stays locked until it is settled, and the peer confirms that (rcv-settle-mode second)."""
+    """The peer locks a message until it is settled, and confirms settlement (rcv-settle-mode second)."""
     SETTLE_FIRST = "settle-first"
-    """It stays locked until it is settled here; the peer does not confirm (rcv-settle-mode first)."""
+    """The peer locks a message until it is settled, without confirmation (rcv-settle-mode first)."""
     RECEIVE_AND_DELETE = "receive-and-delete"
-    """It is gone when it is sent (snd-settle-mode settled)."""
+    """The peer removes a message when it sends it (snd-settle-mode settled)."""
 
 
 _SETTLE_MODES = {
@@ -38,13 +38,13 @@ _SETTLE_MODES = {
     ReceiveMode.RECEIVE_AND_DELETE: (1, 0),
 }
 _DRAIN_SECONDS = 1.0
-"""How long a receiver that closes waits for what is on its way; not every peer answers a drain."""
+"""How long `close` waits for messages in flight; not every peer answers a drain."""
 _ACCEPTED = Accepted().encode()
 _RELEASED = Released().encode()
 
 
 class ReceivedMessage:
-    """A message that came; it is decoded when it is first looked into."""
+    """A received message; it is decoded on first access."""
 
     __slots__ = ("_message", "delivery", "payload")
 
@@ -66,7 +66,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> Any:
-        """The data sections joined, or else the value, or else the sequences."""
+        """The joined data sections, or the value, or the sequences."""
         message = self.message
         if message.data:
             return b"".join(message.data)
@@ -78,7 +78,7 @@ class ReceivedMessage:
 
     @property
     def lock_token(self) -> UUID | None:
-        """The delivery tag as Service Bus means it."""
+        """The lock token: Service Bus makes the delivery tag of it."""
         return UUID(bytes_le=self.tag) if len(self.tag) == 16 else None
 
     @property
@@ -90,7 +90,7 @@ Messages = ReceivedMessage | Sequence[ReceivedMessage]
 
 
 class Receiver(ClientLink):
-    """A link to receive on, made by `Connection.receiver`."""
+    """A receiving link, made by `Connection.receiver`."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Receiver(ClientLink):
         self._receiver = link
         self._credit = credit
         self._ready: deque[IncomingDelivery] = deque()
-        """Arrived and not taken out yet."""
+        """Received from the peer and not yet returned to the caller."""
         self._unconfirmed = 0
         self._settlement_failure: SettlementFailed | None = None
         if isinstance(source, str):
@@ -127,34 +127,34 @@ class Receiver(ClientLink):
         )
         where = f"a receiver from '{source.address}'" if source.address else "a receiver from a dynamic node"
         self._attach(attach, where, timeout)
-        # The peer says what it does; one that settles first is not asked for confirmation.
+        # The peer's attach decides: a peer that settles first sends no confirmations.
         self._is_confirmed = rcv_settle_mode == 1 and self.remote is not None and self.remote.rcv_settle_mode == 1
         self._top_up()
 
-    # --- taking messages ---
+    # --- receiving ---
 
     @property
     def source(self) -> Source | None:
-        """What the peer receives from for us: the address of a dynamic node, the accepted filters."""
+        """The source in the peer's attach: the address of a dynamic node, the accepted filters."""
         return self.remote.source if self.remote is not None else None
 
     @property
     def credit(self) -> int:
-        """How many messages may be on their way or wait here; 0: they come only while they are asked for."""
+        """How many messages may be in flight or not yet returned. With 0 the peer sends only during `receive`."""
         return self._credit
 
     @credit.setter
     def credit(self, credit: int) -> None:
-        """For the next ones; credit that the peer has stays until it is used or drained."""
+        """Set the credit from now on; credit that the peer has stays until it is used or drained."""
         self._credit = credit
 
     @property
     def waiting(self) -> int:
-        """Messages that came, and that nobody took out yet."""
+        """The number of messages that `receive` would return at once."""
         return len(self._ready)
 
     def receive(self, max_count: int = 1, timeout: float | None = None) -> list[ReceivedMessage]:
-        """Up to `max_count` messages as soon as there is one; an empty list when none came in time."""
+        """Return up to `max_count` messages as soon as there is one; an empty list if none arrives in time."""
         ready = self._ready
         if not ready:
             self.check()
@@ -164,7 +164,7 @@ class Receiver(ClientLink):
         return taken
 
     def messages(self, timeout: float | None = None) -> Iterator[ReceivedMessage]:
-        """One after the other; ends when none came for `timeout` seconds, and never when that is None."""
+        """Yield messages; end when none arrives for `timeout` seconds, or never if it is None."""
         while True:
             taken = self.receive(1, timeout)
             if taken:
@@ -173,17 +173,17 @@ class Receiver(ClientLink):
                 return
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """All that come, for ever."""
+        """Yield messages without end."""
         return self.messages()
 
     def drain(self, timeout: float | None = None) -> None:
-        """Take the credit back: what the peer has at hand still comes, then nothing until more is received."""
+        """Withdraw the credit: the peer sends what it has, then nothing until the next `receive`."""
         self.check()
         link = self._receiver
         if link.credit <= 0:
             return
         link.grant(link.credit, drain=True)
-        # A peer whose last messages used up the credit has nothing to take back, and need not say so.
+        # If the last messages used up the credit, the peer has none to return and need not answer.
         self.wait_for(lambda: not link.drain or link.credit <= 0, timeout, "the end of the drain")
         link.drain = False
 
@@ -191,16 +191,16 @@ class Receiver(ClientLink):
         self._ready.append(delivery)
 
     def close(self) -> None:
-        """Detach; messages that nobody took out are given back, if they can be."""
+        """Detach. Messages that were not returned to the caller are released, if they are not settled."""
         if not self.closed:
             with suppress(ClientError):
-                self.drain(timeout=_DRAIN_SECONDS)  # what is on its way would stay locked
+                self.drain(timeout=_DRAIN_SECONDS)  # messages in flight would stay locked
         while self._ready:
             self._ready.popleft().dispose(_RELEASED)
         super().close()
 
     def _receive_more(self, max_count: int, timeout: float | None) -> None:
-        """Wait for a message, or for the time."""
+        """Wait for a message or the end of the time."""
         if self._credit == 0:
             self._receiver.grant(max_count)
         else:
@@ -209,13 +209,13 @@ class Receiver(ClientLink):
             self.wait_for(lambda: len(self._ready) > 0, timeout, "a message")
         if self._credit == 0:
             try:
-                self.drain()  # nothing may come, and be locked, while nobody asks for it
+                self.drain()  # the peer must not lock messages between calls
             except Timeout:
-                if not self._ready:  # what came may be gone from the peer, and must not be lost for that
+                if not self._ready:  # messages that arrived may be removed at the peer already, and are returned
                     raise
 
     def _top_up(self) -> None:
-        """Give credit for what was taken out, in steps of half of it."""
+        """Renew the credit once half of it is used."""
         link = self._receiver
         wanted = self._credit - len(self._ready)
         if link.attached and wanted - link.credit >= (self._credit + 1) // 2 > 0:
@@ -224,11 +224,11 @@ class Receiver(ClientLink):
     # --- settling ---
 
     def accept(self, messages: Messages, *, wait: bool = False, timeout: float | None = None) -> None:
-        """Done with them: complete."""
+        """Complete messages."""
         self._settle(messages, _ACCEPTED, wait, timeout)
 
     def release(self, messages: Messages, *, wait: bool = False, timeout: float | None = None) -> None:
-        """Give them back, uncounted."""
+        """Release messages, without counting a delivery."""
         self._settle(messages, _RELEASED, wait, timeout)
 
     def reject(
@@ -241,7 +241,7 @@ class Receiver(ClientLink):
         wait: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """They are no good: dead-letter."""
+        """Dead-letter messages."""
         error = None
         if condition is not None:
             error = Error(condition=condition, description=description, info=dict(info) if info else None)
@@ -257,7 +257,7 @@ class Receiver(ClientLink):
         wait: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Give them back as tried: abandon, or with `undeliverable_here` defer."""
+        """Abandon messages, which counts a delivery; with `undeliverable_here`, defer them."""
         state = Modified(
             delivery_failed=delivery_failed,
             undeliverable_here=undeliverable_here,
@@ -266,11 +266,11 @@ class Receiver(ClientLink):
         self._settle(messages, state.encode(), wait, timeout)
 
     def settle(self, messages: Messages, state: bytes, *, wait: bool = False, timeout: float | None = None) -> None:
-        """Settle with any encoded state, a transaction's for example."""
+        """Settle with any encoded state, for example that of a transaction."""
         self._settle(messages, state, wait, timeout)
 
     def confirm(self, timeout: float | None = None) -> None:
-        """Wait until the peer has confirmed all that was settled; SettlementFailed when it did not do as asked."""
+        """Wait until the peer has confirmed all settlements; SettlementFailed if one of them failed."""
         self.connection.flush()
         self.wait_for(lambda: self._unconfirmed == 0, timeout, "the confirmation")
         self.wait_for(lambda: not self.connection.writing, timeout, "room to write")
@@ -292,7 +292,8 @@ class Receiver(ClientLink):
         for message in (messages,) if isinstance(messages, ReceivedMessage) else messages:
             delivery = message.delivery
             if delivery.settled or delivery.link is not self._receiver:
-                raise ValueError(f"the message with tag {delivery.tag.hex()} is settled, or not from this receiver")
+                tag = delivery.tag.hex()
+                raise ValueError(f"the message with tag {tag} is settled already, or is from another receiver")
             delivery.dispose(state, settled)
             self._unconfirmed += not settled
         if wait:

@@ -1,4 +1,4 @@
-"""Requests and their responses, matched by correlation-id; several may be under way."""
+"""Requests and their responses, matched by correlation-id; several may be in flight."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACCEPTED: Final = Accepted().encode()
 
 
 class Requester:
-    """A pair of links, made by `Connection.requester`. A context manager."""
+    """A pair of links, made by `Connection.requester`. It is a context manager."""
 
     def __init__(self, connection: Connection, address: str, *, dynamic: bool, timeout: float) -> None:
         self._under_way: dict[Hashable, _Request] = {}
@@ -52,11 +52,11 @@ class Requester:
         return self._requests.closed or self._responses.closed
 
     def request(self, message: Message, timeout: float | None = None, *, state: Any = None) -> Message:
-        """Send a request and wait for its response. SendRejected when the peer does not take the request."""
+        """Send a request and wait for its response. SendRejected if the peer rejects the request."""
         return self.response(self.submit(message, timeout, state=state), timeout)
 
     def submit(self, message: Message, timeout: float | None = None, *, state: Any = None) -> Any:
-        """Send a request; the message-id that is returned gets its response from `response`.
+        """Send a request and return its message-id, which `response` takes.
 
         A message-id that the message has is kept, and must not be under way already. The reply-to is ours. `state` is
         sent along, for a request in a transaction.
@@ -64,14 +64,14 @@ class Requester:
         properties = message.properties or Properties()
         message_id = str(uuid4()) if properties.message_id is None else properties.message_id
         if message_id in self._under_way:
-            raise ValueError(f"a request with message-id {message_id!r} is under way already")
+            raise ValueError(f"a request with message-id {message_id!r} is already in flight")
         properties = replace(properties, message_id=message_id, reply_to=self._reply_to)
         sent = self._requests.post(replace(message, properties=properties), state=state, timeout=timeout)
         self._under_way[message_id] = _Request(sent)
         return message_id
 
     def response(self, message_id: Any, timeout: float | None = None) -> Message:
-        """Wait for the response to a request. After a failure or a time-out it is waited for no more."""
+        """Wait for the response to a request. After a failure or a time-out the request is forgotten."""
         request = self._under_way[message_id]
         try:
             self._responses.wait_for(
@@ -91,7 +91,7 @@ class Requester:
         return self.closed or self._under_way[message_id].is_over
 
     def forget(self, message_id: Any) -> None:
-        """The response is of no interest."""
+        """Ignore the response of a request."""
         self._under_way.pop(message_id, None)
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Requester:
 
 
 class _Request:
-    """A request under way."""
+    """A request in flight."""
 
     __slots__ = ("response", "sent")
 
@@ -120,7 +120,7 @@ class _Request:
 
 
 class _Responses(Receiver):
-    """Takes responses as they come."""
+    """Receives the responses."""
 
     def __init__(
         self,

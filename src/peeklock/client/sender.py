@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 IN_FLIGHT: Final = 2000
 _BURST: Final = 256
-"""Messages between two looks at the socket."""
+"""Messages that are encoded between two writes."""
 
 
 class Sent:
-    """A message on its way, and what became of it."""
+    """A sent message and its outcome."""
 
     __slots__ = ("done", "outcome", "refused")
 
@@ -33,11 +33,11 @@ class Sent:
         self.done = False
         self.outcome: Any = None
         self.refused: SendRejected | None = None
-        """The outcome as an exception, when it is not a good one."""
+        """The exception for an outcome other than accepted."""
 
 
 class Sender(ClientLink):
-    """A link to send on, made by `Connection.sender`."""
+    """A sending link, made by `Connection.sender`."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Sender(ClientLink):
 
     @property
     def max_message_size(self) -> int:
-        """The largest message that the peer takes, in bytes; 0 when it does not say."""
+        """The largest message that the peer accepts, in bytes; 0 if it has no limit."""
         return self._sender.max_message_size
 
     @property
     def in_flight(self) -> int:
-        """Messages without an outcome yet."""
+        """The number of messages without an outcome."""
         return self._sender.unsettled
 
     def send(
@@ -82,7 +82,7 @@ class Sender(ClientLink):
         state: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """Send a message (bytes are an encoded one) and wait for its outcome, which is returned.
+        """Send a message and return its outcome. Bytes are an encoded message.
 
         SendRejected when that is not accepted. A message that goes out settled has no outcome. `state` is sent along,
         for a message in a transaction.
@@ -104,7 +104,7 @@ class Sender(ClientLink):
         state: Any = None,
         timeout: float | None = None,
     ) -> Sent:
-        """As `send`, but without waiting for the outcome: what is returned shows it when it has come."""
+        """Send a message without waiting; the returned object gets the outcome when it arrives."""
         payload = self._payload(message)
         self.check()
         self.wait_for(self._sender.ready, timeout, "credit to send")
@@ -124,13 +124,13 @@ class Sender(ClientLink):
         settled: bool = False,
         timeout: float | None = None,
     ) -> int:
-        """Send many, up to `in_flight` of them on their way at a time, and wait for all outcomes; returns how many.
+        """Send messages, up to `in_flight` at a time, wait for all outcomes, and return the number of messages.
 
         SendRejected, after the outcomes of all that were sent, when one was not accepted: nothing is sent after it is
         known. `timeout` is how long may pass without any progress.
         """
         sender = self._sender
-        # When the limit is reached, half of it must be done with before more goes out: few, large writes.
+        # At the limit, half of the messages must be settled before more are sent: few, large writes.
         enough = in_flight // 2
         count = 0
         self._refused = None
@@ -155,7 +155,7 @@ class Sender(ClientLink):
     def on_outcome(self, event: OutgoingDisposed) -> None:
         state = event.state
         if isinstance(state, Received) or (state is None and not event.settled):
-            return  # how far it has come, not what became of it
+            return  # `received` is a progress report, not an outcome
         refused = None if type(state) is Accepted else refusal(state)
         for delivery in event.deliveries:
             if delivery.context is not None:
@@ -178,7 +178,7 @@ class Sender(ClientLink):
         limit = self.max_message_size
         if limit and len(payload) > limit:
             raise SendRejected(
-                Condition.MESSAGE_SIZE_EXCEEDED, f"the message has {len(payload)} bytes; the peer takes {limit}"
+                Condition.MESSAGE_SIZE_EXCEEDED, f"the message has {len(payload)} bytes; the peer accepts {limit}"
             )
         return payload
 
@@ -188,7 +188,7 @@ class Sender(ClientLink):
 
 
 def refusal(state: Any) -> SendRejected | None:
-    """The exception for an outcome, None for a good one."""
+    """Return the exception for an outcome; None for accepted."""
     if isinstance(state, TransactionalState) and state.outcome is not None:
         state = state.outcome
     if isinstance(state, Accepted | Declared | TransactionalState):

@@ -1,4 +1,4 @@
-"""Where to connect and as whom: AMQP URLs and Service Bus connection strings."""
+"""AMQP URLs and Service Bus connection strings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What a URL or a connection string says."""
+    """The address and the credentials in a URL or a connection string."""
 
     host: str
     port: int
@@ -36,16 +36,16 @@ class Endpoint:
     """A ready shared access signature."""
     entity_path: str | None = None
     http_port: int = field(default=0, compare=False)
-    """Where the administration is: the port that was given, else that of HTTPS, or that of everything without TLS."""
+    """The port of the administration: the given port, or 443, or without TLS the port of AMQP."""
 
     @property
     def has_token(self) -> bool:
-        """Whether there is something to show to `$cbs`."""
+        """Whether there is a key or a signature for `$cbs`."""
         return self.token is not None or self.key is not None
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Read `amqp://user:pass@host:port`, `amqps://…` or `Endpoint=sb://…;…`; ValueError says what is wrong."""
+    """Parse `amqp://user:pass@host:port`, `amqps://…` or `Endpoint=sb://…;…`. ValueError if it is none of them."""
     text = text.strip()
     if text.lower().startswith(("amqp://", "amqps://")):
         return _parse_url(text)
@@ -75,7 +75,7 @@ def _parse_connection_string(text: str) -> Endpoint:
         name, equals, value = part.partition("=")
         known = _KEYS.get(name.strip().lower())
         if not equals or known is None:
-            raise ValueError(f"the connection string has an unknown part '{name.strip()}'; known are {_known()}")
+            raise ValueError(f"the connection string has an unknown part '{name.strip()}'; known parts are {_known()}")
         if known in parts:
             raise ValueError(f"the connection string has {known} twice")
         parts[known] = value.strip()

@@ -1,4 +1,4 @@
-"""Shared access signatures, and putting them on `$cbs` before they are asked for and again before they run out."""
+"""Shared access signatures: making them, putting them to `$cbs`, and renewing them before they expire."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIFETIME_SECONDS: Final = 3600.0
 
 
 def sas_token(uri: str, key_name: str, key: str, expires_at: float) -> str:
-    """A shared access signature for `uri`, valid until `expires_at` (Unix seconds)."""
+    """Make a shared access signature for `uri`, valid until `expires_at` (Unix seconds)."""
     resource, expiry = quote_plus(uri), str(int(expires_at))
     digest = hmac.new(key.encode(), f"{resource}\n{expiry}".encode(), hashlib.sha256).digest()
     signature = quote_plus(base64.b64encode(digest).decode())
@@ -32,36 +32,36 @@ def sas_token(uri: str, key_name: str, key: str, expires_at: float) -> str:
 
 
 class Tokens:
-    """The audiences for which this connection has shown a token."""
+    """The audiences for which a connection has put a token."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._renew_at: dict[str, float] = {}
-        """By entity, in Unix seconds."""
+        """Time of renewal by entity, in Unix seconds."""
 
     def has(self, entity: str) -> bool:
         return entity in self._renew_at
 
     def put(self, requester: Requester, entity: str, timeout: float) -> None:
-        """Show a token for the entity and wait until it is taken."""
+        """Put a token for the entity and wait until the peer accepts it."""
         answer = requester.request(self._request(entity), timeout=timeout)
         properties = answer.application_properties or {}
         status = properties.get("status-code", properties.get("statusCode"))
         if status not in (200, 202):
             description = properties.get("status-description", properties.get("statusDescription")) or ""
             condition = properties.get("error-condition") or Condition.UNAUTHORIZED_ACCESS
-            if status != HTTPStatus.NOT_FOUND or not description:  # which names the entity
+            if status != HTTPStatus.NOT_FOUND or not description:  # the description of 404 names the entity
                 description = f"{description} (status {status} for '{entity}')".strip()
             raise AuthenticationFailed(str(condition), description)
         self._renew_later(entity)
 
     def is_due(self) -> bool:
-        """Whether a token has used up most of its time. A ready signature cannot be renewed."""
+        """Whether a token is about to expire. A ready-made signature cannot be renewed."""
         now = time.time()
         return self._endpoint.key is not None and any(due <= now for due in self._renew_at.values())
 
     def renew(self, requester: Requester) -> None:
-        """Show new tokens where they are due, without waiting for the answer."""
+        """Put new tokens in place of those that are about to expire, without waiting for the answer."""
         now = time.time()
         for entity in [entity for entity, due in self._renew_at.items() if due <= now]:
             requester.forget(requester.submit(self._request(entity), timeout=0))

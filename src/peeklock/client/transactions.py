@@ -1,4 +1,4 @@
-"""Transactions: sends and settlements on one connection that happen together or not at all."""
+"""Transactions: sends and settlements of one connection that are committed together or rolled back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """One that is open. What is sent with `state=` and settled with `outcome` belongs to it."""
+    """An open transaction. Messages that are sent with `state=` or settled with `outcome` belong to it."""
 
     def __init__(self, id: bytes) -> None:
         self.id = id
@@ -27,12 +27,12 @@ class Transaction:
         return TransactionalState(self.id)
 
     def outcome(self, outcome: Any = None) -> bytes:
-        """For `Receiver.settle`: accepted, or the outcome that is given."""
+        """Return the state for `Receiver.settle`: accepted, or the given outcome."""
         return TransactionalState(self.id, outcome or Accepted()).encode()
 
 
 class Transactions:
-    """A link to the peer's coordinator, made by `Connection.transactions`. A context manager."""
+    """A link to the peer's coordinator, made by `Connection.transactions`. It is a context manager."""
 
     def __init__(self, connection: Connection, timeout: float | None = None) -> None:
         coordinator = Coordinator(capabilities=["amqp:local-transactions"])
@@ -45,17 +45,17 @@ class Transactions:
         self.close()
 
     def close(self) -> None:
-        """Detach; the peer rolls back what is open."""
+        """Detach; the peer rolls open transactions back."""
         self._coordinator.close()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Committed at the end of the block; rolled back when something is raised in it."""
+        """Commit at the end of the block; roll back if the block raises."""
         opened = Transaction(self._coordinator.send(Message(value=Declare())).txn_id)
         try:
             yield opened
         except BaseException:
-            with suppress(ClientError):  # what went wrong first is the reason
+            with suppress(ClientError):  # the first failure is the reason
                 self._coordinator.send(Message(value=Discharge(opened.id, fail=True)))
             raise
         self._coordinator.send(Message(value=Discharge(opened.id, fail=False)))

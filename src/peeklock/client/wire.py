@@ -1,4 +1,4 @@
-"""A socket that never blocks but in `wait`, with TLS or without. Knows nothing of what the bytes mean."""
+"""A socket that blocks in `wait` only, with or without TLS. It knows nothing of AMQP."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Wire:
 
     @property
     def full(self) -> bool:
-        """Whether bytes wait for room in the socket."""
+        """Whether bytes could not yet be written."""
         return len(self._unwritten) > 0
 
     def write(self, parts: list[bytes]) -> None:
-        """Write as much as fits, in one call of the socket, and keep the rest."""
+        """Write as much as the socket accepts, in one call, and keep the rest."""
         if parts:
             data = b"".join(parts)
             self._unwritten = memoryview(bytes(self._unwritten) + data if self.full else data)
@@ -64,7 +64,7 @@ class Wire:
             self._watched = events
 
     def wait(self, seconds: float) -> bytes:
-        """Wait until something can be read or written; returns what was read."""
+        """Wait until the socket is readable or writable, and return the bytes that were read."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
             seconds = 0
         readable = False
@@ -93,11 +93,11 @@ class Wire:
             if not data:
                 if parts:
                     break
-                raise ConnectionLost(Condition.CONNECTION_FORCED, "the peer hung up")
+                raise ConnectionLost(Condition.CONNECTION_FORCED, "the peer closed the socket without an AMQP close")
             parts.append(data)
             size += len(data)
             if len(data) < _READ_SIZE and not isinstance(self._socket, ssl.SSLSocket):
-                break  # a plain socket has no more
+                break  # a plain socket has no further bytes
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
