@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
+
+import pytest
 
 from broker.test_claiming_messages import letters
 from broker.world import World
+from peeklock.broker.annex import DURABLE, Annex
 from peeklock.broker.errors import BrokerError
-from peeklock.broker.packed import STRETCH
-from peeklock.store.base import StoredMessage
+from peeklock.broker.heads import head
+from peeklock.broker.packed import STRETCH, pack
+from peeklock.store.base import CLAIMED, DEFERRED, Body, StoredMessage
 
 
 def test_messages_are_freed_with_the_answer_and_not_by_the_garbage_collector() -> None:
@@ -35,3 +40,24 @@ def test_messages_are_freed_with_the_answer_and_not_by_the_garbage_collector() -
         gc.enable()
     assert found == [*range(1, STRETCH + 1), STRETCH + 2, STRETCH + 4]
     assert left == []
+
+
+@pytest.mark.parametrize("are_copies", [False, True])
+def test_each_message_of_a_page_is_as_it_is_peeked(are_copies: bool) -> None:
+    body = Body(7, b"body" * 100)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"delivery_count": 3},
+        {"delivery_count": 300},
+        {"state": DEFERRED},
+        {"state": CLAIMED},
+        {"expires_at": 99_000},
+        {"annex": DURABLE},
+        {"annex": Annex(priority=4).encode()},
+        {"body": body},
+    ]
+    # Each kind behind each, and behind itself: what is kept from one head must not get into the next.
+    order = [kind for first in kinds for second in kinds for kind in (first, second, second)]
+    messages = [StoredMessage(number, b"bare", 90_000 + number, **kind) for number, kind in enumerate(order, 1)]
+    expected = [head(each, None, None, True, are_copies) + each.content for each in messages]
+    assert pack(messages, are_copies) == b"".join(len(each).to_bytes(4) + each for each in expected)

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from plain_rows import plain_row
+from pyspark.sql.types import StructType
 from random_messages import RandomMessages
 from test_texts import VALUES
 
@@ -26,7 +27,15 @@ from peeklock.amqp.types import Array, Int, Symbol, Timestamp
 from peeklock.broker.heads import head
 from peeklock.client import Message, Properties
 from peeklock.spark import columns, rows
-from peeklock.spark.rows import ARROW_SCHEMA, UnreadableMessage, batch_of, batch_of_page
+from peeklock.spark.rows import (
+    ARROW_SCHEMA,
+    SCHEMA,
+    TYPED_PROPERTIES,
+    UnreadableMessage,
+    arrow_schema,
+    batch_of,
+    batch_of_page,
+)
 from peeklock.store.base import StoredMessage
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "messages.json").read_text(encoding="utf-8"))
@@ -134,6 +143,32 @@ def test_random_messages_have_the_rows_that_the_codec_makes(seed: int) -> None:
         typed = round % 2 == 0
         batch = both_ways(payloads, typed)
         assert values_of(batch) == [plain_row(payload, "queue", typed) for payload in payloads]
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["strings", "json"])
+def test_properties_that_are_no_text_are_a_column_of_their_own_for_a_schema_that_names_it(typed: bool) -> None:
+    made = RandomMessages(300)
+    values = [value for value, _, _ in VALUES] + [Array([], Int), "x" * 300]
+    maps = [[("a", value), ("b", "text"), ("c", value)] for value in values] + [[(Int(1), Int(2)), ("1", "text")]]
+    sections = [map_section(0x74, [encode_value(each) for pair in pairs for each in pair]) for pairs in maps]
+    payloads = [base64.b64decode(each["message"]) for each in RECORDED]
+    payloads += [peeked(number, section) for number, section in enumerate(sections)]
+    payloads += [made.payload() for _ in range(100)]
+    payloads = [each for payload in payloads for each in (payload, payload)]
+    schema = arrow_schema(StructType([*SCHEMA.fields, TYPED_PROPERTIES]))
+    for found, payload in zip(values_of(both_ways(payloads, typed, schema=schema)), payloads, strict=True):
+        expected = plain_row(payload, "queue", True)["application_properties"]
+        no_text = {name: value for name, value in expected.items() if not value.startswith('{"string":')}
+        assert found.pop("typed_properties") == no_text
+        assert found == plain_row(payload, "queue", typed)
+
+
+@pytest.mark.parametrize("seed", range(400, 404))
+def test_messages_with_the_properties_of_the_one_before_have_the_rows_that_the_codec_makes(seed: int) -> None:
+    made = RandomMessages(seed)
+    few = [made.payload() for _ in range(5)]
+    payloads = [few[made.count(5) - 1] for _ in range(100)]
+    assert values_of(both_ways(payloads)) == [plain_row(payload, "queue", False) for payload in payloads]
 
 
 @pytest.mark.parametrize("seed", range(100, 104))

@@ -21,14 +21,15 @@ from pyspark.sql import DataFrame, SparkSession
 from commands import environment
 from peeklock.amqp.types import Int, Symbol, Timestamp
 from peeklock.cli.pipeline_session import sentence_of
+from peeklock.client import Message, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
 from peeklock.spark.pipelines import capture
 from peeklock.spark.pipelines.capture import Batch, Gate, Stopped, Target, checkpoint_of
 from peeklock.spark.pipelines.columns import SCHEMA_VERSION, captured
+from peeklock.spark.pipelines.columns import SOURCE as COLUMNS
 from peeklock.spark.pipelines.entities import entity_options
 from peeklock.spark.pipelines.lake import Lake
-from peeklock.spark.rows import SCHEMA as MESSAGES
 from peeklock.spark.texts import plain_text, typed_text
 from serving import SOURCE, ServedBroker
 
@@ -40,7 +41,7 @@ MakeQueue = Callable[..., str]
 
 def as_messages(given: DataFrame) -> DataFrame:
     """With all columns of messages; those that are not given are null."""
-    absent = [field for field in MESSAGES.fields if field.name not in given.columns]
+    absent = [field for field in COLUMNS.fields if field.name not in given.columns]
     return given.selectExpr("*", *(f"CAST(NULL AS {each.dataType.simpleString()}) AS `{each.name}`" for each in absent))
 
 
@@ -59,7 +60,7 @@ def test_rows_have_the_date_and_hour_of_the_moment_in_utc_whatever_the_session_t
     assert (row.date, row.hour, row.schema_version) == ("2026-03-01", 23, SCHEMA_VERSION)
 
 
-def test_properties_are_plain_text_and_those_that_are_none_keep_their_types(spark: SparkSession) -> None:
+def test_properties_are_plain_text_and_those_that_are_none_keep_their_types(capturing: Capturing) -> None:
     properties = {
         "text": 'a "quoted" é',
         "empty": "",
@@ -73,9 +74,11 @@ def test_properties_are_plain_text_and_those_that_are_none_keep_their_types(spar
         "symbol": Symbol("s"),
         "nothing": None,
     }
+    with connect(capturing.bus.connection_string) as connection:
+        connection.sender(capturing.entities[0]).send_all([Message(application_properties=properties)])
+    capturing.run()
+    (row,) = capture.read(capturing.spark, str(capturing.folder)).collect()
     typed = {name: typed_text(value) for name, value in properties.items()}
-    messages = spark.createDataFrame([(typed,)], "application_properties map<string,string>")
-    (row,) = captured(as_messages(messages)).select("application_properties", "typed_properties").collect()
     assert row.application_properties == {name: plain_text(value) for name, value in properties.items()}
     assert row.typed_properties == {name: typed[name] for name in properties if name not in ("text", "empty")}
 

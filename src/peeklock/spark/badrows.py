@@ -26,7 +26,7 @@ class BadRow(ValueError):
 
 
 class BadRows:
-    """What becomes of the bad rows of one task; `count` counts them. A context manager that keeps what was kept."""
+    """Handles the bad rows of one task; `count` counts them. A context manager that stores the kept rows."""
 
     def __init__(self, way: str, write: str, partition: int) -> None:
         """`way` is `fail`, `drop` or `path:<folder>`; `write` names the write among others in the folder."""
@@ -57,7 +57,7 @@ class BadRows:
                 self._attempt.unlink()
 
     def add(self, row: int, reason: str, values: Mapping[str, Any]) -> None:
-        """BadRow, unless bad rows are dropped or kept. `row` counts from 1 in the partition."""
+        """Raise BadRow, unless bad rows are dropped or kept. `row` counts from 1 in the partition."""
         where = f"row {row} of partition {self._partition}"
         if self._fails:
             raise BadRow(f"{where} cannot be written: {reason}")

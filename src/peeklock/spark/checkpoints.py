@@ -1,4 +1,4 @@
-"""Settling what a query has left, from its checkpoint: after a run, or when a query will not be started again.
+"""Settles the last batch of a query from its checkpoint: after a run, or when the query will not be started again.
 
 A claiming stream settles a batch when Spark asks for the next one. Whoever stops a query right after a batch, or on
 Spark 4.0 and 4.1 ends an AvailableNow run, leaves the claims of the last one until the query starts again. Knows how
@@ -22,7 +22,7 @@ class Folder(Protocol):
     """Where a checkpoint is; paths are relative to it."""
 
     def names(self, path: str) -> list[str]:
-        """Of the files in a folder below; none when there is no such folder."""
+        """Return the names of the files in a folder below; none when there is no such folder."""
 
     def read(self, path: str) -> str: ...
 
@@ -47,7 +47,7 @@ def settle(options: Options | Mapping[str, str], offset: Offset | Mapping[str, A
 
 
 def durable_offset(folder: str | Folder, options: Options | Mapping[str, str]) -> Offset | None:
-    """The offset of the last batch that a checkpoint has as done, for this entity and claim; None when it has none."""
+    """Return the offset of the last completed batch of a checkpoint, for this entity and claim, or None."""
     opened = _opened(folder) if isinstance(folder, str) else folder
     done = _batches(opened, "commits") & _batches(opened, "offsets")
     if not done:
@@ -61,7 +61,7 @@ def durable_offset(folder: str | Folder, options: Options | Mapping[str, str]) -
 
 
 def batches_done(folder: str | Folder) -> int:
-    """How many batches a checkpoint has as done, of those that Spark still remembers: the highest number, plus one."""
+    """Return the highest number of a completed batch in the checkpoint plus one; Spark removes old ones."""
     return max(_batches(_opened(folder) if isinstance(folder, str) else folder, "commits"), default=-1) + 1
 
 
@@ -93,7 +93,7 @@ def _batches(folder: Folder, log: str) -> set[int]:
 
 
 def _offsets(text: Any) -> Iterator[Offset]:
-    """Ours in a line of the offset log, which has one of each source of the query, in some versions within others."""
+    """Find our offsets in a line of the offset log, which has one for each source; some versions nest them."""
     value = text
     if isinstance(text, str):
         try:

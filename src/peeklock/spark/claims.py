@@ -1,4 +1,4 @@
-"""Claims: messages set aside for one query by deferring them under its name, read by peeking, removed when done with.
+"""Claims by deferral: messages are deferred under the name of a query, read by peeking, and removed when durable.
 
 A claimed message is a deferred one whose application property `peeklock-claim` has the name. Nobody else is given it,
 it can be looked at as often as needed, and it is found again by its mark when the one who claimed it died before
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 SETTLED_AT_ONCE: Final = 500
 PEEKED_AT_ONCE: Final = 500
 AT_ONCE: Final = 2
-"""Requests under way, so that neither side waits for the other."""
+"""Outstanding requests, so that client and service work at the same time."""
 SEARCHED_AT_ONCE: Final = 5000
-"""Messages looked at for forgotten claims before new ones get their turn."""
+"""Messages searched for forgotten claims before new messages are claimed."""
 
 _CLAIMING: Final = "claiming messages of"
 _READING: Final = "reading claimed messages of"
@@ -43,7 +43,7 @@ _RECEIVE_AND_DELETE: Final = UByte(0)
 
 
 class ClaimLost(SourceFailed):
-    """Claimed messages are not there any more; the text names their numbers."""
+    """Claimed messages no longer exist; the text names their sequence numbers."""
 
     @classmethod
     def of(cls, gone: Ranges, entity: str) -> Self:
@@ -60,7 +60,7 @@ class Claims:
         self.start = Offset(entity=options.address, claim=options.claim)
         """Nothing claimed yet."""
         self.removed = 0
-        """Messages of settled offsets."""
+        """Number of messages of settled offsets that were removed."""
         self._options = options
         self._poll_s = options.poll_interval_s
         self._reach = reach or Reach(options)
@@ -82,7 +82,7 @@ class Claims:
     # --- claiming ---
 
     def next(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
-        """What the next batch has: claims that nobody noted, and then what is there to be claimed.
+        """Return the claim of the next batch: first claims that no offset has, then newly claimed messages.
 
         To be asked for when all that was noted is settled: any other claim of this name is taken for a forgotten one.
         """
@@ -95,7 +95,7 @@ class Claims:
         return claim.joined(taken)
 
     def take(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
-        """Claim what is there; waits so long (or the poll interval) for a first message, and then a little for more.
+        """Claim messages. Wait `wait_s` (or the poll interval) for a first message, and then a little for more.
 
         When the service fails in the middle, what was claimed until then is forgotten, to be found by `recover`.
         """
@@ -134,20 +134,20 @@ class Claims:
         return claim
 
     def claim_ahead(self, limit: Limit) -> None:
-        """Not with this protocol: it would keep the driver from its other work."""
+        """Does nothing with this protocol, where claiming would block the driver."""
 
     def release(self) -> None:
-        """Nothing is claimed that was not given out."""
+        """Does nothing: every claimed message is part of an offset."""
 
     # --- finding what was forgotten ---
 
     @property
     def is_searched(self) -> bool:
-        """Whether all was looked at for claims that nobody noted."""
+        """Whether the whole entity was searched for claims that no offset has."""
         return self._is_searched
 
     def recover(self, limit: Limit) -> Claim:
-        """Claims of this name that no offset has: to be asked for when all noted ones are settled.
+        """Return claims of this name that no offset has. Call it when all claims with an offset are settled.
 
         Looks at a part of a large entity each time; with sessions at all of it, since older messages go first.
         """
@@ -201,7 +201,7 @@ class Claims:
     # --- reading ---
 
     def read(self, wanted: Ranges, session_id: str | None = None, size: int | None = None) -> Iterator[Page]:
-        """The claimed messages, encoded and in order, a page at a time; ClaimLost names those that are gone.
+        """Read the claimed messages, encoded, in order and by pages; ClaimLost names those that no longer exist.
 
         Nothing is changed by it, so any number of readers may do it any number of times. Their size does not matter.
         """
@@ -221,7 +221,7 @@ class Claims:
             raise ClaimLost.of(gone, self.start.entity)
 
     def _pages(self, wanted: Ranges, session_id: str | None) -> Iterator[tuple[list[bytes], Ranges, Ranges]]:
-        """Messages, the numbers of those that are not there, and the numbers that are left. Asks one page ahead."""
+        """Return messages, the missing numbers and the remaining numbers. Requests one page ahead."""
         asked: deque[tuple[Ranges, Asked]] = deque()
         left = unasked = wanted
         while left:
@@ -243,7 +243,7 @@ class Claims:
     # --- settling ---
 
     def settle(self, offset: Offset) -> None:
-        """Remove what an offset has claimed; what is gone already is fine."""
+        """Remove the messages that an offset has claimed. Messages that no longer exist are ignored."""
         check_same(self.start, offset)
         if offset.ids or offset.removing:
             raise SourceFailed(
@@ -303,7 +303,7 @@ class Claims:
         return self._is_removed(self._ask_to_remove(numbers, session_id))
 
     def _ask_to_remove(self, numbers: list[int], session_id: str | None) -> Asked:
-        """Receive them for good: all, or none when one is not there."""
+        """Receive and delete them: all, or none when one does not exist."""
         body: dict[str, Any] = {
             "sequence-numbers": Array(numbers, int),
             "receiver-settle-mode": _RECEIVE_AND_DELETE,
@@ -322,7 +322,7 @@ class Claims:
         return True
 
     def _left_of(self, numbers: Ranges, session_id: str | None) -> Ranges:
-        """Those of them that are still there."""
+        """Return those that still exist."""
         there: list[int] = []
         for page, _, _ in self._pages(numbers, session_id):
             there += map(number_of, page)
@@ -330,7 +330,7 @@ class Claims:
 
 
 def check_same(start: Offset, offset: Offset) -> None:
-    """SourceFailed when the offset is one of another entity or claim name."""
+    """Raise SourceFailed when the offset is for another entity or claim name."""
     if (offset.entity, offset.claim) != (start.entity, start.claim):
         raise SourceFailed(
             f"the offset is one of '{offset.entity}' with claimName '{offset.claim}', "
@@ -339,7 +339,7 @@ def check_same(start: Offset, offset: Offset) -> None:
 
 
 def _sort(window: Ranges, peeked: list[bytes]) -> tuple[list[bytes], Ranges, Ranges]:
-    """What was asked for: the messages that came, the numbers of those that are not there, those to be asked again."""
+    """Match an answer with its request: the messages, the missing numbers, and those to be requested again."""
     numbers = [number_of(payload) for payload in peeked]
     # What lies before the last one that came and did not come itself, is not there.
     through = numbers[-1] if numbers else window[-1][1]

@@ -21,11 +21,11 @@ from typing import Final
 
 _PACKAGES: Final = Path(__file__).parents[2]
 _QUIETLY: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Java would warn of every class that an archive cannot have, and of an archive that it passes over."""
+"""Java would warn of every class that an archive cannot have, and of an archive that it ignores."""
 
 
 def java_options() -> list[str]:
-    """What has Java use the archive; nothing when there is none for this Java and this Spark."""
+    """Return the options that make Java use the archive; none when there is none for this Java and this Spark."""
     file = archive()
     if file is None or not file.is_file() or _has_space(file):
         return []
@@ -33,7 +33,7 @@ def java_options() -> list[str]:
 
 
 def archive() -> Path | None:
-    """Where the archive for this Java and this Spark is, or would be; None without a Java."""
+    """Return the path of the archive for this Java and this Spark, whether or not it exists; None without a Java."""
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if program is None:
@@ -79,7 +79,7 @@ def _cache_folder() -> Path:
 
 
 def _use(folder: str) -> None:
-    """What pipelines do: files, aggregates, windows, functions of Python, Arrow, a stream."""
+    """Use what pipelines use, to load its classes: files, aggregates, windows, Python functions, Arrow, a stream."""
     from pyspark import SparkContext
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -108,6 +108,7 @@ class Columns:
         self._sources = self._text("dead_letter_source")
         self.maps = PropertyMaps(
             count if "application_properties" in wanted else None,
+            count if "typed_properties" in wanted else None,
             self._text("dead_letter_reason"),
             self._text("dead_letter_error_description"),
             typed_json,

@@ -1,4 +1,4 @@
-"""The stream that takes each message at most once (`mode=receiveAndDelete`): quick, and only for what may be lost.
+"""The stream that takes each message at most once (`mode=receiveAndDelete`): fast, for messages that may be lost.
 
 The driver receives the messages of a micro-batch, which are gone from the entity then, and hands them to the tasks with
 their partitions. A task that fails is given them again; a driver that dies takes them with it, and its offset names
@@ -46,7 +46,7 @@ class DeletingReader(TakingReader):
         self._reach: Reach | None = None
         self._intake: Intake | None = None
         self._taken: dict[int, bytes] = {}
-        """Of the newest batch, by number; the one before is durable when there is a newer one."""
+        """Messages of the newest batch, by number. The batch before it is durable as soon as there is a newer one."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         is_ours = end == self._last

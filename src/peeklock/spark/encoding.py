@@ -40,7 +40,7 @@ from peeklock.spark.stamping import SIZE, Stamps
 from peeklock.spark.texts import parse_typed
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of rows that are encoded together; an offset in a column of bytes has 32 bits."""
+"""Largest size of rows that are encoded together; offsets in a column of bytes have 32 bits."""
 _FIELDS: Final = {
     0: "message_id",
     2: "to",
@@ -53,7 +53,7 @@ _FIELDS: Final = {
 }
 """Places in the properties section (3.2.4)."""
 SAID: Final = tuple(_FIELDS.values())[1:]
-"""What a row says in its properties besides the id, in the order in which it is part of an id."""
+"""The properties of a row besides the id, in the order in which they enter into its id."""
 _LIMITED: Final = ("message_id", "session_id", "partition_key", "reply_to_session_id")
 _NULL: Final = pa.scalar(b"\x40", pa.binary())
 _NOTHING: Final = pa.scalar(b"", pa.binary())
@@ -63,20 +63,20 @@ _uint: Final = Struct(">I").pack
 
 
 class Encoded(NamedTuple):
-    """The messages of a record batch, a row each."""
+    """The encoded messages of a record batch, one for each row."""
 
     items: pa.BinaryArray
-    """Each as the data section of a batch of messages."""
+    """Each message as a data section of a batch envelope."""
     ids: pa.StringArray
     payload_bytes: int
 
 
 class Unusual(Exception):
-    """A row has to be looked at by itself."""
+    """A row cannot be encoded together with others."""
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of at most MAX_BYTES; a row that is larger comes alone."""
+    """Split into parts of at most MAX_BYTES; a larger row is a part of its own."""
     if batch.num_rows > 1 and batch.nbytes > MAX_BYTES:
         half = batch.num_rows // 2
         yield from pieces(batch.slice(0, half))
@@ -88,7 +88,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def encode(
     batch: pa.RecordBatch, schema: StructType, stamps: Stamps, *, entity: str | None, typed_json: bool = False
 ) -> Encoded | None:
-    """The messages; None, and no id taken from `stamps`, when a row is not usual.
+    """Encode the messages; None, with no id taken from `stamps`, when a row is unusual.
 
     `entity` is where all rows go; None: each says so in its column `entity`.
     """
@@ -136,7 +136,7 @@ def _narrow(column: pa.Array) -> pa.Array:
 
 
 def _check(columns: Mapping[str, pa.Array], count: int, *, is_routed: bool) -> None:
-    """Unusual when a row has what the service would refuse, or take otherwise than it was meant."""
+    """Raise Unusual when the service would refuse or misread a row."""
     for name, column in columns.items():
         if pa.types.is_string(column.type) and name != "body":
             column.validate(full=True)  # Spark's text may be no UTF-8
@@ -175,12 +175,12 @@ def _annotations(columns: Mapping[str, pa.Array]) -> list[Any]:
 
 
 def _properties(columns: Mapping[str, pa.Array]) -> list[Any]:
-    """Nulls behind the last value are left out."""
+    """Leave out nulls after the last value."""
     fields = {place: columns[name] for place, name in _FIELDS.items() if name in columns}
     elements: list[Any] = []
     counts: Any = None
     later: Any = False
-    """Whether a row has a value further behind: for all rows, or for each."""
+    """Whether a row has a value in a later column: for all rows, or for each."""
     for place in range(max(fields), -1, -1):
         column = fields.get(place)
         if column is None:
@@ -234,7 +234,7 @@ def _data(columns: Mapping[str, pa.Array]) -> list[Any]:
 
 
 def _compound(section: bytes, code: int, bodies: pa.Array, counts: Any) -> list[Any]:
-    """Heads and bodies; a compound of no elements is left out."""
+    """Join heads and bodies; a compound without elements is left out."""
 
     def head(both: int) -> bytes:
         count, size = divmod(both, 1 << 32)
@@ -262,7 +262,7 @@ _WHOLE: Final[Mapping[type[DataType], Callable[[int], Any]]] = {
 
 
 def _values(column: pa.Array, kind: DataType, typed_json: bool) -> pa.Array:
-    """The values of maps; null is a value."""
+    """Encode the values of maps, null included."""
     column.validate(full=True)
     if typed_json:
         found = _each(column, parse_typed)
@@ -285,7 +285,7 @@ def _values(column: pa.Array, kind: DataType, typed_json: bool) -> pa.Array:
 
 
 def _each(column: pa.Array, value: Callable[[Any], Any]) -> pa.Array:
-    """Encode once each value that differs."""
+    """Encode each distinct value once."""
     return _distinct(column.dictionary_encode(), lambda given: write_value(value(given), 2))
 
 
@@ -305,7 +305,7 @@ def _sized(code: int, size: int) -> bytes:
 
 
 def _heads(sizes: Any, make: Callable[[int], bytes]) -> Any:
-    """Bytes made of numbers."""
+    """Encode numbers as bytes."""
     return _distinct(sizes.dictionary_encode(), make)
 
 
@@ -343,7 +343,7 @@ def _stamped(
     annotations: list[Any],
     content: pa.BinaryArray,
 ) -> pa.StringArray:
-    """The ids of the rows that have none; null for the others."""
+    """Make ids for the rows that have none; null for the others."""
     marks = _joined(*annotations) if annotations else None
     sizes = _heads(pc.binary_length(content), SIZE)
     ends, octets = view(_joined(_said(columns, entity, marks, len(content)), sizes, content))
@@ -354,7 +354,7 @@ def _stamped(
 
 
 def _said(columns: Mapping[str, pa.Array], entity: str | None, marks: pa.BinaryArray | None, count: int) -> Any:
-    """What rows say besides their content, in front of it."""
+    """Return the properties of rows as they enter into their ids."""
     texts = [columns[name].to_pylist() if name in columns else [None] * count for name in SAID]
     if entity is not None and marks is None and not any(name in columns for name in SAID):
         return _constant(Stamps.text_of(entity.encode(), b"", repr((None,) * len(SAID)).encode()))
@@ -365,7 +365,7 @@ def _said(columns: Mapping[str, pa.Array], entity: str | None, marks: pa.BinaryA
 
 
 def view(column: pa.BinaryArray) -> tuple[memoryview, memoryview]:
-    """The offsets of a column of bytes, one more than it has rows, and what they are offsets of."""
+    """Return the offsets of a column of bytes, one more than it has rows, and its bytes."""
     _, offsets, octets = column.buffers()
     ends = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1]
     return ends, memoryview(octets).cast("B") if octets is not None else memoryview(b"")

@@ -15,7 +15,7 @@ from peeklock.spark.parcels import Run
 def runs_of_batch(
     batch: pa.RecordBatch, encoded: Encoded, entity: str | None, rows_before: int, source: Any = None
 ) -> Iterator[Run]:
-    """The messages of each group in the order of their rows. `entity` is that of all; None: of its column."""
+    """Yield the messages of each group in the order of their rows. `entity` is that of all; None: see its column."""
     count = batch.num_rows
     if not count:
         return
@@ -49,7 +49,7 @@ def runs_of_batch(
 
 
 class _Ids:
-    """The id of a message of a run, looked up when it is asked for."""
+    """Looks up the id of a message of a run on demand."""
 
     def __init__(self, ids: pa.StringArray, start: int) -> None:
         self._ids = ids
@@ -67,7 +67,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def _codes(entities: pa.Array | None, session_ids: pa.Array | None, partition_keys: pa.Array | None) -> Any:
-    """A number for each row that is the same within a group; None when all are of one."""
+    """Return a group number for each row; None when all rows are in one group."""
     keys = session_ids
     if partition_keys is not None:
         keys = partition_keys if keys is None else pc.coalesce(keys, partition_keys)

@@ -1,4 +1,4 @@
-"""Receiving up to a limit from one entity, with sessions or without; what is done with the messages is the caller's."""
+"""Receives up to a limit from one entity, with or without sessions. The caller decides what happens to the messages."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from peeklock.spark.reach import Reach
 
 RECEIVED_AT_ONCE: Final = 1000
 GATHER_S: Final = 0.005
-"""How long the next messages may take that are settled together with the last ones."""
+"""How long to wait for more messages that can be settled together with the last ones."""
 BYTES_AT_ONCE: Final = 4 * 1024 * 1024
-"""About how much is received at a time, going by the sizes seen so far."""
+"""Approximate size of what is received at a time, estimated from the messages so far."""
 SESSIONS_AT_ONCE: Final = 200
-"""Sessions held at a time; each is a link."""
+"""Sessions locked at a time; each needs a link."""
 
 SESSION_WAIT_S: Final = 1.0
-"""For the first message of a session, which was given because it has one."""
+"""Time-out for the first message of a session. The session was accepted because it has messages."""
 
 Take = Callable[[Receiver, str | None, list[ReceivedMessage]], bool]
-"""Takes messages of a session, or of none, into the claim; returns whether more is wanted of this receiver."""
+"""Adds messages of a session (or of none) to the claim; returns whether this receiver should receive more."""
 
 
 class Intake:
-    """Receives from the entity within reach."""
+    """Receives from the entity of a `Reach`."""
 
     def __init__(self, options: Options, reach: Reach, mode: ReceiveMode) -> None:
         self._wait_s = options.max_wait_s
@@ -38,11 +38,11 @@ class Intake:
         self._mode = mode
         self._has_sessions: bool | None = None
         self._message_size = 1024
-        """Of a message, as far as is known."""
+        """Of a message, estimated."""
 
     @property
     def has_sessions(self) -> bool:
-        """Whether the entity has sessions: then it refuses a receiver without one."""
+        """Whether the entity requires sessions. It then refuses a receiver without a session."""
         if self._has_sessions is None:
             try:
                 self._reach.receiver(self._mode)
@@ -54,7 +54,7 @@ class Intake:
         return self._has_sessions
 
     def fill(self, claim: Claim, limit: Limit, wait_s: float, take: Take) -> None:
-        """Receive until the claim has no room; waits so long for a first message, and then a little for more.
+        """Receive until the claim is full. Wait `wait_s` for a first message, and then a little for more.
 
         Returns when the peer has confirmed what `take` did with the messages.
         """
@@ -85,7 +85,7 @@ class Intake:
         receiver.confirm()
 
     def _receive(self, receiver: Receiver, room: int, timeout: float) -> list[ReceivedMessage]:
-        """A good many at a time, while the next are on their way; never more than there is room for."""
+        """Receive many at a time, with the next on their way, and never more than fit into the claim."""
         most = min(room, self._at_once(RECEIVED_AT_ONCE))
         receiver.credit = min(room - most, most)
         messages = receiver.receive(most, timeout)
@@ -121,7 +121,7 @@ class Intake:
         return min(most, max(1, BYTES_AT_ONCE // self._message_size))
 
     def _room(self, claim: Claim, limit: Limit) -> int:
-        """How many messages to ask for, so that little has to be given back."""
+        """How many messages to ask for, so that few have to be released."""
         room = 2 * RECEIVED_AT_ONCE if limit.messages is None else limit.messages - claim.count
         if limit.size is not None:
             # One message to begin with: how large they are is not known.
@@ -130,7 +130,7 @@ class Intake:
 
 
 def _rest(receiver: Receiver) -> list[ReceivedMessage]:
-    """What the peer has at hand comes, and then nothing until it is asked for."""
+    """Drain the link: messages that the peer already has still come, then none until credit is given."""
     receiver.credit = 0
     try:
         receiver.drain()

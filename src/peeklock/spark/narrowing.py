@@ -1,7 +1,7 @@
-"""Which numbers and times a read is about: what the options say, narrowed by filters that Spark hands down.
+"""The sequence numbers and times that a read covers: those of the options, narrowed by filters that Spark pushes down.
 
-A filter only ever makes the read smaller, and Spark looks at every row again; so what is not understood here is left
-to Spark, and an approximate bound is good enough.
+A filter can only make the read smaller, and Spark applies it to every row again. So unknown filters are ignored here,
+and an approximate bound is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first and last number and moment, all included."""
+    """The first and last number and time, all inclusive."""
 
     first: int = 0
     last: int = MAX_NUMBER
@@ -51,16 +51,16 @@ class Bounds:
 
 
 def pushes_filters() -> bool:
-    """Whether Spark is about to hand filters down.
+    """Whether Spark is going to push filters down.
 
     A reader that takes filters makes the query fail while Spark's push-down is off. Spark plans in another process
-    when it is on; in any other the reader must not look as if it took them.
+    when it is on; in any other process the reader must not seem to accept them.
     """
     return _PUSHING_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == _PUSHING_WORKER
 
 
 def narrow(bounds: Bounds, filters: Iterable[object]) -> Bounds:
-    """All filters hold together; those on other columns, or of another kind, change nothing."""
+    """Apply all filters; those on other columns, or of another kind, are ignored."""
     for each in filters:
         kind = _KINDS.get(type(each).__name__)
         attribute, value = getattr(each, "attribute", None), getattr(each, "value", None)

@@ -1,4 +1,4 @@
-"""What a claiming stream notes of a micro-batch: the numbers that it has claimed, as an offset that Spark keeps.
+"""The offset of a claiming stream: the sequence numbers that a micro-batch has claimed, which Spark keeps.
 
 Values only. Where the numbers come from and what is done with them is the business of `claims`.
 """
@@ -17,7 +17,7 @@ from peeklock.spark.ranges import Ranges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a claim may hold."""
+    """The limits of a claim."""
 
     messages: int | None = None
     size: int | None = None
@@ -36,14 +36,14 @@ class Limit:
 
 @dataclass(slots=True)
 class Claim:
-    """Messages that are set aside for one micro-batch."""
+    """Messages that are claimed for one micro-batch."""
 
     parts: dict[str | None, Ranges] = field(default_factory=dict)
-    """Their numbers by session; those without one are under None."""
+    """Sequence numbers by session; those without a session are under None."""
     size: int = 0
     count: int = 0
     ids: tuple[str, ...] = ()
-    """Of the claims that the broker keeps, if it does."""
+    """Ids of the claims, where the broker keeps them."""
 
     def add(self, session_id: str | None, number: int, size: int) -> None:
         part = self.parts.setdefault(session_id, [])
@@ -63,7 +63,7 @@ class Claim:
         return Claim(parts, self.size + other.size, self.count + other.count, self.ids + other.ids)
 
     def room(self, limit: Limit) -> Limit:
-        """What the limit leaves besides this."""
+        """Return the part of the limit that this claim leaves."""
         return replace(
             limit,
             messages=None if limit.messages is None else limit.messages - self.count,
@@ -78,7 +78,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """What one micro-batch has claimed; Spark keeps it as JSON."""
+    """The messages that one micro-batch has claimed; Spark keeps it as JSON."""
 
     entity: str
     claim: str
@@ -87,15 +87,15 @@ class Offset:
     """Bytes of its messages."""
     claimed: Ranges = field(default_factory=list)
     sessions: Mapping[str, Ranges] = field(default_factory=dict)
-    """Of an entity with sessions, instead of `claimed`."""
+    """Numbers by session, for an entity with sessions; `claimed` is then empty."""
     ids: tuple[str, ...] = ()
-    """Of the claims that the broker keeps; without them the messages are deferred."""
+    """Ids of claims that the broker keeps. Without ids the messages are deferred."""
     removing: tuple[str, ...] = ()
-    """Claims of earlier batches, which are durable: their removal was not confirmed when this was made."""
+    """Claims of earlier, durable batches whose removal was not confirmed when this offset was made."""
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """ValueError when it is none."""
+        """Read an offset from its JSON; ValueError when it is not one."""
         try:
             return cls(
                 entity=str(value["entity"]),
@@ -127,7 +127,7 @@ class Offset:
         return value
 
     def following(self, claim: Claim, removing: tuple[str, ...] = ()) -> Offset:
-        """The offset of the next batch, which has claimed this."""
+        """Return the offset of the next batch, which has this claim."""
         by_session = {id: ranges.join(part) for id, part in claim.parts.items()}
         claimed = by_session.pop(None, [])
         sessions = {id: each for id, each in by_session.items() if id is not None}

@@ -1,4 +1,4 @@
-"""What the text of an option may say: one reader for each kind of value, which raises ValueError for all else.
+"""Readers for the values of options, one for each kind of value; each raises ValueError for text that it refuses.
 
 The rule in words, and the name of the option, are added where the option is declared.
 """
@@ -85,7 +85,7 @@ def seconds(least: float) -> Callable[[str], float]:
 
 
 def moment_ms(value: str) -> int:
-    """Unix milliseconds; a moment without a zone is in UTC, whatever the machine thinks."""
+    """Unix milliseconds; a time without a zone is in UTC, whatever the zone of the machine."""
     if value.strip().isdigit():
         return int(value)
     return milliseconds(datetime.fromisoformat(value.strip()))

@@ -34,10 +34,10 @@ AUTO, BROKER, DEFER = "auto", "broker", "defer"
 SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
 MOST_PARTITIONS: Final = 10_000
 MOST_MESSAGES: Final = 100_000
-"""Of a micro-batch, unless the options say so: with more, a query is hardly faster."""
+"""The default size of a micro-batch. With more messages a query is hardly faster."""
 MOST_BYTES: Final = 256 << 20
 MOST_HANDED_OUT: Final = 10_000
-"""Where their bytes pass the driver."""
+"""The same for modes in which the messages themselves pass through the driver."""
 
 # Spark puts some of its own among the options of a source; they are none of ours.
 _OF_SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "outputmode", "mergeschema", "replacewhere"}
@@ -45,12 +45,12 @@ _OF_SPARK_PREFIXES: Final = ("spark.", "__")
 
 
 class OptionError(ValueError):
-    """An option is missing, unknown, or holds what it may not; the message names it, its value and the rule."""
+    """An option is missing, unknown or has a value that is not allowed; the text names option, value and rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What is known of one option besides its default, which the field of `Options` has."""
+    """Describes one option. Its default is that of the field of `Options`."""
 
     name: str
     read: Callable[[str], Any]
@@ -59,7 +59,7 @@ class Option:
     uses: tuple[Use, ...] = USES
     secret: bool = False
     default_text: str = ""
-    """How the documentation words the default, where it is no plain value."""
+    """The default as the documentation writes it, where it is not a plain value."""
 
 
 def _option(
@@ -79,7 +79,7 @@ def _option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user asked for. Made by `parse`; the use is what it was parsed for."""
+    """The options of one read or write, made by `parse`. `use` is what they were parsed for."""
 
     use: Use
     connection_string: str = _option(
@@ -257,7 +257,7 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, use: Use) -> Self:
-        """The options for one use, from what Spark hands over; OptionError names what is wrong."""
+        """Parse the options that Spark passes, for one use; OptionError names what is wrong."""
         found = check(given)
         for name in found:
             option = OPTIONS[name]
@@ -273,7 +273,7 @@ class Options:
 
     @property
     def entity(self) -> str | None:
-        """The queue, topic or subscription; None only where a writer is told by each row."""
+        """The queue, topic or subscription; None only for a writer whose rows name the entity."""
         if self.queue is not None:
             return self.queue
         if self.topic is not None:
@@ -282,7 +282,7 @@ class Options:
 
     @property
     def address(self) -> str:
-        """Where links go: `q`, `t`, `t/Subscriptions/s`, with the sub-queue."""
+        """The address of links: `q`, `t` or `t/Subscriptions/s`, with the sub-queue."""
         entity = self.entity
         if entity is None:
             raise OptionError("option 'queue' or 'topic' is needed")
@@ -290,7 +290,7 @@ class Options:
 
     @property
     def claim(self) -> str:
-        """The name that claims are marked with."""
+        """The name under which messages are claimed."""
         return self.claim_name or f"spark:{self.address}"
 
     @property
@@ -298,7 +298,7 @@ class Options:
         return self.application_properties == "json"
 
     def connect(self) -> Connection:
-        """A connection of one's own; a connection belongs to one thread and cannot be sent to another process."""
+        """Open a new connection. A connection belongs to one thread and cannot be sent to another process."""
         tls = None if self.ca_file is None else ssl.create_default_context()
         if tls is not None:
             tls.load_verify_locations(self.ca_file)
@@ -359,7 +359,7 @@ _FIELDS: Final = {option.name.lower(): name for name, option in OPTIONS.items()}
 
 
 def check(given: Mapping[str, str]) -> dict[str, Any]:
-    """Each option for itself, whatever it will be used for: values by field. OptionError names what is wrong."""
+    """Check each option by itself, for any use, and return the values by field; OptionError names what is wrong."""
     found: dict[str, Any] = {}
     for key, text in given.items():
         name = key.lower()
@@ -393,7 +393,7 @@ _SECRETS: Final = re.compile(r"(?i)(?:SharedAccessKey|SharedAccessSignature)\s*=
 
 
 def redact(text: str, connection_string: str) -> str:
-    """The text without what is secret in the connection string, for logs and errors."""
+    """Remove the secrets of the connection string from a text for logs and errors."""
     for match in _SECRETS.finditer(connection_string):
         text = text.replace((match[1] or match[2]).strip(), "***")
     return text

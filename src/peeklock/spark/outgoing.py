@@ -1,4 +1,4 @@
-"""Rows as messages: which columns a writer takes, of which types, and record batches into messages to be sent.
+"""Rows as messages: the columns and types that a writer accepts, and record batches as messages to be sent.
 
 Knows rows and messages. Leaves grouping, sending and what becomes of a bad row to the writers.
 """
@@ -34,7 +34,7 @@ SCHEDULED_TIME: Final = Symbol("x-opt-scheduled-enqueue-time")
 PARTITION_KEY: Final = Symbol("x-opt-partition-key")
 
 MAX_ID_LENGTH: Final = 128
-"""Characters of a message id, a session id, a partition key."""
+"""Longest message id, session id and partition key, in characters."""
 
 _TEXT: Final = (StringType,)
 WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -52,7 +52,7 @@ WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "application_properties": (MapType,),
     "entity": _TEXT,
 }
-"""What a writer takes from a row. The other columns are the service's to fill, and are passed over."""
+"""The columns that a writer uses. The service fills the others, which are ignored."""
 
 _PROPERTIES: Final = {
     "message_id": "message_id",
@@ -79,10 +79,10 @@ _MAP_VALUES: Final[Mapping[type[DataType], Callable[[Any], Any]]] = {
 
 
 class Outgoing(NamedTuple):
-    """A row on its way out: a message, or the problem that keeps it from being one."""
+    """A row that is to be sent: its message, or why it cannot be one."""
 
     row: int
-    """Where in its record batch."""
+    """Index in its record batch."""
     message: Message | None
     entity: str | None
     session_id: str | None
@@ -91,7 +91,7 @@ class Outgoing(NamedTuple):
 
 
 def check_columns(schema: StructType, *, typed_json: bool = False) -> None:
-    """ValueError names a column that no message has, or one of the wrong type."""
+    """Check the schema; ValueError names a column that messages do not have, or one of the wrong type."""
     for field in schema.fields:
         if field.name not in COLUMNS:
             raise ValueError(f"column '{field.name}' is none of a message; there are {', '.join(COLUMNS)}")
@@ -120,7 +120,7 @@ def messages_of(
     *,
     typed_json: bool = False,
 ) -> Iterator[Outgoing]:
-    """The rows of a record batch as messages; one whose row has no id has none yet.
+    """Convert the rows of a record batch to messages. A message whose row has no id gets it later.
 
     `schema` is one that `check_columns` has seen.
     """
@@ -164,7 +164,7 @@ def _bytes_of(column: pa.Array) -> list[Any]:
 
 
 def _ms_of(column: pa.Array) -> list[Any]:
-    """Moments as numbers, since Spark has some that datetime has not."""
+    """Convert timestamps to numbers, since datetime has a smaller range than Spark."""
     return [None if micros is None else micros // 1000 for micros in column.cast(pa.int64()).to_pylist()]
 
 
@@ -181,7 +181,7 @@ def _annotations(partition_key: str | None, scheduled_ms: int | None) -> dict[An
 
 
 def _values(schema: StructType, typed_json: bool) -> Callable[[Any], Any]:
-    """What makes an AMQP value of a map's value."""
+    """Return the function that converts a value of a map to an AMQP value."""
     if typed_json:
         return parse_typed
     kind = next((field.dataType for field in schema.fields if field.name == "application_properties"), None)

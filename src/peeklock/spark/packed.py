@@ -1,7 +1,7 @@
-"""Reading messages by their numbers in packed pages: many in one answer, their bytes as the broker has them.
+"""Reads messages by their sequence numbers in packed pages: many in one answer, in the form of the broker's log.
 
-An operation of the broker's own, which the open's capabilities tell of; `claims` and `pages` have what works with every
-service. Several requests are under way, so that the broker reads while a page is decoded here.
+Only Peeklock has this operation, and offers it as a capability; `claims` and `pages` work with every service. Several
+requests are outstanding, so that the broker reads while a page is decoded here.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from peeklock.spark.ranges import Ranges
 from peeklock.spark.reach import Asked, Reach
 
 PAGE_BYTES: Final = 1 << 20
-"""About how large a page is to be: larger ones save nothing, and each is in memory several times."""
+"""Approximate size of a page. Larger pages save nothing, and each is in memory several times."""
 MOST_BYTES: Final = 4 << 20
-"""What the broker gives at most."""
+"""The largest answer of the broker."""
 AT_ONCE: Final = 3
-"""Requests under way."""
+"""Outstanding requests."""
 FIRST_PAGE: Final = 1000
-"""Messages asked for while their size is not known."""
+"""Messages of the first page, whose size is not known."""
 _HEAD: Final = 130
-"""About how much the broker writes in front of a message, which its size does not count."""
+"""Approximate size of the head that the broker adds to a message."""
 _GROWTH: Final = 8
-"""How many times more numbers the next page is asked for at most: it may be that only these had no messages."""
+"""The largest factor from one page to the next: it may be that only the numbers of this page had no messages."""
 _MOST_RANGES: Final = 8192
 _MOST_NUMBER: Final = (1 << 44) - 1
 
 
 class PackedPage(NamedTuple):
-    """An answer."""
+    """One answer."""
 
     data: bytes
-    """Each message behind its length in four bytes."""
+    """Each message follows its length in four bytes."""
     messages: int
-    """How many it has."""
+    """Number of messages."""
     asked: Ranges
-    """The numbers that it is the answer for; those of them that it does not have are not there."""
+    """The numbers that this answers. Those without a message in it do not exist."""
 
 
 class PackedReading:
@@ -51,10 +51,10 @@ class PackedReading:
         keep_freed_memory()  # of this task's process: every page is a large block, and is copied into others
         self._reach = reach
         self._page = FIRST_PAGE if message_size is None else max(1, PAGE_BYTES // (message_size + _HEAD))
-        """How many numbers to ask for at a time."""
+        """How many numbers to request at a time."""
 
     def read(self, wanted: Ranges, what: str) -> Iterator[PackedPage]:
-        """All of them that are there; begins again where it was when the service fails. `what` is for errors."""
+        """Read all that exist, and resume where it was when the service fails. `what` is for error messages."""
         left = ranges.intersect(wanted, 1, _MOST_NUMBER)
         while left:
             try:

@@ -26,7 +26,7 @@ _FEW: Final = 256
 _TEXTS: Final = attrgetter(
     "to", "subject", "reply_to", "correlation_id", "content_type", "group_id", "reply_to_group_id"
 )
-"""What a row says in a message's properties, besides the id."""
+"""The texts of a message's properties, besides the id."""
 
 
 class Piece(NamedTuple):
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
 
 Refuse = Callable[[Piece, int, str], None]
-"""Told of a row of a piece that is no message, with the reason."""
+"""Called with a row of a piece that cannot be a message, and the reason."""
 
 
 class Packing:
@@ -62,7 +62,7 @@ class Packing:
         self.payload_bytes = 0
 
     def runs(self, piece: Piece) -> Iterator[Iterable[Run]]:
-        """The messages in parts of bounded size, to be sent one after the other; runs of a part have no order."""
+        """Yield the messages in parts of bounded size, to be sent in turn. The runs of a part have no order."""
         at = piece.rows_before
         for batch in pieces(piece.batch):
             part = Piece(batch, at)
@@ -78,7 +78,7 @@ class Packing:
                 yield from self.runs(Piece(batch.slice(half), part.rows_before + half))
 
     def together(self, piece: Piece) -> Iterator[Run] | None:
-        """None when a row has to be looked at by itself."""
+        """Encode the rows together; None when a row has to be handled by itself."""
         encoded = encode(piece.batch, self._schema, self._stamps, entity=self._entity, typed_json=self._typed_json)
         if encoded is None:
             return None
@@ -86,7 +86,7 @@ class Packing:
         return runs_of_batch(piece.batch, encoded, self._entity, piece.rows_before, piece)
 
     def one_by_one(self, piece: Piece) -> Iterator[Parcel]:
-        """Without the rows that are refused."""
+        """Encode row by row, without the rows that are refused."""
         for outgoing in messages_of(piece.batch, self._schema, typed_json=self._typed_json):
             entity = self._entity or outgoing.entity
             problem = outgoing.problem or _problem(outgoing, entity)
@@ -123,7 +123,7 @@ class Packing:
 
 
 def _problem(outgoing: Outgoing, entity: str | None) -> str | None:
-    """What the service would refuse, or take otherwise than it was meant."""
+    """Return why the service would refuse the message or misread it; None if it would not."""
     if not entity:
         return "the column 'entity' names no entity, nor do the options"
     properties = outgoing.message.properties if outgoing.message is not None else None

@@ -1,4 +1,4 @@
-"""Encoded messages on their way to the outbox: one by one, or in runs that are cut into batches without a look at each.
+"""Encoded messages for the outbox: one by one, or in runs that are cut into batches without inspecting each message.
 
 Knows how a batch is put together; leaves encoding to `encoding` and `outgoing`, and links to `sending`.
 """
@@ -21,17 +21,17 @@ _LONG: Final = 0xB0
 
 
 class Parcel(NamedTuple):
-    """An encoded message with where it goes."""
+    """An encoded message and its destination."""
 
     row: int
-    """Counted by the task; for error messages."""
+    """Row number within the task, for error messages."""
     entity: str
     message_id: str
     payload: bytes
     session_id: str | None = None
     partition_key: str | None = None
     source: Any = None
-    """What the row came in, for whoever is told that it was refused."""
+    """The piece that had the row, passed on when the message is refused."""
 
 
 class Run:
@@ -79,14 +79,14 @@ class Run:
         return stop - start
 
     def batch_end(self, start: int, most: int) -> int:
-        """Where a batch of at most so many bytes ends that starts here; it has at least one message."""
+        """Return the end of the batch that starts here and has at most so many bytes, but at least one message."""
         ends = self._ends
         room = most - len(self._envelope(start))
         stop = bisect_right(ends, ends[start] + room, start + 1, min(start + MAX_MESSAGES, len(self)) + 1) - 1
         return max(stop, start + 1)
 
     def batch(self, start: int, stop: int) -> Batch:
-        """A message that is alone needs no envelope."""
+        """A single message is sent without a batch envelope."""
         if stop - start == 1:
             first, last = self._payload(start)
             return Batch(bytes(self._items[first:last]), 0, 1)

@@ -12,7 +12,7 @@ Ranges = list[list[int]]
 
 
 def of_numbers(numbers: Iterable[int]) -> Ranges:
-    """The ranges that hold these numbers, in any order, and no other."""
+    """Return the ranges of exactly these numbers, given in any order."""
     found: Ranges = []
     for number in sorted(numbers):
         if found and number <= found[-1][1] + 1:
@@ -23,7 +23,7 @@ def of_numbers(numbers: Iterable[int]) -> Ranges:
 
 
 def join(*several: Ranges) -> Ranges:
-    """All that is in one of them."""
+    """Return the union."""
     found: Ranges = []
     for first, last in sorted(each for ranges in several for each in ranges):
         if found and first <= found[-1][1] + 1:
@@ -34,7 +34,7 @@ def join(*several: Ranges) -> Ranges:
 
 
 def subtract(ranges: Ranges, others: Ranges) -> Ranges:
-    """What is in the first and not in the second."""
+    """Return the numbers that are in the first and not in the second."""
     found: Ranges = []
     away = iter(join(others))
     gone = next(away, None)
@@ -54,7 +54,7 @@ def subtract(ranges: Ranges, others: Ranges) -> Ranges:
 
 
 def intersect(ranges: Ranges, first: int, last: int) -> Ranges:
-    """What lies between two numbers, both included."""
+    """Return the part between two numbers, both included."""
     return [[max(first, a), min(last, b)] for a, b in ranges if a <= last and b >= first]
 
 
@@ -73,7 +73,7 @@ def contains(ranges: Ranges, number: int) -> bool:
 
 
 def split(ranges: Ranges, parts: int) -> list[Ranges]:
-    """In order, as at most so many parts that differ by one number at most; none of them is empty."""
+    """Split in order into at most so many non-empty parts, whose sizes differ by at most one number."""
     left = count(ranges)
     found: list[Ranges] = []
     rest = [list(each) for each in ranges]
@@ -95,7 +95,7 @@ def split(ranges: Ranges, parts: int) -> list[Ranges]:
 
 
 def take(ranges: Ranges, most: int) -> tuple[Ranges, Ranges]:
-    """The first so many numbers, and the rest."""
+    """Return the first `count` numbers, and the rest."""
     left = most
     for at, (first, last) in enumerate(ranges):
         if last - first + 1 > left:
@@ -107,12 +107,12 @@ def take(ranges: Ranges, most: int) -> tuple[Ranges, Ranges]:
 
 
 def after(ranges: Ranges, number: int) -> Ranges:
-    """What is behind a number."""
+    """Return the part after a number."""
     return [[max(first, number + 1), last] for first, last in ranges if last > number]
 
 
 def until(ranges: Ranges, number: int) -> Ranges:
-    """What is up to a number, itself included."""
+    """Return the part up to and including a number."""
     return [[first, min(last, number)] for first, last in ranges if first <= number]
 
 
@@ -129,7 +129,7 @@ def chunks(ranges: Ranges, size: int) -> Iterator[list[int]]:
 
 
 def check(value: Any) -> Ranges:
-    """Ranges from outside, such as an offset's JSON; ValueError when they are none."""
+    """Check ranges from an untrusted source, such as an offset's JSON; ValueError when they are not ranges."""
     try:
         found = [[int(first), int(last)] for first, last in value]
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""One entity within reach: a connection that is made again when it broke, and patience with a service that fails.
+"""A connection to one entity that is opened again when it breaks, with retries when the service fails.
 
 Knows which failures pass. Leaves what is asked of the entity, and what a failure means for it, to the caller.
 """
@@ -26,9 +26,9 @@ PASSING: Final = TRANSIENT | {
     Condition.SESSION_LOCK_LOST,
     Condition.SESSION_CANNOT_BE_LOCKED,
 }
-"""Conditions after which the same may succeed."""
+"""Error conditions after which the same request may succeed."""
 PATIENCE: Final = Patience(retries=12)
-"""Long enough for a broker that is started anew."""
+"""Long enough for a broker to restart."""
 
 
 CLAIMS: Final = "peeklock:claims"
@@ -36,11 +36,11 @@ CLAIMS: Final = "peeklock:claims"
 
 
 class SourceFailed(Exception):
-    """The entity could not be read, though it was tried as often as is allowed; the text says what and why."""
+    """The entity could not be read within the allowed retries; the text says what failed and why."""
 
 
 class Asked:
-    """A request on its way."""
+    """An outstanding request."""
 
     def __init__(self, management: Management, submitted: Any) -> None:
         self._management = management
@@ -48,11 +48,11 @@ class Asked:
 
     @property
     def is_answered(self) -> bool:
-        """Whether `answer` need not wait, or can only fail."""
+        """Whether `answer` returns or fails without waiting."""
         return self._management.is_answered(self._submitted)
 
     def answer(self) -> dict[str, Any]:
-        """Wait for it; to be called once. A connection that broke meanwhile is an error, and not made again."""
+        """Wait for the answer; call it once. If the connection broke, this fails and does not reconnect."""
         return self._management.answer(self._submitted)
 
 
@@ -70,7 +70,7 @@ class Reach:
         self._management: Management | None = None
         self._receivers: dict[ReceiveMode, Receiver] = {}
         self._failures: Counter[str] = Counter()
-        """In a row, by what was tried: one thing that succeeds says nothing of another that never does."""
+        """Consecutive failures by operation: success of one operation does not prove that another works."""
 
     def __enter__(self) -> Reach:
         return self
@@ -82,7 +82,7 @@ class Reach:
     def connection(self) -> Connection:
         connection = self._connection
         if connection is not None:
-            with suppress(ClientError):  # whether it is still there shows only when somebody looks
+            with suppress(ClientError):  # only using the connection shows whether it is still open
                 connection.work()
             if connection.is_open:
                 return connection
@@ -99,25 +99,25 @@ class Reach:
 
     @property
     def offers_claims(self) -> bool:
-        """Whether the service keeps claims, and reads messages in packed pages."""
+        """Whether the service offers claims and packed pages."""
         return CLAIMS in self.connection.capabilities
 
     def ask(self, operation: str, body: dict[str, Any]) -> Asked:
-        """Ask `$management`, and go on."""
+        """Send a request to `$management` without waiting for the answer."""
         management = self.management
         return Asked(management, management.submit(operation, body))
 
     def keep_alive(self) -> None:
-        """Do what is due on the connection, if there is one."""
+        """Send heartbeats and read what has arrived, if there is a connection."""
         if self._connection is not None:
-            with suppress(ClientError):  # whoever needs it next finds out
+            with suppress(ClientError):  # the next user of the connection gets the error
                 self._connection.work()
 
     def pause(self, seconds: float) -> None:
         self._sleep(seconds)
 
     def receiver(self, mode: ReceiveMode) -> Receiver:
-        """A link that gets only what is asked for. LinkClosed (not allowed) when the entity has sessions."""
+        """Return a link that receives only on request. LinkClosed (not allowed) when the entity has sessions."""
         connection = self.connection
         receiver = self._receivers.get(mode)
         if receiver is None or receiver.closed:
@@ -125,11 +125,11 @@ class Reach:
         return receiver
 
     def peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> list[bytes]:
-        """Encoded messages from a number on, in any state; fewer than asked for does not mean that was all."""
+        """Peek encoded messages from a number on, in any state. A short answer does not mean that there are no more."""
         return self.peeked(self.ask_to_peek(first, count, session_id, bodies=bodies))
 
     def ask_to_peek(self, first: int, count: int, session_id: str | None = None, *, bodies: bool = True) -> Asked:
-        """Ask, and go on; `peeked` waits for the answer."""
+        """Request them without waiting; `peeked` waits for the answer."""
         body: dict[str, Any] = {"from-sequence-number": first, "message-count": Int(count)}
         if session_id is not None:
             body["session-id"] = session_id
@@ -141,7 +141,7 @@ class Reach:
         return [each["message"] for each in asked.answer().get("messages", ())]
 
     def attempt(self, what: str, work: Callable[[], T]) -> T:
-        """Do what may be done again until it succeeds; SourceFailed when it does not."""
+        """Repeat an idempotent operation until it succeeds; SourceFailed when the retries are used up."""
         while True:
             try:
                 done = work()
@@ -152,7 +152,7 @@ class Reach:
                 return done
 
     def failed(self, what: str, error: ClientError) -> None:
-        """Start afresh, after a while; SourceFailed when there is no point in that."""
+        """Close the connection and wait before the next attempt; SourceFailed when no retry can help."""
         self.close()
         self._failures[what] += 1
         failures = self._failures[what]
@@ -173,5 +173,5 @@ class Reach:
         connection, self._connection, self._management = self._connection, None, None
         self._receivers.clear()
         if connection is not None:
-            with suppress(ClientError, OSError):  # it is left either way
+            with suppress(ClientError, OSError):  # the connection is dropped either way
                 connection.close()

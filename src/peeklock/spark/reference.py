@@ -61,7 +61,7 @@ def _worded(default: object) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew."""
+    """Return the page with newly generated tables."""
     return _MARKED.sub(lambda match: f"{match[1]}{TABLES[match[2]]()}\n{match[4]}", text)
 
 
@@ -95,7 +95,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """What stands in no code is taken for HTML where it looks like it."""
+    """Escape text outside code that would be read as HTML."""
     parts = text.replace("|", "\\|").split("`")
     parts[::2] = [part.replace("<", "&lt;").replace(">", "&gt;") for part in parts[::2]]
     return "`".join(parts)

@@ -65,6 +65,8 @@ _COLUMNS: Final[Mapping[str, DataType]] = {
     "entity": StringType(),
 }
 COLUMNS: Final = tuple(_COLUMNS)
+TYPED_PROPERTIES: Final = StructField("typed_properties", _TEXTS, nullable=True)
+"""A column for a schema that names it: the application properties that are no text, as JSON with their types."""
 SCHEMA: Final = StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS.items()])
 
 _ARROW: Final[Mapping[type[DataType], Any]] = {
@@ -83,14 +85,14 @@ STATES: Final = ("active", "deferred", "scheduled")
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns a user asked for, in that order; ValueError names one that a message does not have."""
     for field in schema.fields:
-        kind = _COLUMNS.get(field.name)
+        kind = TYPED_PROPERTIES.dataType if field.name == TYPED_PROPERTIES.name else _COLUMNS.get(field.name)
         if kind is None:
             raise ValueError(f"a message has no column '{field.name}'; there are {', '.join(COLUMNS)}")
         if kind != field.dataType:
             raise ValueError(
                 f"the column '{field.name}' is of type {kind.simpleString()}, not {field.dataType.simpleString()}"
             )
-    return pa.schema([ARROW_SCHEMA.field(field.name).with_nullable(field.nullable) for field in schema.fields])
+    return pa.schema([pa.field(field.name, _ARROW[type(field.dataType)], field.nullable) for field in schema.fields])
 
 
 def batch_of(
@@ -217,10 +219,15 @@ def _arrays(columns: Columns, schema: pa.Schema) -> dict[str, pa.Array]:
         found["state"] = _states(states)
     maps = columns.maps
     if maps.sizes is not None:
-        offsets = pa.Array.from_buffers(pa.int32(), count + 1, [None, _offsets(maps.sizes)])
-        keys, texts = pa.array(maps.keys, pa.string()), pa.array(maps.values, pa.string())
-        found["application_properties"] = pa.MapArray.from_arrays(offsets, keys, texts)
+        found["application_properties"] = _map(maps.sizes, maps.keys, maps.values)
+    if maps.typed_sizes is not None:
+        found[TYPED_PROPERTIES.name] = _map(maps.typed_sizes, maps.typed_keys, maps.typed_values)
     return found
+
+
+def _map(sizes: list[int], keys: list[bytes], values: list[bytes | None]) -> pa.MapArray:
+    offsets = pa.Array.from_buffers(pa.int32(), len(sizes) + 1, [None, _offsets(sizes)])
+    return pa.MapArray.from_arrays(offsets, pa.array(keys, pa.string()), pa.array(values, pa.string()))
 
 
 def _bodies(body: bytearray, sizes: list[int], bodiless: set[int]) -> pa.Array:

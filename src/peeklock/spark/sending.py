@@ -1,4 +1,4 @@
-"""Sending the messages of one task: full batches, several on their way at a time, tried again when the service fails.
+"""Sends the messages of one task: in full batches, several at a time, with retries when the service fails.
 
 Knows links, limits and outcomes. Messages of one session arrive in the order they were given, whatever happens; others
 do as long as the service takes each at once. Messages share a batch only with those of the same session or partition
@@ -42,7 +42,7 @@ TRANSIENT: Final = frozenset(
         Condition.PARTITION_NOT_OWNED,
     }
 )
-"""Outcomes and ends of links after which the same may succeed."""
+"""Outcomes and link errors after which the same request may succeed."""
 ABOUT_THE_MESSAGE: Final = frozenset(
     {
         Condition.MESSAGE_SIZE_EXCEEDED,
@@ -55,16 +55,16 @@ ABOUT_THE_MESSAGE: Final = frozenset(
         Condition.NO_MATCHING_SUBSCRIPTION,
     }
 )
-"""Outcomes that another message may not have; any other is about the entity, and no message is to blame."""
+"""Outcomes that depend on the message. Any other concerns the entity."""
 _NO_TARGET: Final = frozenset({Condition.NOT_FOUND, Condition.NOT_ALLOWED, Condition.NOT_IMPLEMENTED})
-"""Ends of an attach that are the fault of who chose the entity."""
+"""Attach errors that are caused by the choice of the entity."""
 
 Refused = Callable[[Parcel, str], None]
-"""Told of a message that the service will not take, with the reason; what it raises ends the sending."""
+"""Called with a message that the service rejects, and the reason; an exception ends the sending."""
 
 
 class SendingFailed(Exception):
-    """The service did not take the messages, though they were sent again as often as is allowed."""
+    """The service did not accept the messages within the allowed retries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Patience:
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A batch on its way, or about to be: messages of a run from `start` on, before `stop`."""
+    """A batch that is sent or about to be: messages of a run from `start` on, before `stop`."""
 
     run: Run
     start: int
@@ -117,7 +117,7 @@ class Outbox:
         patience: Patience | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`entity` is the one that must be there; another that is not there refuses its messages."""
+        """`entity` must exist. Messages for another entity that does not exist are refused."""
         self._connect = connect
         self._refused = refused
         self._entity = entity
@@ -126,14 +126,14 @@ class Outbox:
         self._connection: Connection | None = None
         self._senders: dict[str, Sender] = {}
         self._flights: deque[_Flight] = deque()
-        """In the order they were made; those without an outcome, also between calls."""
+        """Batches without an outcome, in the order they were made; kept between calls."""
         self._sessions: dict[tuple[str, str], int] = {}
         """How many of them are of a session."""
         self._bytes = 0
         self._behind = False
-        """Whether some of them have to be sent again before others are sent."""
+        """Whether some of them must be sent again before any other batch."""
         self._failures = 0
-        """In a row."""
+        """Consecutive failures."""
         self.accepted = 0
         self.retries = 0
 
@@ -149,7 +149,7 @@ class Outbox:
         self.finish()
 
     def post(self, runs: Iterable[Run]) -> None:
-        """Send all, and return when they are on their way: the service works on them while the next are made."""
+        """Send all without waiting for outcomes: the service handles them while the next are encoded."""
         self._wake()
         turns = deque(map(self._fill, runs))
         while turns:  # each run in turn: a session's next batch waits for the one before it
@@ -228,7 +228,7 @@ class Outbox:
         flight.sent = sender.post(flight.batch.payload, message_format=flight.batch.message_format)
 
     def _land(self, done: Callable[[], bool]) -> None:
-        """Wait for outcomes, and send again what has to be, until `done`."""
+        """Wait for outcomes, and send again what failed, until `done`."""
         while not done():
             try:
                 self._post_again()
@@ -249,7 +249,7 @@ class Outbox:
         return any(sender.closed for sender in self._senders.values())
 
     def _post_again(self) -> None:
-        """What has to be sent again, in its order; one batch of a session at a time."""
+        """Send failed batches again, in order; one batch of a session at a time."""
         busy: set[tuple[str, str]] = set()
         behind = False
         for flight in list(self._flights):
@@ -264,7 +264,7 @@ class Outbox:
         self._behind = behind
 
     def _collect(self) -> None:
-        """Note the outcomes that have come."""
+        """Process the outcomes that have arrived."""
         again: SendRejected | None = None
         for flight in list(self._flights):
             sent = flight.sent
@@ -287,7 +287,7 @@ class Outbox:
             self._pause(again)
 
     def _split(self, flight: _Flight) -> None:
-        """A batch is taken whole or not at all: each message alone shows which is at fault."""
+        """A batch is accepted or refused as a whole: sending each message alone shows which one was refused."""
         at = self._flights.index(flight)
         self._behind = True
         self._drop(flight)
@@ -327,7 +327,7 @@ class Outbox:
         return sender
 
     def _wake(self) -> None:
-        """Hear what came while the caller was busy elsewhere. A connection that ended then is no failure to send."""
+        """Read what arrived since the last call. A connection that ended meanwhile is not a failed attempt to send."""
         if self._connection is not None:
             try:
                 self._connection.work()
@@ -337,7 +337,7 @@ class Outbox:
             self._send_again()
 
     def _recover(self, error: ClientError) -> None:
-        """After something that ended a link or the connection; raises when there is no point in going on."""
+        """Handle the end of a link or the connection; raises when no retry can help."""
         if isinstance(error, LinkClosed):
             for entity in [entity for entity, sender in self._senders.items() if sender.closed]:
                 del self._senders[entity]
@@ -347,7 +347,7 @@ class Outbox:
         self._pause(error)
 
     def _send_again(self) -> None:
-        """What was on its way over a link or a connection that ended goes again, under the same id."""
+        """Mark what was outstanding on a link or connection that ended to be sent again, under the same ids."""
         for flight in self._flights:
             if self._connection is None or flight.entity not in self._senders:
                 flight.sent = None
@@ -377,4 +377,4 @@ class Outbox:
 
 
 class _NotThere(Exception):
-    """An entity that a message named cannot be sent to."""
+    """The entity that a row names does not accept messages."""

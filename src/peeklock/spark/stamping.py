@@ -18,18 +18,18 @@ from typing import Final, Protocol
 from uuid import uuid4
 
 MAX_REMEMBERED: Final = 1_000_000
-"""Different rows of one partition that are told apart by counting those that say the same; about 120 MB. Later rows are
-told apart by their place, so their ids are the same again only if they come in the same order."""
+"""Different rows of one partition whose duplicates are counted; about 120 MB. Later rows are distinguished by their
+place, so their ids are stable only if the rows come in the same order."""
 
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 _DIGEST_BYTES: Final = 16
 SIZE: Final = Struct(">Q").pack
-"""In front of each part of what a row says."""
+"""Written in front of each part of a row's content."""
 
 
 class Task(Protocol):
-    """What is asked of `pyspark.TaskContext`."""
+    """The part of `pyspark.TaskContext` that is used."""
 
     def partitionId(self) -> int: ...
 
@@ -41,7 +41,7 @@ class Write:
     """One write of a DataFrame, made on the driver and carried to all its tasks and their attempts."""
 
     name: str | None = None
-    """The user's; who writes again under the same name gets the same ids."""
+    """Given by the user; a repeated write with the same name has the same ids."""
     job: str = ""
 
     @classmethod
@@ -49,7 +49,7 @@ class Write:
         return cls(name, str(uuid4()))
 
     def stamps(self, task: Task, *, streaming: bool) -> Stamps:
-        """For the rows of one task. A stream knows its batch by the checkpoint, however often it is started."""
+        """Make the ids for the rows of one task. A stream has its batch number from the checkpoint."""
         query, batch = task.getLocalProperty(QUERY), task.getLocalProperty(BATCH)
         if streaming and query and batch:
             write = f"{query}/{batch}"
@@ -72,17 +72,17 @@ class Stamps:
         self._count = 0
 
     def stamp(self, *said: bytes) -> str:
-        """The id for a row that says this."""
+        """Return the id for a row with this content."""
         return self._named(blake2b(self.text_of(*said), digest_size=_DIGEST_BYTES).digest())
 
     def stamp_all(self, texts: Iterable[bytes | memoryview | None]) -> list[str | None]:
-        """The ids for rows that say these, as `text_of` has it; None for what has one already."""
+        """Return ids for rows with these contents, made by `text_of`; None for rows that have an id."""
         named = self._named
         return [None if text is None else named(blake2b(text, digest_size=_DIGEST_BYTES).digest()) for text in texts]
 
     @staticmethod
     def text_of(*said: bytes) -> bytes:
-        """What a row says, in one piece that shows where each part of it ends."""
+        """Join the parts of a row's content unambiguously."""
         return b"".join([octets for part in said for octets in (SIZE(len(part)), part)])
 
     def _named(self, key: bytes) -> str:

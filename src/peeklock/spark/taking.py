@@ -1,4 +1,4 @@
-"""What the streams that take messages out of an entity have in common, as Spark sees them.
+"""The common part of the streams that take messages out of an entity.
 
 Each micro-batch has messages of its own, whose numbers are its offset; an offset says nothing of those before it.
 Spark 4.2 and later say where they are and how much they want; older ones ask for the next offset without a word, so
@@ -25,26 +25,26 @@ from peeklock.spark.rows import STATES, Page, arrow_schema, constant, rows_of
 from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 
 LAST_LOOK_S: Final = 1.0
-"""How long a run that takes what is there waits for a message that the service is slow to give."""
+"""How long an AvailableNow run waits for a message that the service is slow to deliver."""
 
 Part = tuple[str | None, Ranges]
-"""Numbers of one session, or of none."""
+"""Sequence numbers of one session, or of messages without a session."""
 
 
 class TakingReader(DataSourceStreamReader, AvailableNow):
-    """The driver's is kept for the whole query; others are sent to the tasks."""
+    """The driver keeps one reader for the whole query, and sends copies to the tasks."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema)
         self._last: dict[str, Any] | None = None
-        """The newest offset that is known: it was given out, or comes from the checkpoint."""
+        """The newest known offset: one that was returned to Spark, or that of the checkpoint."""
         self._ends: dict[int, int] | None = None
-        """The last numbers, by partition, that an AvailableNow run takes; 0 when it was taken."""
+        """The last sequence numbers, by partition, that an AvailableNow run takes; 0 once it was taken."""
         self._looks = 0
-        """How often an old Spark asked what there is."""
+        """How often a Spark before 4.2 asked for the latest offset."""
         self._driver = os.getppid()
-        """Spark's driver runs this in a process of its own, as its child."""
+        """The process of Spark's driver, which starts this process as its child."""
 
     def initialOffset(self) -> dict[str, Any]:
         claim = self._options.claim if self._options.mode == "claim" else ""
@@ -58,12 +58,12 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         self._ends = self._find_ends()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Take the next micro-batch; the start again when there is none."""
+        """Take the next micro-batch; returns `start` when there is none."""
         if start is None:
             self._looks += 1
             start = self.initialOffset() if self._last is None else self._last
         elif self._last is not None and self._last != start and self._last["batch"] > start["batch"]:
-            return self._last  # it was given out, and not used yet
+            return self._last  # it was returned before, and Spark has not used it yet
         self._on_durable(start)
         self._check_driver()
         claim = self._next(self._limit(limit))
@@ -73,17 +73,17 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
 
     @abstractmethod
     def _on_durable(self, offset: dict[str, Any]) -> None:
-        """Everything up to this offset is in the sink for good."""
+        """Called when everything up to this offset is durable in the sink."""
 
     @abstractmethod
     def _next(self, limit: Limit) -> Claim:
-        """Take what there is; `_ends_on_nothing` says what an answer of nothing does."""
+        """Take messages. An empty claim ends the run where `_ends_on_nothing` is true."""
 
     def _following(self, offset: Offset, claim: Claim) -> Offset:
         return offset.following(claim)
 
     def _check_driver(self) -> None:
-        """To be asked before anything is taken: without a driver nobody would learn what it was."""
+        """Call this before taking messages: without a driver no query would process them."""
         if not self._has_driver:
             raise SourceFailed(f"Spark's driver is gone: nothing more is taken from '{self._options.address}'")
 
@@ -94,11 +94,11 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
     def _on_taken(self, offset: dict[str, Any], claim: Claim) -> None:
         for partition, end in (self._ends or {}).items():
             if self._ends and ranges.contains(claim.parts.get(None, []), end):
-                self._ends[partition] = 0  # what was there before it was given out before it
+                self._ends[partition] = 0  # messages with lower numbers were taken before it
 
     @property
     def _ends_on_nothing(self) -> bool:
-        """Whether an answer of nothing may end the run; an old Spark asks only once then, and does not say so."""
+        """Whether an empty claim may end the run. A Spark before 4.2 asks only once, without saying so."""
         return self._ends is not None or self._looks == 1
 
     @property
@@ -122,17 +122,17 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
             return pages.ends()
 
     def _rows(self, page: Page) -> pa.RecordBatch:
-        """The messages of a page, packed or not."""
+        """Decode the messages of a page, packed or not."""
         batch = rows_of(page, self._options, self._schema)
         at = self._schema.get_field_index("state")
         if at < 0:
             return batch
-        # They were active when they were received; that they may be deferred now is how they are claimed.
+        # They were active when they were claimed. Claiming may have deferred them, which is not shown.
         return batch.set_column(at, self._schema.field(at), constant(STATES[0], batch.num_rows))
 
 
 def share(offset: Offset, most: int) -> list[list[Part]]:
-    """What an offset has for at most so many tasks, about equal; a session goes to one task whole."""
+    """Divide the messages of an offset among at most so many tasks, about equally; a session is never divided."""
     shares: list[list[Part]] = [[(None, part)] for part in ranges.split(offset.claimed, most)]
     if offset.sessions:
         tasks: list[list[Part]] = [[] for _ in range(min(most, len(offset.sessions)))]

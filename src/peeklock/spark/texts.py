@@ -1,4 +1,4 @@
-"""AMQP values as text, and back: plain for people, or JSON that keeps the type.
+"""AMQP values as text, and back: plain text, or JSON that keeps the type.
 
 Plain text loses the type: a timestamp is written as a moment, binary as base64. The typed form is a JSON object with
 one member, the name of the AMQP type: `{"int":5}`, `{"string":"x"}`, `{"timestamp":1893456000000}`.
@@ -37,13 +37,13 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def milliseconds(moment: datetime) -> int:
-    """Unix milliseconds; a moment that names no zone is in UTC, whatever the machine thinks."""
+    """Unix milliseconds; a time without a zone is in UTC, whatever the zone of the machine."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
 def format_moment(ms: int) -> str:
-    """RFC 3339, or the bare number for what is outside the calendar."""
+    """RFC 3339, or the plain number for a time outside the calendar."""
     try:
         moment = _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -52,7 +52,7 @@ def format_moment(ms: int) -> str:
 
 
 def plain_text(value: Any) -> str | None:
-    """A value as people write it; null stays null."""
+    """Format a value as plain text; null stays null."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]
@@ -76,12 +76,12 @@ def plain_text(value: Any) -> str | None:
 
 
 def plain_json(value: Any) -> str:
-    """Any value as JSON in one line; types that JSON does not have become text."""
+    """Format any value as JSON in one line; types that JSON does not have become text."""
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def plain_bytes(value: Any) -> bytes | None:
-    """What stands in the body for an amqp-value: binary as it is, text as UTF-8, all else as JSON; null for null."""
+    """Return the body of an amqp-value: binary as it is, text as UTF-8, all else as JSON; null for null."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -111,12 +111,12 @@ def _plain(value: Any) -> Any:
 
 
 def typed_text(value: Any) -> str:
-    """A value with its type, from which `parse_typed` makes the same value again."""
+    """Format a value with its type; `parse_typed` restores it."""
     return json.dumps(_typed(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def parse_typed(text: str) -> Any:
-    """What `typed_text` wrote; ValueError says what is wrong with it."""
+    """Parse the output of `typed_text`; ValueError says what is wrong."""
     try:
         return _untyped(json.loads(text))
     except json.JSONDecodeError as error:

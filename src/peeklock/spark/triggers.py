@@ -1,4 +1,4 @@
-"""What Spark 4.2 brought for streams: limits on a micro-batch, and Trigger.AvailableNow; stand-ins for before.
+"""Limits of a micro-batch and Trigger.AvailableNow, which Spark has from 4.2 on, with substitutes for older versions.
 
 Older versions call `latestOffset` without arguments, so a reader that serves both has defaults for them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 HAS_AVAILABLE_NOW: bool
-"""Whether Spark ends a run only when all is read; before 4.2 it ends after one batch, and tells nobody of it."""
+"""Whether Spark ends an AvailableNow run when all is read. Before 4.2 it ends after one batch without notice."""
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
@@ -23,13 +23,13 @@ else:
         HAS_AVAILABLE_NOW = False
 
         class AvailableNow:
-            """Nobody asks for it."""
+            """Never called."""
 
         class ReadLimit:
-            """Nobody gives one."""
+            """Never given."""
 
         class ReadAllAvailable(ReadLimit):
-            """What those versions always want."""
+            """The limit of those versions."""
 
         class ReadMaxRows(ReadLimit):
             def __init__(self, max_rows: int) -> None:

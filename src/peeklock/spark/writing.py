@@ -48,7 +48,7 @@ from peeklock.spark.stamping import Stamps, Write
 log = logging.getLogger(__name__)
 
 ROWS_AT_A_TIME: Final = 1000
-"""Where Spark hands over rows one by one."""
+"""Rows in a record batch, where Spark passes rows one by one."""
 
 
 def batch_writer(options: Options, schema: StructType) -> DataSourceWriter:
@@ -68,7 +68,7 @@ def stream_writer(options: Options, schema: StructType) -> DataSourceStreamWrite
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """The result of one task."""
 
     partition: int
     rows: int = 0
@@ -77,11 +77,11 @@ class Written(WriterCommitMessage):
     payload_bytes: int = 0
     bad_rows: int = 0
     retries: int = 0
-    """How often the service failed and was tried again."""
+    """How many attempts were repeated after the service failed."""
 
 
 class Job:
-    """One write, made on the driver and carried to its tasks."""
+    """One write, made on the driver and sent to its tasks."""
 
     def __init__(self, options: Options, schema: StructType, *, streaming: bool) -> None:
         check_columns(schema, typed_json=options.typed_json)
@@ -140,7 +140,7 @@ class TaskWriter:
         self._refuse(parcel.source, parcel.row - parcel.source.rows_before, reason)
 
     def _refuse(self, piece: Piece, row: int, reason: str) -> None:
-        """A row cannot be written."""
+        """Handle a row that cannot be written."""
         values = piece.batch.slice(row, 1).to_pylist(maps_as_pydicts="lossy")[0]
         self._bad.add(piece.rows_before + row + 1, reason, values)
 
@@ -163,7 +163,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamWriter):
-    """What the writers for streams share."""
+    """The common part of the writers for streams."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -183,7 +183,7 @@ class RowStreamWriter(StreamWriter):
 
 
 def batches_of(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows as record batches of what a writer takes from them."""
+    """Convert rows to record batches of the columns that a writer uses."""
     arrow = pa.schema([(field.name, _arrow_type(field.dataType)) for field in schema.fields if field.name in WRITABLE])
     some: list[dict[str, Any]] = []
     for row in rows:
@@ -224,7 +224,7 @@ def _arrow_value(value: Any) -> Any:
 
 
 def report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """To the log of the driver: what was written, and aloud what was not."""
+    """Log on the driver how much was written, and warn about rows that were not."""
     written = [message for message in messages if isinstance(message, Written)]
     log.info(
         "%s: %d messages, %d bytes, from %d tasks; the service was tried again %d times",

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from peeklock.spark.checkpoints import batches_done, settle_checkpoint
-from peeklock.spark.pipelines.columns import PARTITIONS, SCHEMA, SCHEMA_VERSION, captured
+from peeklock.spark.pipelines.columns import PARTITIONS, SCHEMA, SCHEMA_VERSION, SOURCE, captured
 from peeklock.spark.pipelines.compaction import compact
 from peeklock.spark.pipelines.entities import entity_options
 from peeklock.spark.pipelines.failures import SPARK_ERRORS
@@ -202,7 +202,7 @@ def start(
 ) -> StreamingQuery:
     """Begin to capture one entity, a queue or `topic/Subscriptions/name`; `options` are those of the data source."""
     checkpoint = checkpoint_of(spark, entity, target)
-    messages = spark.readStream.format("servicebus").options(**_source_options(entity, options)).load()
+    messages = spark.readStream.format("servicebus").schema(SOURCE).options(**_source_options(entity, options)).load()
     frame = messages if target.format == PARQUET else captured(messages)
     writer = frame.writeStream.queryName(f"capture {entity}").option("checkpointLocation", checkpoint)
     if target.until_empty:
@@ -230,7 +230,7 @@ def checkpoint_of(spark: SparkSession, entity: str, target: Target) -> str:
 
 
 def _source_options(entity: str, options: Mapping[str, str]) -> dict[str, str]:
-    return {**options, **entity_options(entity), "mode": "claim", "applicationProperties": "json"}
+    return {**options, **entity_options(entity), "mode": "claim", "applicationProperties": "strings"}
 
 
 def _passing(sink: ParquetSink, entity: str, told: Told, gate: Gate) -> Callable[[DataFrame, int], None]:
