@@ -11,7 +11,7 @@ WHEEL_SOURCES = pyproject.toml hatch_build.py README.md $(shell find src -type f
 # Most tests wait for clients more than they compute.
 WORKERS ?= 5
 
-.PHONY: serve docs coverage test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
+.PHONY: serve docs reference coverage test test-python test-compiled run-compiled test-spark test-spark-machines test-spark-versions test-spark-connect test-table-formats check conformance sdk-suites hostile fuzz chaos chaos-compiled flips bench bench-peers demo wheel compiled clean
 
 serve: $(RUN_STAMP)
 	@$(BIN)/peeklock serve $(ARGS)
@@ -88,6 +88,14 @@ test-table-formats:
 # The site of the documentation, in build/site; a broken link fails.
 docs: $(DEV_STAMP)
 	$(BIN)/python -m tools.site
+
+# The pages and tables of docs that are made from tables of the code; tests say when one is out of date.
+reference: $(DEV_STAMP)
+	$(BIN)/python -m peeklock.server.config_reference docs/configuration.md docs/limits.md
+	$(BIN)/python -m peeklock.spark.reference docs/spark.md
+	$(BIN)/python -m peeklock.cli.reference > docs/commands.md
+	$(BIN)/python -m peeklock.nodes.reference > docs/management-operations.md
+	$(BIN)/peeklock config schema > docs/config.schema.json
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
