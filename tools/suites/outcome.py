@@ -17,7 +17,7 @@ FAULTS: Final = {
     "client": "the client's",
     "place": "the environment's",
     "wording": "wording",
-    "peeklock": "ours",
+    "peeklock": "Peeklock's",
 }
 """The possible causes of a failure, and their names on the page."""
 

@@ -17,15 +17,16 @@ NOT_EXPLAINED: Final = "Not explained yet."
 _HEAD: Final = """\
 # Suites of SDKs
 
-Written by `make sdk-suites`; do not edit. This page has the outcomes of the SDKs' own tests, run unmodified against
-Peeklock. They are fetched when they run and are not part of this repository. [Clients](clients.md) says how to use each
-SDK; [Conformance](conformance.md) has Peeklock's own scenarios.
+Written by `make sdk-suites`; do not edit. This page lists the outcomes of the SDKs' own tests, run unmodified against
+Peeklock. The tests are downloaded for each run and are not part of this repository. [Clients](clients.md) says how to
+configure each SDK; [Conformance](conformance.md) lists Peeklock's own scenarios.
 
-Each suite runs in its own environment (`build/suites`), divided into jobs. Each job gets a new broker, started with
-`peeklock serve`, that has the standard ports (5671, 443) for itself. `tools/suites/shims` replaces what the suites need
-of Azure: identities by shared access keys, resource management by the administration client. Every Python test gets new
-entities. `tools/suites/expected.toml` lists the tests that fail, with the reasons. Any other outcome fails the target.
-A part of the Python tests that takes a minute runs with `make test`.
+Each suite has its own environment in `build/suites` and is divided into jobs. Each job starts a new broker with
+`peeklock serve` on the standard ports (5671, 443). Where the suites need Azure itself, `tools/suites/shims` replaces
+it: shared access keys replace identities, and the administration client replaces resource management. Every Python
+test gets new entities. `tools/suites/expected.toml` lists the tests that are expected to fail, with the reasons.
+`make sdk-suites` fails if any other test fails, or if a listed test passes and its outcome does not depend on timing.
+`make test` runs a part of the Python tests, which takes a minute.
 
 ```console
 $ make sdk-suites                                # all suites; requires Go and Rust
