@@ -9,6 +9,7 @@ import pytest
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
 from peeklock.broker.errors import (
     BrokerError,
+    EntityNotFound,
     MessageLockLost,
     OperationNotAllowed,
     OperationTimedOut,
@@ -17,8 +18,10 @@ from peeklock.broker.errors import (
     SessionLockLost,
 )
 from peeklock.broker.incoming import Incoming
+from peeklock.broker.session_states import STATE_BYTES
+from peeklock.entities.definitions import QueueDefinition
 from peeklock.limits.broker import MAX_SESSION_WAITERS
-from peeklock.store.base import DEFERRED, StoreError
+from peeklock.store.base import DEFERRED, StoreError, StoreFull
 from peeklock.store.memory import MemoryStore
 
 
@@ -661,6 +664,48 @@ def test_a_state_that_could_not_be_stored_is_the_old_one() -> None:
     world.run()
     assert outcomes[0] is not None
     assert state_of(world, "a") == b"old"
+
+
+def states_set_while_the_first_one_is_tried_again(world: World, store: FlakyStore) -> list[BrokerError | None]:
+    """Set two states, one after the other; the first is committed with a message for which there is no room."""
+    outcomes: list[BrokerError | None] = []
+    store.held = []
+    world.queue().send([incoming("too much")], lambda error: None)
+    for state in (b"first", b"second"):
+        world.sessions().states.set("a", state, outcomes.append)
+        world.run()
+    store.fails = lambda changes: StoreFull("no room") if changes.appends else None
+    while store.held:
+        store.release_commits()
+        world.run()
+    return outcomes
+
+
+def test_the_state_that_was_set_last_stays_though_an_earlier_one_is_committed_again() -> None:
+    store = FlakyStore()
+    world = World(session_queue(), QueueDefinition(name="q"), store=store)
+    SessionReceiver(world, "a")
+    assert states_set_while_the_first_one_is_tried_again(world, store) == [None, None]
+    assert state_of(world, "a") == b"second"
+    assert world.sessions().state_bytes == STATE_BYTES + len(b"second")
+
+
+def test_states_that_wait_for_an_earlier_one_fail_when_their_queue_is_deleted() -> None:
+    store = FlakyStore()
+    world = a_world(store)
+    SessionReceiver(world, "a")
+    queue = world.sessions()
+    outcomes: list[BrokerError | None] = []
+    store.held = []
+    for state in (b"first", b"second"):
+        queue.states.set("a", state, outcomes.append)
+        world.run()
+    world.administration.delete_queue("s", ignore)
+    world.run()
+    store.release_commits()
+    world.run()
+    assert [type(outcome) for outcome in outcomes] == [type(None), EntityNotFound]
+    assert queue.staged_bytes == 0
 
 
 # --- listing and restart ---

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from peeklock.broker.errors import BrokerError
+from peeklock.broker.errors import BrokerError, EntityNotFound
 from peeklock.broker.reading import unreadable
 from peeklock.store.base import StoreError
 
@@ -19,6 +21,16 @@ STATE_BYTES: Final = 1024
 short ones."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A state that was set and is not stored yet."""
+
+    state: bytes | None
+    size: int
+    """What the state counts for in the size of the queue."""
+    done: Done
+
+
 class SessionStates:
     """The states of the sessions of one queue. The caller checks that the client holds the session."""
 
@@ -29,6 +41,9 @@ class SessionStates:
         self._agenda = machinery.agenda
         self._sizes: dict[str, int] = {}
         """By session id: what the state counts for in the size of the queue."""
+        self._waiting: dict[str, deque[_Change]] = {}
+        """By session id, while a change of its state is under way: the changes after it. One at a time, because the
+        journal may commit a change again after later ones."""
 
     def load(self, done: Callable[[StoreError | None], None]) -> None:
         """At start: read how long the states are."""
@@ -53,20 +68,42 @@ class SessionStates:
         size = 0 if state is None else STATE_BYTES + len(state)
         if size > self._sizes.get(id, 0):
             queue.check_growth(0)
-        root = queue.root
+        queue.root.staged_bytes += size
+        waiting = self._waiting.get(id)
+        if waiting is None:
+            self._waiting[id] = deque()
+            self._stage(id, _Change(state, size, done))
+        else:
+            waiting.append(_Change(state, size, done))
 
-        def stored(_: Any, error: BrokerError | None) -> None:
-            root.staged_bytes -= size
-            if error is None:
-                queue.state_bytes += size - self._sizes.pop(id, 0)
-                if size:
-                    self._sizes[id] = size
-            done(error)
-
-        root.staged_bytes += size
+    def _stage(self, id: str, change: _Change) -> None:
         lane = self._journal.rest
-        lane.changes.session_states.append((queue.id, id, state, self._agenda.now()))
-        lane.then(stored, None)
+        lane.changes.session_states.append((self._queue.id, id, change.state, self._agenda.now()))
+        lane.then(self._on_stored, (id, change))
+
+    def _on_stored(self, argument: tuple[str, _Change], error: BrokerError | None) -> None:
+        id, change = argument
+        queue = self._queue
+        queue.root.staged_bytes -= change.size
+        if error is None:
+            queue.state_bytes += change.size - self._sizes.pop(id, 0)
+            if change.size:
+                self._sizes[id] = change.size
+        try:
+            change.done(error)
+        finally:
+            self._stage_next(id)
+
+    def _stage_next(self, id: str) -> None:
+        """Stage the change that waited for the one before it."""
+        waiting = self._waiting[id]
+        if waiting and not self._queue.is_deleting:
+            self._stage(id, waiting.popleft())
+            return
+        del self._waiting[id]
+        for change in waiting:
+            self._queue.root.staged_bytes -= change.size
+            change.done(EntityNotFound(self._queue.path))
 
     def get(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:
         """Read the state of a session; None if it has none. SessionLockLost unless a receiver holds the session."""
