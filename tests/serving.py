@@ -103,7 +103,7 @@ class BrokerThread:
 
         def move() -> None:
             self.clock.advance(int(seconds * 1000))
-            self.broker.look_at_agenda()
+            self.broker.run_agenda()
 
         self.call(move)
 

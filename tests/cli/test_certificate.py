@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, TransportType
 
-from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
+from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_in_process
 from raw_client import HOST, RawClient, dial, dial_tls, eventually, get
 from serving import SOURCE, ServedBroker
 
@@ -110,14 +110,13 @@ def test_a_certificate_that_was_replaced_is_served_after_sighup(tmp_path: Path) 
     own.key.chmod(0o644)
     broker = ServedBroker(tmp_path, "--tls-cert", str(own.certificate), "--tls-key", str(own.key))
     try:
-        assert (
-            f"a file with a private key can be read by other users; chmod 600 makes it yours alone file={own.key}"
-            in (broker.log.replace('"', ""))
+        assert f"a file with a private key can be read by other users; run chmod 600 on it file={own.key}" in (
+            broker.log.replace('"', "")
         )
         own.key.write_bytes(other.key.read_bytes())
         own.certificate.write_bytes(other.certificate.read_bytes())
         broker.process.send_signal(signal.SIGHUP)
-        eventually(lambda: "new connections get a new certificate" in broker.log)
+        eventually(lambda: "new connections get the new certificate" in broker.log)
         client = RawClient(dial_tls(broker.port, other.authority))
         client.open()
         client.send(client.sender(), b"hello")
@@ -127,8 +126,9 @@ def test_a_certificate_that_was_replaced_is_served_after_sighup(tmp_path: Path) 
 
 def test_a_broker_does_not_keep_the_memory_that_making_certificates_takes(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from peeklock.server.certificates import ensure_certificates_apart;"
-        "print(ensure_certificates_apart(Path(sys.argv[1]), []).authority.is_file(), 'cryptography' in sys.modules)"
+        "import sys; from pathlib import Path\n"
+        "from peeklock.server.certificates import ensure_certificates_in_process as ensure\n"
+        "print(ensure(Path(sys.argv[1]), []).authority.is_file(), 'cryptography' in sys.modules)"
     )
     for _ in range(2):
         ended = subprocess.run(
@@ -144,5 +144,5 @@ def test_a_broker_does_not_keep_the_memory_that_making_certificates_takes(tmp_pa
 
 def test_certificates_that_cannot_be_made_apart_are_told_about_as_ever(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CertificateError, match="cannot be kept"):
-        ensure_certificates_apart(tmp_path / "file", [])
+    with pytest.raises(CertificateError, match="cannot be read or written"):
+        ensure_certificates_in_process(tmp_path / "file", [])

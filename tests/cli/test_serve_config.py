@@ -25,7 +25,7 @@ from serving import SOURCE, ServedBroker
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "config.json"
 FOLLOWED = "the namespace is as configured"
-REFUSED = "the configuration cannot be used and changes nothing"
+REFUSED = "the configuration cannot be used; nothing was changed"
 
 Entity = dict[str, Any]
 Configured = Callable[..., "ConfiguredBroker"]
@@ -225,8 +225,8 @@ def test_a_receiver_stays_connected_while_the_file_is_read_again(configured: Con
     [
         ({"Colour": "red"}, r"config\.json:\d+: Namespaces\[0\].Colour: is not a known key"),
         ({"Topics": [{"Name": "no good"}]}, "no good must be letters"),
-        ({"Topics": [{"Name": "A"}]}, "A: is the name of a queue that is there already"),
-        ({"Name": "other"}, "other: of a running namespace stays sbemulatorns"),
+        ({"Topics": [{"Name": "A"}]}, "A: is the name of an existing queue"),
+        ({"Name": "other"}, "other: must stay sbemulatorns: the name of a running namespace cannot change"),
         (
             {"Queues": [{"Name": "n"}, {"Name": "a", "Properties": {"RequiresSession": True}}]},
             "RequiresSession of 'a' true: cannot be changed once the entity exists",

@@ -339,7 +339,7 @@ def test_tokens_that_ran_out_because_the_clock_was_set_have_their_grace(broker: 
 
     def set_clock() -> None:
         broker.clock.step(10 * 24 * 3600 * 1000)
-        broker.broker.look_at_agenda()
+        broker.broker.run_agenda()
 
     broker.call(set_clock)
     guest.send_accepted(2, b"in the grace")

@@ -13,6 +13,7 @@ from peeklock.amqp.message import Message
 from peeklock.amqp.performatives import Attach, Detach, Open, Source, Target
 from peeklock.amqp.types import Described, Symbol, ULong
 from peeklock.broker.access import Claim
+from peeklock.broker.audit import AuditEvent
 from peeklock.broker.retries import RETRY_MS
 from peeklock.entities.authorization import Right
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition
@@ -557,13 +558,13 @@ def test_a_subscription_can_be_made_right_after_it_was_deleted(world: World, cli
 
 
 class Audits:
-    """Keeps what an audit log would be told."""
+    """Keeps the events that an audit log would get."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, str]] = []
+        self.recorded: list[tuple[str, str, str]] = []
 
-    def record(self, action: str, outcome: str, **more: Any) -> None:
-        self.told.append((action, outcome, more["entity"]))
+    def record(self, event: AuditEvent) -> None:
+        self.recorded.append((event.action, event.outcome, event.entity))
 
 
 def test_durable_subscriptions_that_are_made_and_deleted_are_audited(world: World) -> None:
@@ -576,7 +577,7 @@ def test_durable_subscriptions_that_are_made_and_deleted_are_audited(world: Worl
     may(client, Right.LISTEN)
     client.durable("another")
     path = "t/Subscriptions/mine$me$D"
-    assert audits.told == [
+    assert audits.recorded == [
         ("create subscription", "ok", path),
         ("delete subscription", "ok", path),
         ("receive", "denied", "t/Subscriptions/another$me$D"),

@@ -270,7 +270,7 @@ def test_a_wait_ends_when_so_many_requests_are_behind_it_that_no_more_are_read(
             answer = b"".join(iter(lambda line=line: line.recv(65536), b""))  # type: ignore[misc]
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert answer.count(b"HTTP/1.1") == 1
-        assert b"Too many requests have come behind one that waits" in answer
+        assert b"Too many requests were sent on this connection while" in answer
     eventually(lambda: waiting(broker) == 0)
     rest.send("one")
     assert rest.lock().broker_properties["DeliveryCount"] == 1

@@ -44,7 +44,7 @@ def step(broker: BrokerThread, milliseconds: int) -> None:
 
     def move() -> None:
         broker.clock.step(milliseconds)
-        broker.broker.look_at_agenda()
+        broker.broker.run_agenda()
 
     broker.call(move)
 

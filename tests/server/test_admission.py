@@ -70,11 +70,11 @@ def test_in_the_reserve_the_oldest_without_a_key_gives_way() -> None:
     third = admitted(places)
     assert evicted == ["first"]
     assert places.open == 6
-    second.prove()
+    second.mark_key_shown()
     third.evict = lambda: evicted.append("third")
     fourth = admitted(places)
     assert evicted == ["first", "third"]
-    fourth.prove()
+    fourth.mark_key_shown()
     assert places.admit(HERE) == TOO_MANY
     second.release()
     assert admitted(places).is_reserved

@@ -1,4 +1,4 @@
-"""The audit log: what is written of whom, never a secret, and what happens when it cannot be written."""
+"""The audit log: which events are written, that secrets never are, and failures to write."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import ServiceBusAuthenticationError, ServiceBu
 from admin.atom import AtomClient, queue
 from peeklock.amqp.message import Message
 from peeklock.broker.agenda import Agenda, ManualClock
-from peeklock.broker.audit import DENIED, OK
+from peeklock.broker.audit import DENIED, OK, AuditEvent
 from peeklock.client import connect
 from peeklock.client.errors import ClientError
 from peeklock.entities.authorization import DEFAULT_KEY, DEFAULT_KEY_NAME, AuthorizationRule, Right
@@ -104,7 +104,7 @@ def test_requests_that_are_denied_are_recorded(broker: BrokerThread, path: Path)
     assert "evil.example" in lines(path)[-1]["reason"]
 
 
-def test_what_clients_are_denied_over_amqp_is_recorded(broker: BrokerThread, path: Path) -> None:
+def test_denials_over_amqp_are_recorded(broker: BrokerThread, path: Path) -> None:
     with client_of(broker, "sender", SECRET) as client:
         with pytest.raises(ServiceBusError), client.get_queue_receiver("orders") as receiver:
             receiver.receive_messages(max_wait_time=1)
@@ -194,29 +194,39 @@ def test_a_file_that_is_there_is_appended_to_and_warned_of_when_others_can_read_
     path.write_text("{}\n")
     path.chmod(0o644)
     audit, _, _ = audit_log(path)
-    audit.record("delete queue", OK, connection=f"{HOST}:1")
+    audit.record(AuditEvent(action="delete queue", outcome=OK, connection=f"{HOST}:1"))
     audit.close()
     assert len(lines(path)) == 2
     assert "a file with the audit log can be read by other users" in caplog.text
 
 
-def test_it_goes_on_in_a_new_file_after_the_old_one_was_moved(path: Path) -> None:
+def test_a_reopened_log_is_written_to_a_new_file_after_the_old_one_was_moved(path: Path) -> None:
     audit, _, _ = audit_log(path)
-    audit.record("one", OK, connection=f"{HOST}:1")
+    audit.record(AuditEvent(action="one", outcome=OK, connection=f"{HOST}:1"))
     moved = path.with_suffix(".1")
     path.rename(moved)
-    audit.record("two", OK, connection=f"{HOST}:1")
+    audit.record(AuditEvent(action="two", outcome=OK, connection=f"{HOST}:1"))
     audit.reopen()
-    audit.record("three", OK, connection=f"{HOST}:1")
+    audit.record(AuditEvent(action="three", outcome=OK, connection=f"{HOST}:1"))
     audit.close()
     assert seen(moved, "action") == [("one",), ("two",)]
     assert seen(path, "action") == [("three",)]
 
 
-def test_what_clients_say_stays_within_a_line_and_its_length(path: Path) -> None:
+def test_text_of_clients_is_kept_on_one_line_and_cut_off(path: Path) -> None:
     audit, _, _ = audit_log(path)
-    audit.record("put-token", DENIED, connection=f"{HOST}:1(websocket)", client="x\n" * 1000, entity='"}\n{' * 500)
-    audit.record("put-token", DENIED, connection="[::1]:1", reason="SharedAccessKey=leaked\nand more")
+    audit.record(
+        AuditEvent(
+            action="put-token",
+            outcome=DENIED,
+            connection=f"{HOST}:1(websocket)",
+            client="x\n" * 1000,
+            entity='"}\n{' * 500,
+        )
+    )
+    audit.record(
+        AuditEvent(action="put-token", outcome=DENIED, connection="[::1]:1", reason="SharedAccessKey=leaked\nand more")
+    )
     audit.close()
     first, second = lines(path)
     assert first["address"] == HOST
@@ -224,18 +234,18 @@ def test_what_clients_say_stays_within_a_line_and_its_length(path: Path) -> None
     assert "leaked" not in second["reason"]
 
 
-def test_who_is_denied_without_end_does_not_fill_the_disk(path: Path) -> None:
+def test_denials_without_end_do_not_fill_the_disk(path: Path) -> None:
     audit, clock, agenda = audit_log(path)
     for number in range(500):
-        audit.record("login", DENIED, connection=f"192.0.2.1:{number}")
-    audit.record("login", DENIED, connection="192.0.2.2:1")
-    audit.record("delete queue", OK, connection="192.0.2.1:1")
+        audit.record(AuditEvent(action="login", outcome=DENIED, connection=f"192.0.2.1:{number}"))
+    audit.record(AuditEvent(action="login", outcome=DENIED, connection="192.0.2.2:1"))
+    audit.record(AuditEvent(action="delete queue", outcome=OK, connection="192.0.2.1:1"))
     assert len(lines(path)) == 52
     clock.advance(10_000)
     agenda.run()
     last = lines(path)[-1]
     assert (last["address"], last["action"], last["count"], last["outcome"]) == ("192.0.2.1", "login", 450, "denied")
-    audit.record("login", DENIED, connection="192.0.2.1:1")
+    audit.record(AuditEvent(action="login", outcome=DENIED, connection="192.0.2.1:1"))
     assert len(lines(path)) == 54
     audit.close()
 
@@ -243,13 +253,13 @@ def test_who_is_denied_without_end_does_not_fill_the_disk(path: Path) -> None:
 def test_addresses_without_end_are_counted_together(path: Path) -> None:
     audit, _, _ = audit_log(path)
     for number in range(3000):
-        audit.record("login", DENIED, connection=f"address-{number}:1")
+        audit.record(AuditEvent(action="login", outcome=DENIED, connection=f"address-{number}:1"))
     audit.close()
     assert len(lines(path)) == 1000 + 50 + 1
     assert lines(path)[-1]["count"] == 3000 - 1050
 
 
-def test_a_line_that_cannot_be_written_is_told_once_and_counted(
+def test_lines_that_cannot_be_written_are_logged_once_and_counted(
     path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failures: list[None] = []
@@ -265,18 +275,18 @@ def test_a_line_that_cannot_be_written_is_told_once_and_counted(
         with monkeypatch.context() as full:
             full.setattr(os, "write", write_while_there_is_room)
             for _ in range(3):
-                audit.record("lost", OK, connection=f"{HOST}:1")
-        audit.record("kept", OK, connection=f"{HOST}:1")
+                audit.record(AuditEvent(action="lost", outcome=OK, connection=f"{HOST}:1"))
+        audit.record(AuditEvent(action="kept", outcome=OK, connection=f"{HOST}:1"))
     audit.close()
     assert len(failures) == 3
     assert caplog.text.count("the audit log cannot be written") == 1
-    assert caplog.text.count("the audit log is written again") == 1
+    assert caplog.text.count("the audit log can be written again") == 1
     torn, kept = path.read_text().splitlines()
     assert len(torn) == 20
     assert json.loads(kept)["action"] == "kept"
 
 
-def test_the_broker_goes_on_without_its_audit_log(start_broker: StartBroker) -> None:
+def test_the_broker_works_when_its_audit_log_cannot_be_written(start_broker: StartBroker) -> None:
     """A device that is always full."""
     broker = start_broker(data=None, namespace=NAMESPACE, audit=Path("/dev/full"))
     atom = AtomClient(broker.broker.port)

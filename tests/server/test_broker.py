@@ -401,7 +401,7 @@ def test_a_store_that_hangs_does_not_hold_up_the_stop_for_ever(
     client.write()
     eventually(lambda: broker.call(lambda: broker.broker.namespace.journal.unsaved_bytes))
     broker.stop()
-    assert "stopping before the store has answered" in caplog.text
+    assert "stopping before the store has finished its commits" in caplog.text
     assert client.closed_with() is not None
     assert not client._outcomes
 

@@ -48,7 +48,7 @@ def test_on_loopback_any_other_host_is_refused(host: str) -> None:
 
 def test_a_host_that_is_refused_is_named_with_what_to_do() -> None:
     assert LOCAL.refusal("bus.internal:5672", None) == (
-        "The host name 'bus.internal:5672' is not one of this broker's: add it with --allowed-host."
+        "The host name 'bus.internal:5672' is not allowed: add it with --allowed-host."
     )
 
 

@@ -245,7 +245,7 @@ def test_an_authority_without_its_key_serves_until_it_has_to_sign(tmp_path: Path
     files = ensure_certificates(tmp_path, [])
     (files.authority.parent / "authority-key.pem").unlink()
     assert ensure_certificates(tmp_path, []) == files
-    with pytest.raises(CertificateError, match=r"authority-key\.pem is missing. Restore it, or remove the fold"):
+    with pytest.raises(CertificateError, match=r"authority-key\.pem is missing. Restore it, or delete the fold"):
         ensure_certificates(tmp_path, ["new.example"])
 
 
@@ -284,7 +284,7 @@ def test_international_names_wildcards_and_bracketed_addresses_are_hosts(tmp_pat
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_bytes(b"")
-    with pytest.raises(CertificateError, match="cannot be kept: Not a directory"):
+    with pytest.raises(CertificateError, match="cannot be read or written: Not a directory"):
         ensure_certificates(blocked, [])
 
 

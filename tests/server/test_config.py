@@ -417,7 +417,7 @@ def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
         (
             '"Name": "queue.1",',
             '"Name": "queue.1" ',
-            'config.json:9:13: "," or "}" should be here',
+            'config.json:9:13: expected "," or "}"',
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_asking_for_health_takes_no_numbers_from_the_queues(start_broker: StartB
 # --- without a server ---
 
 
-def tried(store: FlakyStore, story: Callable[[Health, Namespace], Awaitable[None]], patience: float = 60.0) -> None:
+def tried(store: FlakyStore, story: Callable[[Health, Namespace], Awaitable[None]], timeout: float = 60.0) -> None:
     """Run the story with a namespace in that store."""
 
     async def run() -> None:
@@ -86,7 +86,7 @@ def tried(store: FlakyStore, story: Callable[[Health, Namespace], Awaitable[None
         started: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         namespace.start(started.set_result)
         assert await started is None
-        await story(Health(namespace, store, patience), namespace)
+        await story(Health(namespace, store, timeout), namespace)
 
     asyncio.run(run())
 
@@ -108,8 +108,8 @@ def test_however_often_it_is_asked_one_message_is_tried() -> None:
 
     async def story(health: Health, namespace: Namespace) -> None:
         seen.clear()
-        assert set(await asyncio.gather(*(health.complaint() for _ in range(50)))) == {None}
-        assert [await health.complaint() for _ in range(50)] == [None] * 50
+        assert set(await asyncio.gather(*(health.problem() for _ in range(50)))) == {None}
+        assert [await health.problem() for _ in range(50)] == [None] * 50
         assert [(len(changes.appends), len(changes.removals)) for changes in seen] == [(1, 0), (0, 1)]
 
     tried(store, story)
@@ -121,12 +121,12 @@ def test_a_store_that_does_not_answer_is_not_asked_twice_and_is_well_again_when_
     async def story(health: Health, namespace: Namespace) -> None:
         store.hold()
         said = "The store has not answered for 0.01 seconds."
-        assert [await health.complaint() for _ in range(3)] == [said] * 3
+        assert [await health.problem() for _ in range(3)] == [said] * 3
         assert len(store.held or ()) == 1
         store.let_go()
-        assert await health.complaint() is None
+        assert await health.problem() is None
 
-    tried(store, story, patience=0.01)
+    tried(store, story, timeout=0.01)
 
 
 def numbers_in(store: FlakyStore, entity: int) -> list[int]:
@@ -147,18 +147,18 @@ def test_a_message_that_a_crash_has_left_is_removed() -> None:
         ((entity, left),) = namespace.passing_message().appends
         store.commit(Changes(appends=[(entity, left)]), lambda error: None)
         assert numbers_in(store, entity) == [left.sequence_number]
-        assert await health.complaint() is None
+        assert await health.problem() is None
         assert numbers_in(store, entity) == []
 
     tried(store, story)
 
 
-def test_a_message_that_does_not_come_back_is_a_complaint() -> None:
+def test_a_message_that_cannot_be_read_back_is_a_problem() -> None:
     class ForgetfulStore(FlakyStore):
         def read(self, wanted: object, done: Callable[[list[StoredMessage] | StoreError], None]) -> None:
             done([])
 
     async def story(health: Health, namespace: Namespace) -> None:
-        assert await health.complaint() == "A message that was stored could not be read back."
+        assert await health.problem() == "A message that was stored could not be read back."
 
     tried(ForgetfulStore(), story)

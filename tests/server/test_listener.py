@@ -271,27 +271,27 @@ def test_an_http_connection_that_stays_idle_is_hung_up_on(start_broker: StartBro
 
 
 def dropped(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """What the log says of connections that were hung up on: who, and why."""
+    """Return client and reason of the connections that the broker closed, from the log."""
     found = [record for record in caplog.records if record.message in ("connection dropped", "connection refused")]
     return [(record.fields["peer"], record.fields["reason"]) for record in found]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("sent", "reason"),
     [
-        (b"", "it said nothing in time"),
-        (b"AM", "it did not say in time what it speaks"),
-        (b"GET /health HTTP/1.1\r\nHo", "its request did not come in time"),
+        (b"", "the client sent nothing in time"),
+        (b"AM", "the client did not send the first 4 bytes in time"),
+        (b"GET /health HTTP/1.1\r\nHo", "no complete HTTP request came in time"),
         (AMQP_HEADER, "the connection was not opened in time"),
     ],
 )
-def test_the_log_says_who_was_hung_up_on_and_why(
-    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, said: bytes, reason: str
+def test_the_log_has_the_client_and_the_reason_of_a_closed_connection(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture, sent: bytes, reason: str
 ) -> None:
     port = start_broker(data=None, limits=HASTY).broker.port
     stream = dial(port)
     name = "{}:{}".format(*stream.getsockname())
-    stream.sendall(said)
+    stream.sendall(sent)
     read_to_end(stream)
     assert dropped(caplog) == [(name, reason)]
 
@@ -333,7 +333,7 @@ def test_too_many_connections_are_refused_until_one_goes(
     third = dial(port)
     name = "{}:{}".format(*third.getsockname())
     assert is_hung_up_on(third)
-    assert (name, "too many are open") in dropped(caplog)
+    assert (name, "too many connections are open") in dropped(caplog)
     first.close()
 
     def is_served() -> bool:
@@ -410,7 +410,7 @@ def test_without_a_key_that_administers_nobody_gets_in(full: BrokerThread, caplo
         stream = dial(port)
         stream.sendall(said)
         assert is_hung_up_on(stream)
-    assert {reason for _, reason in dropped(caplog)} == {"too many are open"}
+    assert {reason for _, reason in dropped(caplog)} == {"too many connections are open"}
 
 
 def test_silent_connections_do_not_keep_administration_out(full: BrokerThread, authority: Path) -> None:
@@ -470,7 +470,7 @@ def test_one_address_may_have_so_many_connections(start_broker: StartBroker, cap
     clients = [RawClient.opened(port) for _ in range(2)]
     third = dial(port)
     assert is_hung_up_on(third)
-    assert "too many are open from this address" in {reason for _, reason in dropped(caplog)}
+    assert "too many connections from this address are open" in {reason for _, reason in dropped(caplog)}
     with socket.create_connection((HOST, port), timeout=20, source_address=("127.0.0.2", 0)) as elsewhere:
         elsewhere.sendall(b"\x00" * 8)
         assert read_to_end(elsewhere) == AMQP_HEADER

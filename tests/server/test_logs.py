@@ -189,7 +189,7 @@ def test_libraries_and_warnings_take_the_same_form(capsys: pytest.CaptureFixture
 
 
 def test_a_level_that_does_not_exist_is_refused() -> None:
-    message = "the log level 'loud' is not known: it is one of debug, info, warning, error"
+    message = "the log level 'loud' is unknown: it must be one of debug, info, warning, error"
     with pytest.raises(ValueError, match=message):
         configure_logging("loud")
 
@@ -240,7 +240,7 @@ def test_how_many_lines_were_left_out_is_said_and_then_they_are_written_again() 
     for port in range(10):
         event(logger, logging.WARNING, "refused", peer=f"10.0.0.1:{port}")
     eventually(lambda: len(written) == 4)
-    assert written[-1].getMessage() == "refused: further lines were left out"
+    assert written[-1].getMessage() == "refused: further lines were omitted"
     assert written[-1].fields == {"address": "10.0.0.1", "lines": 7}  # type: ignore[attr-defined]
     event(logger, logging.WARNING, "refused", peer="10.0.0.1:1")
     assert len(written) == 5

@@ -15,7 +15,7 @@ from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinitio
 from peeklock.entities.names import DefinitionError
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import FilterKind, RuleDefinition
-from peeklock.server.reload import Live, live, plan, take
+from peeklock.server.reload import Live, apply, live, plan
 from raw_client import eventually
 from serving import BrokerThread
 
@@ -120,7 +120,7 @@ def test_a_change_that_is_not_possible_is_refused_before_anything_is_done(
 
 @pytest.mark.parametrize(("before", "after"), [(queue("x"), topic("X")), (topic("x"), queue("X"))])
 def test_a_queue_does_not_become_a_topic_unless_by_pruning(before: Any, after: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"X: is the name of a (queue|topic) that is there already"):
+    with pytest.raises(DefinitionError, match=r"X: is the name of an existing (queue|topic)"):
         plan(there(before), wanted(after))
     kinds = [change.kind for change in plan(there(before), wanted(after), prune=True)]
     assert steps(there(before), wanted(after), prune=True) == [f"delete {kinds[0]} x", f"create {kinds[1]} X"]
@@ -227,7 +227,7 @@ SECOND = wanted(
 def follow(broker: BrokerThread, then: NamespaceDefinition, *, prune: bool = False) -> None:
     administration = broker.call(lambda: broker.broker.namespace.administration)
     changes = broker.call(lambda: plan(live(administration), then, prune=prune))
-    taking = broker.call(lambda: asyncio.ensure_future(take(administration, changes)))
+    taking = broker.call(lambda: asyncio.ensure_future(apply(administration, changes)))
     eventually(lambda: broker.call(taking.done))
     broker.call(taking.result)
 

@@ -78,13 +78,13 @@ def test_certificates_of_the_users_own_are_read_again_by_themselves_and_by_order
     serials.append(shown(port).serial_number)
 
     replace(tmp_path / "c", certificate, key)
-    broker.call(broker.broker.tls.ask)
+    broker.call(broker.broker.tls.request_reload)
     eventually(lambda: shown(port).serial_number not in serials)
     serials.append(shown(port).serial_number)
 
     key.write_bytes(ensure_certificates(tmp_path / "d", []).key.read_bytes())
-    broker.call(broker.broker.tls.ask)
-    eventually(lambda: "the TLS files cannot be used and change nothing" in caplog.text)
+    broker.call(broker.broker.tls.request_reload)
+    eventually(lambda: "the TLS files cannot be used; the previous certificate stays in use" in caplog.text)
     assert shown(port).serial_number == serials[-1]
 
 
@@ -211,7 +211,7 @@ def test_client_certificates_that_plain_clients_evade_are_warned_of(
     start_broker: StartBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     start_broker(data=None, mtls_ca=Authority(tmp_path / "ours").file)
-    assert "client certificates are asked for, but not of clients that connect without TLS" in caplog.text
+    assert "clients that connect without TLS are not asked for a certificate" in caplog.text
 
 
 def test_an_authority_for_clients_that_is_none_is_named(start_broker: StartBroker, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from peeklock.entities.definitions import (
 )
 from peeklock.entities.rules import RuleDefinition
 from peeklock.server.admission import Ticket
-from peeklock.server.http import verified
+from peeklock.server.http import verify_token
 
 DESTINATION_HEADERS: Final = {
     FORWARD_TO.name: "ServiceBusSupplementaryAuthorization",
@@ -33,7 +33,7 @@ def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ti
     `owner` is the queue or topic to which the path belongs. A rule of the namespace administers everything; a rule of
     an entity administers that entity and the entities below it.
     """
-    claim = verified(namespace, token, path, ticket)
+    claim = verify_token(namespace, token, path, ticket)
     if not claim.allows(Right.MANAGE, owner):
         raise Unauthorized(f"Unauthorized access to '{path}': '{Right.MANAGE}' claim is required.")
     return claim
@@ -49,7 +49,7 @@ def authorize_destinations(
     for setting, destination in _destinations(wanted).items():
         if known.get(setting) == destination:
             continue
-        shown = verified(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}", ticket)
+        shown = verify_token(namespace, headers.get(DESTINATION_HEADERS[setting], ""), f"/{destination}", ticket)
         if not shown.allows(Right.SEND, destination):
             raise Unauthorized(f"Unauthorized access to '{destination}': '{Right.SEND}' claim is required.")
 

@@ -25,7 +25,7 @@ from peeklock.admin.resources import KINDS, Definition, Listing, Resource, Resou
 from peeklock.atom.entries import description_of
 from peeklock.atom.markup import MarkupError, parse
 from peeklock.broker.access import Claim, key_name_of
-from peeklock.broker.audit import OK
+from peeklock.broker.audit import OK, AuditEvent
 from peeklock.broker.errors import (
     EntityChanging,
     EntityExists,
@@ -148,7 +148,7 @@ class AtomService:
         event(log, logging.INFO, f"{KINDS[type(definition)]} {what}", entity=resource.path, by=by)
         action = f"{_VERBS[what]} {KINDS[type(definition)]}"
         peer = peer_name(request.transport)
-        request[AUDIT].record(action, OK, connection=peer, client=by, entity=resource.path)
+        request[AUDIT].record(AuditEvent(action=action, outcome=OK, connection=peer, client=by, entity=resource.path))
 
 
 async def _body(request: web.Request) -> bytes:

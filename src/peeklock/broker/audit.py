@@ -5,6 +5,7 @@ Events have no bodies, keys or tokens. The code that decides or changes somethin
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 OK: Final = "ok"
@@ -12,36 +13,32 @@ DENIED: Final = "denied"
 FAILED: Final = "failed"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvent:
+    """One line of the audit log, without its time."""
+
+    action: str
+    outcome: str
+    """OK, DENIED or FAILED."""
+    connection: str
+    """The connection's name in the log."""
+    client: str = ""
+    """The name of the client's key or, without a key, the client's id."""
+    entity: str = ""
+    count: int | None = None
+    """The number of messages changed."""
+    reason: str = ""
+    """Why the action was denied or failed."""
+
+
 class Audit(Protocol):
-    def record(
-        self,
-        action: str,
-        outcome: str,
-        *,
-        connection: str,
-        client: str = "",
-        entity: str = "",
-        count: int | None = None,
-        reason: str = "",
-    ) -> None:
-        """`connection` is its name in the log; `client` is the name of its key or, without a key, the client's id."""
-        ...
+    def record(self, event: AuditEvent) -> None: ...
 
 
 class NoAudit:
     """Used when there is no audit log."""
 
-    def record(
-        self,
-        action: str,
-        outcome: str,
-        *,
-        connection: str,
-        client: str = "",
-        entity: str = "",
-        count: int | None = None,
-        reason: str = "",
-    ) -> None:
+    def record(self, event: AuditEvent) -> None:
         pass
 
 

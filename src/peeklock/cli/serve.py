@@ -26,7 +26,7 @@ from peeklock.entities.settings import DEFAULT_PROFILE, PROFILES
 from peeklock.limits.broker import MAX_MESSAGE_IDS
 from peeklock.rest.service import serve_messages
 from peeklock.server.broker import Broker, Options, StartError, default_tls_folder
-from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_apart
+from peeklock.server.certificates import CertificateError, ensure_certificates, ensure_certificates_in_process
 from peeklock.server.config import ConfigError, Configuration, default_namespace, load_configuration
 from peeklock.server.config_keys import MAX_COUNT
 from peeklock.server.config_server import ServerSettings
@@ -150,7 +150,7 @@ def serve(
         tls_certificate=tls_cert,
         tls_key=tls_key,
         tls_folder=default_tls_folder() if memory else None,
-        make_certificates=ensure_certificates_apart,
+        make_certificates=ensure_certificates_in_process,
         require_tls=require_tls or server.require_tls,
         mtls_ca=mtls_ca or server.mtls_ca,
         audit=audit or server.audit,
@@ -192,7 +192,7 @@ async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     broker = Broker(options)
     # Before the start, because without a handler the signal ends the process.
     reloader = None if config is None else Reloader(broker, config, prune=prune)
-    follow = _nothing_to_reload if reloader is None else reloader.ask
+    follow = _nothing_to_reload if reloader is None else reloader.request
 
     def reload() -> None:
         follow()
@@ -202,7 +202,7 @@ async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     await broker.start()
     reloading: asyncio.Task[None] | None = None
     if reloader is not None:
-        await reloader.follow(options.namespace)
+        await reloader.apply(options.namespace)
         reloading = asyncio.create_task(reloader.run())
     print(broker.shown_connection_string, flush=True)
     if broker.has_secret_key:

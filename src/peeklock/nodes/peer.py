@@ -15,7 +15,7 @@ from peeklock.amqp.performatives import Open
 from peeklock.broker.access import Claim, Claims
 from peeklock.broker.accounts import Account
 from peeklock.broker.agenda import Appointment
-from peeklock.broker.audit import DENIED, Audit
+from peeklock.broker.audit import DENIED, Audit, AuditEvent
 from peeklock.broker.errors import BrokerError, QuotaExceeded, Unauthorized
 from peeklock.broker.namespace import Namespace
 from peeklock.broker.transactions import Scope, Transactions
@@ -170,7 +170,15 @@ class Peer:
         """Write to the audit log what this client did or was denied."""
         client = client or self.claims.key_names or self.container_id
         self._audit.record(
-            action, outcome, connection=self.name, client=client, entity=entity, count=count, reason=reason
+            AuditEvent(
+                action=action,
+                outcome=outcome,
+                connection=self.name,
+                client=client,
+                entity=entity,
+                count=count,
+                reason=reason,
+            )
         )
 
     # --- changes of authorization rules ---

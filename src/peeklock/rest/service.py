@@ -40,9 +40,9 @@ from peeklock.rest.holders import Body, Holders
 from peeklock.rest.reading import BATCH_TYPE, read_batch, read_one
 from peeklock.rest.receiving import Receive, Received
 from peeklock.rest.writing import lock_token, write_message
-from peeklock.server.http import TICKET, Messaging, origin_of, verified
+from peeklock.server.http import TICKET, Messaging, origin_of, verify_token
 from peeklock.server.refusals import Refused, refusal
-from peeklock.server.waits import WAITS, Crowded, durable
+from peeklock.server.waits import WAITS, TooManyRequests, durable
 
 DEFAULT_TIMEOUT_MS: Final = 60_000
 PATIENCE_SECONDS: Final = 20.0
@@ -103,13 +103,13 @@ class RestService:
                 is_change=False,
                 path=asked.shown,
             )
-            if isinstance(failure, Crowded):
+            if isinstance(failure, TooManyRequests):
                 refused.force_close()
             return refused
 
     async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
         token = request.headers.get("Authorization", "")
-        claim = verified(self._namespace, token, request.rel_url.raw_path, request[TICKET])
+        claim = verify_token(self._namespace, token, request.rel_url.raw_path, request[TICKET])
         if not claim.allows(asked.right, asked.owner):
             raise Unauthorized(f"Unauthorized access to '{asked.entity}': '{asked.right}' claim is required.")
         match asked.action:
@@ -157,7 +157,7 @@ class RestService:
         holder.check_room()
         deletes = asked.action is Action.RECEIVE_AND_DELETE
         receive = Receive(self._namespace, queue, claim, holder, deletes=deletes, timeout_ms=timeout_ms)
-        with request[WAITS].entered(request, receive.end):
+        with request[WAITS].registered(request, receive.end):
             received = await receive.message()
         if received is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)

@@ -1,1 +1,1 @@
-"""Sockets, tasks, time, TLS, WebSocket and the look at a connection's first bytes."""
+"""The server: sockets, tasks, time, TLS, WebSocket, configuration, logs, and protocol detection on one port."""

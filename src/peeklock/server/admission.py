@@ -1,8 +1,9 @@
-"""Which connections are let in: how many at once, how many from one address, and who failed to log in too often.
+"""Admission of connections: limits in total and per address, a reserve for administration, and failed logins.
 
-Every connection has a ticket from its accept to its end. When all ordinary places are taken there is a reserve for
-administration: a connection there has a moment to show a key, and the oldest that has not gives way to the next. So
-clients that hold all connections cannot keep out who would put an end to it.
+Every connection has a ticket from accept to close. When `max_connections` are open, `reserved_connections` more are
+admitted for administration. Such a connection has two seconds to show a key with the right Manage; when the reserve is
+full, a new connection replaces the oldest one that has not shown a key. So an administrator can connect even when
+clients hold all other connections.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from peeklock.limits.server import Limits
 from peeklock.server.loopback import is_loopback
 from peeklock.server.unauthenticated import Unauthenticated
 
-TOO_MANY: Final = "too many are open"
-TOO_MANY_OF_ADDRESS: Final = "too many are open from this address"
+TOO_MANY: Final = "too many connections are open"
+TOO_MANY_OF_ADDRESS: Final = "too many connections from this address are open"
 RESERVED_SECONDS: Final = 2.0
-"""For a connection in the reserve to show a key."""
+"""Time for a connection in the reserve to send its request with a key."""
 LOGIN_WINDOW_MS: Final = 60_000
 _MAX_ADDRESSES: Final = 10_000
-"""Whose failed logins are counted apart; beyond them addresses share a count."""
+"""Addresses with their own count of failed logins; beyond this number addresses share one count."""
 
 
 def _nothing() -> None:
@@ -32,7 +33,7 @@ def _nothing() -> None:
 
 
 class Ticket:
-    """The place of one connection."""
+    """The admission of one connection."""
 
     __slots__ = ("_admission", "_is_released", "address", "evict", "is_reserved")
 
@@ -40,47 +41,48 @@ class Ticket:
         self._admission = admission
         self.address = address
         self.is_reserved = is_reserved
-        """For administration only, until it has shown a key: then it is one like any other."""
+        """Whether the connection is in the reserve, for administration only."""
         self.evict: Callable[[], None] = _nothing
-        """Closes the connection; whoever holds it at the moment sets this."""
+        """Closes the connection. Set by the object that owns the socket: listener, sniffer or HTTP protocol."""
         self._is_released = False
 
-    def prove(self) -> None:
-        """The connection has shown a key that administers."""
-        self._admission.unproven.pop(self, None)
+    def mark_key_shown(self) -> None:
+        """Note that the client has shown a key with the right Manage, so that the connection is not evicted."""
+        self._admission.awaiting_key.pop(self, None)
 
     @property
-    def is_proven(self) -> bool:
-        return self not in self._admission.unproven
+    def awaits_key(self) -> bool:
+        """Whether the connection is in the reserve and has shown no key with the right Manage yet."""
+        return self in self._admission.awaiting_key
 
     @property
     def unauthenticated(self) -> Unauthenticated:
-        """Where is counted what connections hold before they log in."""
+        """The count of memory that connections hold before they log in."""
         return self._admission.unauthenticated
 
     def check_login(self) -> None:
-        """TooManyFailedLogins while logins from this address are refused."""
+        """Raise TooManyFailedLogins while logins from this address are refused."""
         self._admission.failed_logins.check(self.address)
 
     def login_failed(self) -> None:
         self._admission.failed_logins.add(self.address)
 
     def release(self) -> None:
-        """The connection has ended. May be said twice."""
+        """Free the connection's place; it has ended. Further calls have no effect."""
         if not self._is_released:
             self._is_released = True
-            self.evict = _nothing  # what it closes has the ticket, and would stay until cycles are looked for
+            self.evict = _nothing  # breaks a reference cycle, so that the connection is freed without the collector
             self._admission.on_released(self)
 
 
 class Admission:
-    """Gives out tickets."""
+    """Admits connections within the limits."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
         self._limits = limits
         self.failed_logins = FailedLogins(limits.max_failed_logins, clock)
         self.unauthenticated = Unauthenticated(limits.unauthenticated_bytes)
-        self.unproven: dict[Ticket, None] = {}
+        self.awaiting_key: dict[Ticket, None] = {}
         """Tickets of the reserve that have shown no key, the oldest first."""
         self._by_address: Counter[str] = Counter()
         self._ordinary = 0
@@ -88,16 +90,16 @@ class Admission:
 
     @property
     def open(self) -> int:
-        """How many connections there are, whatever they speak."""
+        """The number of open connections of any protocol."""
         return self._ordinary + self._reserved
 
     def admit(self, address: str) -> Ticket | str:
-        """A ticket for a connection from that address, or why there is none."""
+        """Return a ticket for a connection from the address, or the reason why it is refused."""
         if self._by_address[address] >= self._most_of(address):
             return TOO_MANY_OF_ADDRESS
         is_reserved = self._ordinary >= self._limits.max_connections
         if is_reserved and self._reserved >= self._limits.reserved_connections:
-            oldest = next(iter(self.unproven), None)
+            oldest = next(iter(self.awaiting_key), None)
             if oldest is None:
                 return TOO_MANY
             oldest.evict()
@@ -106,13 +108,13 @@ class Admission:
         self._by_address[address] += 1
         if is_reserved:
             self._reserved += 1
-            self.unproven[ticket] = None
+            self.awaiting_key[ticket] = None
         else:
             self._ordinary += 1
         return ticket
 
     def on_released(self, ticket: Ticket) -> None:
-        self.unproven.pop(ticket, None)
+        self.awaiting_key.pop(ticket, None)
         if ticket.is_reserved:
             self._reserved -= 1
         else:
@@ -129,23 +131,24 @@ class Admission:
 
 
 class FailedLogins:
-    """Counts logins with a wrong key, by address.
+    """Counts logins with a wrong key for each address.
 
-    Beyond the limit even the right key is refused until the minute is over: else guessing would go on at full speed.
+    After too many failures all logins from the address are refused until the minute is over, also with the right key:
+    otherwise guessing keys would continue at full speed.
     """
 
     def __init__(self, most: int, clock: Clock) -> None:
         self._most = most
         self._now = clock.monotonic
         self._failed: dict[str, tuple[int, int]] = {}
-        """By address: since when, and how many."""
+        """By address: when the count began, and the count."""
 
     def check(self, address: str) -> None:
         since, failed = self._failed.get(self._counted_as(address), (0, 0))
         left = since + LOGIN_WINDOW_MS - self._now()
         if self._most and failed >= self._most and left > 0:
             raise TooManyFailedLogins(
-                f"{failed} logins from this address failed within a minute: try again in {-(-left // 1000)} seconds."
+                f"{failed} logins from this address failed within a minute; try again in {-(-left // 1000)} seconds."
             )
 
     def add(self, address: str) -> None:

@@ -1,8 +1,8 @@
-"""The audit log: a file of JSON lines, one for each thing that was denied, administered or changed in bulk.
+"""The audit log: a file of JSON lines, one for each denial, each administrative action and each change in bulk.
 
-Only its owner can read the file. Lines are written as they happen; a line that cannot be written is logged and counted,
-and harms nobody. Clients that are denied without end cannot fill the disk: of their lines some are written, the rest is
-one line with a number.
+Only its owner can read the file. Events are written at once. A line that cannot be written is logged and counted, and
+does not stop the broker. The number of lines for denied clients is limited, so that they cannot fill the disk: beyond
+the limit, one line has the number of lines that were omitted.
 """
 
 from __future__ import annotations
@@ -17,68 +17,48 @@ from pathlib import Path
 from typing import Final
 
 from peeklock.broker.agenda import Agenda
-from peeklock.broker.audit import DENIED
-from peeklock.server.logs import event, redact
+from peeklock.broker.audit import DENIED, AuditEvent
+from peeklock.server.logs import event as log_event
+from peeklock.server.logs import redact
 from peeklock.server.peers import address_of
 from peeklock.server.secrets import warn_of_readers
 
 log = logging.getLogger(__name__)
 
 MAX_ALIKE: Final = 50
-"""Lines of one denied action that one address may cause within `ALIKE_MS`."""
+"""Lines written for one denied action of one address within `ALIKE_MS`."""
 ALIKE_MS: Final = 10_000
 _MAX_KINDS: Final = 1000
-"""Actions and addresses that are counted apart; beyond them addresses share a count."""
+"""Pairs of action and address with a count of their own; beyond this number addresses share one count per action."""
 _MAX_TEXT: Final = 300
-"""Characters of a field that a client chooses."""
+"""Characters of a field whose content a client chooses; the rest is cut off."""
 
 _Kind = tuple[str, str]
 """Action and address."""
 
 
 class AuditLog:
-    """Appends to the file. OSError when it cannot be opened."""
+    """Appends events to the file."""
 
     def __init__(self, path: Path, agenda: Agenda, on_failure: Callable[[], None]) -> None:
+        """Open the file; OSError when that fails. `on_failure` is called for every line that cannot be written."""
         self._path = path
         self._agenda = agenda
         self._on_failure = on_failure
         self._denied: dict[_Kind, int] = {}
         self._is_failing = False
         self._is_torn = False
-        """The last line is not whole: the next one begins with a line end."""
+        """The last line was written in part: the next write begins with a line end."""
         self._file = self._open()
 
-    def record(
-        self,
-        action: str,
-        outcome: str,
-        *,
-        connection: str,
-        client: str = "",
-        entity: str = "",
-        count: int | None = None,
-        reason: str = "",
-    ) -> None:
-        address = address_of(connection)
-        if outcome == DENIED and self._is_left_out((action, address)):
+    def record(self, event: AuditEvent) -> None:
+        address = address_of(event.connection)
+        if event.outcome == DENIED and self._is_omitted((event.action, address)):
             return
-        self._write(
-            {
-                "time": self._time(),
-                "connection": connection,
-                "client": client[:_MAX_TEXT],
-                "address": address,
-                "action": action,
-                "entity": entity[:_MAX_TEXT],
-                "count": count,
-                "outcome": outcome,
-                "reason": redact(reason.partition("\n")[0][:_MAX_TEXT]),
-            }
-        )
+        self._write_event(event, address)
 
     def reopen(self) -> None:
-        """Go on in a new file of the same name, after the old one was moved away. A failure keeps the old one."""
+        """Open a file of the same name again, after the old one was moved. If that fails the old one stays in use."""
         try:
             file = self._open()
         except OSError as error:
@@ -90,7 +70,7 @@ class AuditLog:
 
     def close(self) -> None:
         for kind in list(self._denied):
-            self._tell_left_out(kind)
+            self._write_omitted(kind)
         os.close(self._file)
 
     def _open(self) -> int:
@@ -98,23 +78,40 @@ class AuditLog:
         warn_of_readers(self._path, "the audit log")
         return file
 
-    def _is_left_out(self, kind: _Kind) -> bool:
+    def _is_omitted(self, kind: _Kind) -> bool:
+        """Count a denial; return whether it is beyond the limit. The first one starts the interval of the count."""
         if kind not in self._denied:
             if len(self._denied) >= _MAX_KINDS:
                 kind = kind[0], ""
             if kind not in self._denied:
                 self._denied[kind] = 0
-                self._agenda.after(ALIKE_MS, partial(self._tell_left_out, kind))
+                self._agenda.after(ALIKE_MS, partial(self._write_omitted, kind))
         self._denied[kind] += 1
         return self._denied[kind] > MAX_ALIKE
 
-    def _tell_left_out(self, kind: _Kind) -> None:
-        left_out = self._denied.pop(kind, 0) - MAX_ALIKE
-        if left_out > 0:
+    def _write_omitted(self, kind: _Kind) -> None:
+        """Write the number of omitted lines of this kind, if there are any, and end its count."""
+        omitted = self._denied.pop(kind, 0) - MAX_ALIKE
+        if omitted > 0:
             action, address = kind
-            reason = "further lines of this action and address were left out"
-            line = {"time": self._time(), "connection": "", "client": "", "address": address, "action": action}
-            self._write({**line, "entity": "", "count": left_out, "outcome": DENIED, "reason": reason})
+            reason = "further lines of this action and address were omitted"
+            event = AuditEvent(action=action, outcome=DENIED, connection="", count=omitted, reason=reason)
+            self._write_event(event, address)
+
+    def _write_event(self, event: AuditEvent, address: str) -> None:
+        self._write(
+            {
+                "time": self._time(),
+                "connection": event.connection,
+                "client": event.client[:_MAX_TEXT],
+                "address": address,
+                "action": event.action,
+                "entity": event.entity[:_MAX_TEXT],
+                "count": event.count,
+                "outcome": event.outcome,
+                "reason": redact(event.reason.partition("\n")[0][:_MAX_TEXT]),
+            }
+        )
 
     def _time(self) -> str:
         moment = datetime.fromtimestamp(self._agenda.now() / 1000, UTC)
@@ -135,12 +132,12 @@ class AuditLog:
             self._is_torn = False
             if self._is_failing:
                 self._is_failing = False
-                event(log, logging.INFO, "the audit log is written again", file=self._path)
+                log_event(log, logging.INFO, "the audit log can be written again", file=self._path)
 
     def _failed(self, error: OSError) -> None:
-        """Told once, until it works again; counted every time."""
+        """Count a failure. Only the first one is logged, until a write succeeds."""
         self._on_failure()
         if not self._is_failing:
             self._is_failing = True
             reason = error.strerror or str(error)
-            event(log, logging.ERROR, "the audit log cannot be written", file=self._path, reason=reason)
+            log_event(log, logging.ERROR, "the audit log cannot be written", file=self._path, reason=reason)

@@ -1,4 +1,4 @@
-"""A whole broker in one process: store, namespace, listeners, time. What `peeklock serve` and the tests start."""
+"""The broker: a store, a namespace, listeners and timers in one process. `peeklock serve` and the tests start it."""
 
 from __future__ import annotations
 
@@ -47,72 +47,73 @@ from peeklock.store.memory import MemoryStore
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT: Final = 10.0
-"""Seconds after which the clock is looked at again: it may be set, and loops do not count time spent asleep."""
+"""Seconds between reads of the clock. It may be set, and the loop's own time stands still while the machine sleeps."""
 SWITCH_INTERVAL: Final = 0.0001
-"""The writer thread must not wait long for the interpreter while the loop is busy (docs/benchmarks.md)."""
+"""Seconds; short, so that the writer thread gets the interpreter soon while the loop is busy (docs/benchmarks.md)."""
 
 COLLECTION_THRESHOLDS: Final = (200_000, 20, 100)
-"""Messages come and go by the thousand and hold no cycles; looking at every 700 costs a quarter of the time."""
+"""Messages are allocated by the thousand and hold no cycles. Python's default of 700 costs a quarter of the time."""
 
 
 class StartError(Exception):
-    """The broker cannot start; `str()` is one sentence that says why."""
+    """The broker cannot start; `str()` is one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a broker is started with."""
+    """The options of a broker."""
 
     namespace: NamespaceDefinition = field(default_factory=default_namespace)
     profile: Profile = DEFAULT_PROFILE
     data: Path | None = None
-    """The data folder; None keeps everything in memory."""
+    """The data folder. None: everything is in memory only."""
     disk_free_low: int | None = None
     """Bytes: with less free on the disk of the data folder, sends are refused. None: the default; 0: never."""
     measure_disk: Callable[[Path], DiskSpace] = disk_space
     host: str = "127.0.0.1"
     port: int = 5672
-    """0 takes a free one."""
+    """0: a free port."""
     further_ports: tuple[int, ...] = ()
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_folder: Path | None = None
-    """Where the local authority lives; the data folder when there is one."""
+    """The folder of the local certificate authority. None: the data folder."""
     make_certificates: Callable[..., Certificates] = ensure_certificates
-    """(folder, hosts, now=...)"""
+    """Called with (folder, hosts, now=...)."""
     require_tls: bool = False
     """Whether clients without TLS are refused."""
     mtls_ca: Path | None = None
-    """The authority of certificates that clients must show inside TLS."""
+    """Clients that use TLS must show a certificate signed by this authority."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names that HTTP clients may use for the broker, beside those of loopback."""
+    """Host names accepted in HTTP requests, in addition to the names of loopback."""
     allowed_origins: tuple[str, ...] = ()
-    """Of web pages that may connect."""
+    """Origins of web pages that may connect."""
     audit: Path | None = None
-    """The file of the audit log."""
+    """The file of the audit log. None: no audit log."""
     insecure_default_key: bool = False
+    """Whether the well-known key is accepted on addresses that other machines can reach."""
     max_message_ids: int = MAX_MESSAGE_IDS
-    """That one entity remembers for duplicate detection."""
+    """Message ids kept for duplicate detection by one entity."""
     clock: Clock = system_clock
     limits: Limits = field(default_factory=Limits)
     make_store: Callable[[CallSoon], Store] | None = None
-    """Another store than the one in the data folder or in memory."""
+    """Makes the store, in place of the store in the data folder or in memory."""
     administration: Callable[[Namespace], Handler] | None = None
-    """What answers HTTP requests that are none of the server's own."""
+    """Makes the handler of HTTP requests for administration."""
     messaging: Callable[[Namespace], Messaging] | None = None
-    """What answers those of them that send and receive."""
+    """Makes the handler of HTTP requests that send, receive or settle messages."""
 
 
 class Broker:
-    """Started once, stopped once."""
+    """A broker in this process and event loop. It is started once and stopped once."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.shells: set[Shell] = set()
-        """The AMQP connections, WebSockets included."""
+        """The AMQP connections, including those over WebSocket."""
         self._admission = Admission(options.limits, options.clock)
-        self._chores = Agenda(options.clock)
-        """What the server has to do by time, beside what the namespace has."""
+        self._agenda = Agenda(options.clock)
+        """The timers of the server. The namespace has an agenda of its own."""
         self._audit_log: AuditLog | None = None
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -123,7 +124,7 @@ class Broker:
 
     @property
     def ports(self) -> list[int]:
-        """The port, and the further ones in the order of the options."""
+        """The port and the further ports, in the order of the options."""
         return [listener.port for listener in self._listeners]
 
     @property
@@ -132,18 +133,18 @@ class Broker:
 
     @property
     def connections(self) -> int:
-        """How many are open, whatever they speak."""
+        """The number of open connections of any protocol."""
         return self._admission.open
 
     @property
     def connection_string(self) -> str:
-        """For clients in this process; it has the key."""
+        """The connection string with the key, for clients in this process."""
         rule = self._first_rule
         return f"{self._endpoint}SharedAccessKey={rule.primary_key};UseDevelopmentEmulator=true;"
 
     @property
     def shown_connection_string(self) -> str:
-        """For people and logs: it has the key only if that is the well-known one."""
+        """The connection string for logs and terminals: it has the key only if that is the well-known key."""
         if self.has_secret_key:
             return f"{self._endpoint}UseDevelopmentEmulator=true;"
         return self.connection_string
@@ -154,7 +155,7 @@ class Broker:
 
     @property
     def key_name(self) -> str:
-        """Of the key that the connection string is made with."""
+        """The name of the key in the connection string."""
         return self._first_rule.name
 
     @property
@@ -172,7 +173,7 @@ class Broker:
         return f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={self.key_name};"
 
     async def start(self) -> None:
-        """Serve when this returns. StartError says why it cannot."""
+        """Start; connections are accepted when this returns. StartError when the broker cannot start."""
         definition = self.options.namespace
         self.check_keys(definition)
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -233,7 +234,7 @@ class Broker:
             if self._audit_log is not None:
                 self._audit_log.close()
             raise
-        self.look_at_agenda()
+        self.run_agenda()
         for sock in sockets:
             listener = Listener(
                 sock,
@@ -247,7 +248,7 @@ class Broker:
             log.info("listening", extra={"fields": {"host": self.options.host, "port": listener.port}})
 
     async def stop(self) -> None:
-        """Stop accepting, let running work finish, commit, tell the clients, let go of the store."""
+        """Stop accepting connections, let running operations finish, close the connections, then close the store."""
         log.info("stopping", extra={"fields": {"connections": len(self.shells)}})
         limits = self.options.limits
         for listener in self._listeners:
@@ -255,12 +256,12 @@ class Broker:
         self._http.end_waits()
         for shell in list(self.shells):
             shell.quiesce()
-        if not await _within(limits.stop_seconds, lambda: self.namespace.journal.idle):
-            log.warning("stopping before the store has answered")
+        if not await _wait_until(lambda: self.namespace.journal.idle, limits.stop_seconds):
+            log.warning("stopping before the store has finished its commits")
         error = Error(condition=Condition.CONNECTION_FORCED, description="The broker is stopping.")
         for shell in list(self.shells):
             shell.close(error)
-        await _within(limits.closing_seconds, lambda: not self.shells)
+        await _wait_until(lambda: not self.shells, limits.closing_seconds)
         for shell in list(self.shells):
             shell.abort()
         if self._timer is not None:
@@ -272,30 +273,30 @@ class Broker:
         log.info("stopped")
 
     def reload(self) -> None:
-        """Read the certificates again, and go on in a new file of the audit log."""
+        """Read the certificates again, and open the file of the audit log again. Called at SIGHUP."""
         if self._listeners:
-            self.tls.ask()
+            self.tls.request_reload()
         if self._audit_log is not None:
             self._audit_log.reopen()
 
     def check_keys(self, definition: NamespaceDefinition) -> None:
-        """StartError when one of its keys is the well-known one, where that would let others in."""
+        """Raise StartError if the definition has the well-known key and other machines can reach the broker."""
         self._check_default_key(definition.authorization_rules)
         for queue in definition.queues:
             self._check_default_key(queue.authorization_rules)
         for topic in definition.topics:
             self._check_default_key(topic.authorization_rules)
 
-    def look_at_agenda(self) -> None:
-        """Do what is due and come back when the next thing is."""
+    def run_agenda(self) -> None:
+        """Run the timers that are due, and set the loop's timer for the next one."""
         agenda = self.namespace.agenda
-        agenda.on_earlier = self._chores.on_earlier = lambda: None  # while running, what is added is looked at below
+        agenda.on_earlier = self._agenda.on_earlier = lambda: None  # the timer is set below, after all have run
         agenda.run()
-        self._chores.run()
-        agenda.on_earlier = self._chores.on_earlier = self._set_timer
+        self._agenda.run()
+        agenda.on_earlier = self._agenda.on_earlier = self._set_timer
         self._set_timer()
 
-    # --- inside ---
+    # --- private ---
 
     def _amqp_protocol(self, ticket: Ticket) -> AmqpProtocol:
         options = self.options
@@ -310,14 +311,14 @@ class Broker:
         )
 
     def _set_timer(self) -> None:
-        """Wait for what is due next."""
+        """Set the loop's timer for the next entry of both agendas."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = [each for each in (self.namespace.agenda.next_due, self._chores.next_due) if each is not None]
+        due = [each for each in (self.namespace.agenda.next_due, self._agenda.next_due) if each is not None]
         if due:
             delay = max(0.001, min(LONGEST_WAIT, (min(due) - self.options.clock.now()) / 1000))
-            self._timer = asyncio.get_running_loop().call_later(delay, self.look_at_agenda)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.run_agenda)
 
     @property
     def _allows_default_key(self) -> bool:
@@ -326,8 +327,8 @@ class Broker:
     def _check_default_key(self, rules: Iterable[AuthorizationRule]) -> None:
         if not self._allows_default_key and any(DEFAULT_KEY in rule.keys for rule in rules):
             raise StartError(
-                f"the well-known default key is not accepted on {self.options.host}, which others can reach: "
-                "give the namespace keys of its own in the config file, or say --insecure-default-key"
+                f"the well-known default key is not accepted on {self.options.host}, which other machines can reach: "
+                "set other keys in the configuration file, or use --insecure-default-key"
             )
 
     def _bind(self) -> list[socket.socket]:
@@ -366,8 +367,8 @@ class Broker:
         if error is not None:
             raise StartError(str(error)) from error
         self.namespace.administration.allows_default_key = self._allows_default_key
-        for container in self.namespace.entities:
-            self._check_default_key(container.definition.authorization_rules)
+        for entity in self.namespace.entities:
+            self._check_default_key(entity.definition.authorization_rules)
 
     def _open_audit(self, metrics: Metrics) -> None:
         def on_failure() -> None:
@@ -375,13 +376,13 @@ class Broker:
 
         if self.options.audit is not None:
             try:
-                self._audit_log = AuditLog(self.options.audit, self._chores, on_failure)
+                self._audit_log = AuditLog(self.options.audit, self._agenda, on_failure)
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise StartError(f"the audit log {self.options.audit} cannot be written: {reason}") from error
 
     def _watermark(self) -> Watermark | None:
-        """Watch the disk; None for a broker that keeps everything in memory."""
+        """Start checking the free space of the disk. Returns None without a data folder."""
         options, folder = self.options, self.options.data
         if folder is None:
             return None
@@ -394,9 +395,9 @@ class Broker:
 
     def _make_tls(self) -> Tls:
         if self.options.mtls_ca is not None and not self.options.require_tls:
-            log.warning("client certificates are asked for, but not of clients that connect without TLS")
+            log.warning("clients that connect without TLS are not asked for a certificate; --require-tls refuses them")
         try:
-            return Tls(self._tls_files, self.options.mtls_ca, self._chores)
+            return Tls(self._tls_files, self.options.mtls_ca, self._agenda)
         except (CertificateError, OSError) as error:
             raise StartError(str(error)) from error
 
@@ -405,13 +406,13 @@ class Broker:
         if options.tls_certificate is not None and options.tls_key is not None:
             return options.tls_certificate, options.tls_key
         folder = options.tls_folder or options.data
-        assert folder is not None, "a broker in memory is told where its certificates live"
+        assert folder is not None, "a broker without a data folder needs the option tls_folder"
         made = options.make_certificates(folder, [options.host], now=now)
         return made.certificate, made.key
 
 
-async def _within(seconds: float, condition: Callable[[], bool]) -> bool:
-    """Wait until it holds, but no longer than that; whether it does."""
+async def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until the condition holds, for at most so many seconds. Returns whether it holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not condition():
@@ -422,6 +423,6 @@ async def _within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 def default_tls_folder() -> Path:
-    """For a broker without a data folder: certificates that clients trust should survive a restart too."""
+    """Return the folder of the certificates of a broker without a data folder; they are kept over restarts."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(state) / "peeklock"

@@ -1,9 +1,9 @@
-"""Requests that a web page makes through its visitor's browser: `Host` and `Origin` tell them apart.
+"""Protection against web pages: requests that a page makes through a browser are refused by their `Host` and `Origin`.
 
-A browser reaches a broker that the page's author cannot, and the loopback default has a key that everybody knows. A
-page that opens a WebSocket gives itself away by its `Origin`. A page that has its own host name point at the broker's
-address (DNS rebinding) is of the same origin as the broker, and gives itself away by its `Host`. Other programs send no
-`Origin`, or that of the address they connect to.
+A browser can reach a broker that the author of a page cannot, and a broker on loopback accepts a well-known key. A page
+that opens a WebSocket is recognised by its `Origin`. A page whose host name resolves to the broker's address (DNS
+rebinding) has the same origin as the broker and is recognised by its `Host`. Programs other than browsers send no
+`Origin`, or the origin of the address they connect to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from peeklock.server.loopback import is_loopback
 
 ANY: Final = "*"
-"""In place of a host name or an origin: all of them."""
+"""As an allowed host name or origin: all are allowed."""
 DEFAULT_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _MAX_SHOWN: Final = 100
 
@@ -39,11 +39,11 @@ class BrowserGuard:
         self._insecure_default_key = insecure_default_key
 
     def refusal(self, host: str | None, origin: str | None) -> str | None:
-        """Why a request with these headers is refused; None when it is not. A browser never omits `Host`."""
+        """Return why a request with these headers is refused, or None. Browsers always send `Host`."""
         if host is not None and not self._accepts_host(host):
-            return f"The host name '{host[:_MAX_SHOWN]}' is not one of this broker's: add it with --allowed-host."
+            return f"The host name '{host[:_MAX_SHOWN]}' is not allowed: add it with --allowed-host."
         if origin is not None and not self._accepts_origin(origin, host):
-            return f"The origin '{origin[:_MAX_SHOWN]}' may not use this broker: add it with --allowed-origin."
+            return f"The origin '{origin[:_MAX_SHOWN]}' is not allowed: add it with --allowed-origin."
         return None
 
     def _accepts_host(self, header: str) -> bool:
@@ -54,14 +54,14 @@ class BrowserGuard:
             return True
         if self._is_local:
             return False
-        # No DNS name can be made to look like an address.
+        # An address in Host is no DNS name, so it cannot be the result of DNS rebinding.
         if host == self._bound_to or _is_address(host):
             return True
         if self._hosts:
             return False
-        # Services of containers have names that clients must be able to use. Where the well-known key does not work
-        # a name proves nothing and the key everything; where it does, only a name without a dot cannot be somebody's
-        # in the public DNS.
+        # Clients use the names of container services, so names are accepted by default. Where the well-known key is not
+        # accepted, a page has no key and the name does not matter. Where it is accepted, only names without a dot are
+        # safe: they cannot be registered in the public DNS.
         return not self._insecure_default_key or "." not in host
 
     def _accepts_origin(self, origin: str, host: str | None) -> bool:
@@ -79,10 +79,10 @@ class BrowserGuard:
 
 
 def host_of(header: str) -> str | None:
-    """The name or address in a `Host` header, without its port; None when it has none."""
+    """Return the name or address in a `Host` header, without its port; None if the header is invalid."""
     try:
         parts = urlsplit(f"//{header}")
-        parts.port  # noqa: B018 - raises ValueError when it is none
+        parts.port  # noqa: B018 - raises ValueError when the port is invalid
     except ValueError:
         return None
     if not parts.hostname or parts.netloc != header or parts.username is not None:
@@ -91,7 +91,7 @@ def host_of(header: str) -> str | None:
 
 
 def is_own_machine(header: str | None) -> bool:
-    """Whether a `Host` header names this machine by a name that only this machine gives itself."""
+    """Return whether a `Host` header is missing or names loopback: a name that cannot belong to another machine."""
     if header is None:
         return True
     host = host_of(header)

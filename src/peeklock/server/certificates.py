@@ -1,9 +1,9 @@
-"""TLS certificates: a local authority, made once, and a server certificate that it signs.
+"""TLS certificates: a local authority, created once, and a server certificate that it signs.
 
-A client trusts the authority and keeps trusting it while server certificates come and go. Both live in the
-`tls` folder of the data, beside a small file that says what the certificate is good for: a start that
-finds it in order reads no certificate and does not import `cryptography`, which is slow to load and large.
-Certificates that the user brings only pass through `server_context`.
+Clients trust the authority, so they need no change when the server certificate is renewed. Both are in the folder `tls`
+of the data folder, with a summary of the certificate in `server.json`. When the summary is valid, a start parses no
+certificate and does not import `cryptography`, which is slow to load and large. For certificates that the user provides
+only `server_context` is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 AUTHORITY_LIFE = timedelta(days=3650)
 CERTIFICATE_LIFE = timedelta(days=390)
-"""Apple's platforms refuse a server certificate of more than 398 days."""
+"""Apple's platforms refuse server certificates that are valid for more than 398 days."""
 RENEW_BEFORE = timedelta(days=30)
 _BACKDATED = timedelta(days=1)  # for clients whose clock is behind
 
@@ -41,12 +41,12 @@ _HOST_NAME = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
 
 
 class CertificateError(Exception):
-    """A certificate cannot be used or made. `str()` is one clear sentence."""
+    """A certificate cannot be used or made. `str()` is one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificates:
-    """Where the files are, all PEM. `authority` is what a client has to trust."""
+    """Paths of the PEM files. Clients must trust `authority`."""
 
     authority: Path
     certificate: Path
@@ -54,31 +54,34 @@ class Certificates:
 
 
 def ensure_certificates(folder: Path, hosts: Sequence[str], *, now: datetime | None = None) -> Certificates:
-    """The certificates in `folder/tls`, good for this machine and `hosts`; made or renewed when needed."""
+    """Return the certificates in `folder/tls`, valid for this machine and `hosts`, after making or renewing them."""
     moment = now or datetime.now(UTC)
     files = _Files(folder / "tls")
-    wanted = _wanted(hosts)
+    names = _names_to_certify(hosts)
     try:
-        if not files.in_order(wanted, moment):
-            _renew(files, wanted, moment)
+        if not files.are_valid(names, moment):
+            _renew(files, names, moment)
         files.protect()
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise CertificateError(f"The certificates in {files.folder} cannot be kept: {reason}.") from error
+        raise CertificateError(f"The certificates in {files.folder} cannot be read or written: {reason}.") from error
     return Certificates(authority=files.authority, certificate=files.certificate, key=files.key)
 
 
-def ensure_certificates_apart(folder: Path, hosts: Sequence[str], *, now: datetime | None = None) -> Certificates:
-    """The same, made in a process of its own: a broker would keep the memory that `cryptography` takes to load."""
+def ensure_certificates_in_process(folder: Path, hosts: Sequence[str], *, now: datetime | None = None) -> Certificates:
+    """Do the same as `ensure_certificates`, but make certificates in a child process.
+
+    Loading `cryptography` takes memory that the broker's process would never release.
+    """
     moment = now or datetime.now(UTC)
-    if not _Files(folder / "tls").in_order(_wanted(hosts), moment):
+    if not _Files(folder / "tls").are_valid(_names_to_certify(hosts), moment):
         command = [sys.executable, "-m", "peeklock.server.certificates", str(folder), moment.isoformat(), *hosts]
         subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    return ensure_certificates(folder, hosts, now=moment)  # finds them, or says why there are none
+    return ensure_certificates(folder, hosts, now=moment)  # finds them, or fails with the reason
 
 
 def server_context(certificate: Path, key: Path, client_authority: Path | None = None) -> ssl.SSLContext:
-    """What a listener needs to speak TLS 1.2 or later; CertificateError when the files do not serve.
+    """Return a context for TLS 1.2 or later on the server's side; CertificateError when the files cannot be used.
 
     With `client_authority` (PEM) clients must show a certificate that it signed.
     """
@@ -94,7 +97,7 @@ def server_context(certificate: Path, key: Path, client_authority: Path | None =
     encrypted: list[bool] = []
 
     def no_password() -> str:
-        # Without this OpenSSL would ask on the terminal, and a server would hang at its start.
+        # Without this callback OpenSSL asks for the password on the terminal, and the start would hang.
         encrypted.append(True)
         return ""
 
@@ -102,7 +105,7 @@ def server_context(certificate: Path, key: Path, client_authority: Path | None =
         context.load_cert_chain(certificate, key, password=no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
         if encrypted:
-            problem = f"The TLS key {key} is encrypted, and no password can be given."
+            problem = f"The TLS key {key} is encrypted. Encrypted keys are not supported: decrypt it."
         elif getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             problem = f"The TLS key {key} does not belong to the certificate {certificate}."
         else:
@@ -117,9 +120,11 @@ def server_context(certificate: Path, key: Path, client_authority: Path | None =
     return context
 
 
-def _wanted(hosts: Sequence[str]) -> list[str]:
-    """The names and addresses to certify, normalised and sorted. Those given must make sense; the machine's
-    own name is taken if it does."""
+def _names_to_certify(hosts: Sequence[str]) -> list[str]:
+    """Return the names and addresses for the certificate, normalised and sorted; CertificateError for an invalid host.
+
+    The machine's own host name is included if it is valid.
+    """
     found = set(ALWAYS)
     for host in hosts:
         name = _normal(host)
@@ -129,7 +134,7 @@ def _wanted(hosts: Sequence[str]) -> list[str]:
     own = _normal(socket.gethostname())
     if own is not None:
         found.add(own)
-    # Listening on every address says nothing about the name a client will use.
+    # These mean "listen on every address"; no client connects to them.
     return sorted(found - {"0.0.0.0", "::"})
 
 
@@ -147,7 +152,7 @@ def _normal(host: str) -> str | None:
 
 
 class _Files:
-    """The files of one `tls` folder, and the note that says what is in them."""
+    """The files of one `tls` folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -155,32 +160,34 @@ class _Files:
         self.authority_key = folder / "authority-key.pem"
         self.certificate = folder / "server.pem"
         self.key = folder / "server-key.pem"
-        self.note = folder / "server.json"
+        self.summary = folder / "server.json"
+        """Hosts and expiry of the server certificate, and the digest of the files."""
 
-    def in_order(self, hosts: Sequence[str], now: datetime) -> bool:
+    def are_valid(self, hosts: Sequence[str], now: datetime) -> bool:
+        """Return whether the certificate is for these hosts and does not have to be renewed yet."""
         try:
-            note = json.loads(self.note.read_bytes())
-            covers = set(note["hosts"]).issuperset(hosts)
-            lasts = now + RENEW_BEFORE < datetime.fromisoformat(note["not_after"])
-            return covers and lasts and note["digest"] == self.digest()
+            summary = json.loads(self.summary.read_bytes())
+            covers = set(summary["hosts"]).issuperset(hosts)
+            lasts = now + RENEW_BEFORE < datetime.fromisoformat(summary["not_after"])
+            return covers and lasts and summary["digest"] == self.digest()
         except (OSError, ValueError, KeyError, TypeError):
-            return False  # missing, cut short or not ours: make it again
+            return False  # missing, incomplete or not written by us: make it again
 
     def digest(self) -> str:
-        """Changes with any file a client or the listener reads, so that a half-made set is not trusted."""
+        """Return a digest of all files that clients and listeners read. It shows files of an interrupted renewal."""
         total = hashlib.sha256()
         for path in (self.authority, self.certificate, self.key):
             total.update(hashlib.sha256(path.read_bytes()).digest())
         return total.hexdigest()
 
     def protect(self) -> None:
-        """Take the rights of others away, also from what an earlier version or a user left."""
+        """Remove the access of other users, also to files that an earlier version or the user made."""
         for path, mode in ((self.folder, 0o700), (self.key, 0o600), (self.authority_key, 0o600)):
             if path.exists() and stat.S_IMODE(path.stat().st_mode) & ~mode:
                 path.chmod(mode)
 
     def write(self, path: Path, data: bytes, *, secret: bool = False) -> None:
-        """All of the file or nothing of it, and a secret is never readable by others, not even at first."""
+        """Write a file atomically. A secret is created with mode 0600, so other users can never read it."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=f".{path.name}.")  # mode 0600
         try:
@@ -210,27 +217,27 @@ def _renew(files: _Files, hosts: Sequence[str], now: datetime) -> None:
     authority, authority_key = _authority(files, now, pem)
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _sign_server(authority, authority_key, key.public_key(), hosts, now)
-    # The note goes last: until it is there, and fits, the next start makes a new certificate.
+    # The summary is written last: without a matching one the next start makes a new certificate.
     files.write(files.key, pem(key), secret=True)
     files.write(files.certificate, certificate.public_bytes(serialization.Encoding.PEM))
-    note = {
+    summary = {
         "hosts": list(hosts),
         "not_after": certificate.not_valid_after_utc.isoformat(),
         "digest": files.digest(),
     }
-    files.write(files.note, (json.dumps(note, indent=2) + "\n").encode())
+    files.write(files.summary, (json.dumps(summary, indent=2) + "\n").encode())
 
 
 def _authority(
     files: _Files, now: datetime, pem: Callable[[EllipticCurvePrivateKey], bytes]
 ) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
-    """The authority there is, or a new one if there is none or it would end before what it signs."""
+    """Return the existing authority; a new one if there is none or it expires before a certificate signed now."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if files.authority.exists():
-        advice = f"Restore it, or remove the folder {files.folder} for a new authority that clients must trust."
+        advice = f"Restore it, or delete the folder {files.folder}: then clients must trust a new authority."
         try:
             authority = x509.load_pem_x509_certificate(files.authority.read_bytes())
             key = serialization.load_pem_private_key(files.authority_key.read_bytes(), password=None)
@@ -246,7 +253,7 @@ def _authority(
             return authority, key
     key = ec.generate_private_key(ec.SECP256R1())
     authority = _sign_authority(key, now)
-    # The certificate goes last: it is what says that there is an authority.
+    # The certificate is written last: an authority exists if its certificate does.
     files.write(files.authority_key, pem(key), secret=True)
     files.write(files.authority, authority.public_bytes(serialization.Encoding.PEM))
     return authority, key
@@ -258,7 +265,7 @@ def _sign_authority(key: EllipticCurvePrivateKey, now: datetime) -> x509.Certifi
     from cryptography.x509.oid import NameOID
 
     serial = x509.random_serial_number()
-    # Two authorities of one name would confuse a client that trusts both.
+    # A client that trusts two authorities finds the issuer by its name, so names are unique.
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Peeklock"),

@@ -1,4 +1,4 @@
-"""What the bytes of an HTTP connection go to first, before the server's own protocol."""
+"""The protocol of an HTTP connection in front of aiohttp's own: a deadline for the first request, and byte counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from peeklock.server.admission import TOO_MANY, Ticket
-from peeklock.server.listener import tell_refused
+from peeklock.server.listener import log_refused
 from peeklock.server.logs import event
 from peeklock.server.peers import peer_name
 from peeklock.server.shell import Shell
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 
 class FirstRequest(asyncio.Protocol):
-    """Stands before the server's protocol, and says in the log when the first request did not come in time.
+    """Forwards everything to aiohttp's protocol, and drops the connection if no first request arrives in time.
 
-    For later ones the server has a limit of its own; that a connection stays idle is usual, and not worth a line.
+    A drop is logged. aiohttp closes connections that stay idle after their first request; that is usual and not logged.
     """
 
     def __init__(
         self,
         inner: asyncio.Protocol,
-        silent: dict[asyncio.Protocol, FirstRequest],
+        awaited: dict[asyncio.Protocol, FirstRequest],
         seconds: float,
         ticket: Ticket,
         on_lost: Callable[[], None],
@@ -34,26 +34,26 @@ class FirstRequest(asyncio.Protocol):
         self._inner = inner
         self._ticket = ticket
         self._on_lost = on_lost
-        self._silent = silent
+        self._awaited = awaited
         self._seconds = seconds
         self.data_received = inner.data_received  # type: ignore[method-assign]
         self.unfinished = 0
-        """What came of a WebSocket message that is not whole yet, while that is counted."""
+        """Bytes received of an incomplete WebSocket message, as long as they are counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._silent[self._inner] = self
+        self._awaited[self._inner] = self
         self._deadline = asyncio.get_running_loop().call_later(self._seconds, self._give_up)
         self._ticket.evict = self._evict
         self._inner.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.came()
+        self.stop_waiting()
         self._inner.connection_lost(exc)
         self._on_lost()
 
     def count_unfinished(self, shell: Shell) -> None:
-        """Count what comes until the shell's client has logged in: the server keeps a message until it is whole."""
+        """Count received bytes until the shell's client has logged in: aiohttp buffers incomplete messages."""
 
         def counted(data: bytes) -> None:
             self.unfinished += len(data)
@@ -65,7 +65,7 @@ class FirstRequest(asyncio.Protocol):
 
     @contextmanager
     def watched(self, on_paused: Callable[[], None]) -> Iterator[None]:
-        """As long as this lasts, `on_paused` is told when no more is read, so that the client's end is not seen."""
+        """Within this context, call `on_paused` when reading is paused: then a lost connection would go unnoticed."""
 
         def watching(data: bytes) -> None:
             self._inner.data_received(data)
@@ -81,7 +81,7 @@ class FirstRequest(asyncio.Protocol):
             self._receive_by(self._inner.data_received)
 
     def _receive_by(self, receive: Callable[[bytes], None]) -> None:
-        """The loop knows a protocol's method, so it is told of another."""
+        """Replace `data_received`. The transport keeps a bound method, so it must be given the protocol again."""
         self.data_received = receive  # type: ignore[method-assign,assignment]
         if not self._transport.is_closing():
             self._transport.set_protocol(self)
@@ -95,18 +95,18 @@ class FirstRequest(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._inner.resume_writing()
 
-    def came(self) -> None:
-        """The request has, or never will."""
+    def stop_waiting(self) -> None:
+        """Cancel the deadline: the first request has arrived, or the connection has ended."""
         self._deadline.cancel()
-        self._silent.pop(self._inner, None)
+        self._awaited.pop(self._inner, None)
 
     def _give_up(self) -> None:
         peer = peer_name(self._transport)
-        event(log, logging.WARNING, "connection dropped", peer=peer, reason="its request did not come in time")
-        self.came()
+        event(log, logging.WARNING, "connection dropped", peer=peer, reason="no complete HTTP request came in time")
+        self.stop_waiting()
         self._transport.abort()
 
     def _evict(self) -> None:
-        tell_refused(peer_name(self._transport), TOO_MANY)
-        self.came()
+        log_refused(peer_name(self._transport), TOO_MANY)
+        self.stop_waiting()
         self._transport.abort()

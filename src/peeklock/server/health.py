@@ -1,6 +1,6 @@
-"""Whether the broker works: tried by a message that is stored, read back and removed, not by looking.
+"""The page `/health`: a probe message is stored, read back and removed.
 
-However often it is asked, one such message is on its way, and at most one a second while all is well.
+At most one probe runs at a time, and a successful result is cached for one second.
 """
 
 from __future__ import annotations
@@ -14,38 +14,39 @@ from peeklock.broker.errors import BrokerError
 from peeklock.broker.namespace import Namespace
 from peeklock.store.base import Changes, Range, Store, StoredMessage, StoreError
 
-PATIENCE_SECONDS: Final = 5.0
-GOOD_SECONDS: Final = 1.0
-"""How long a message that came through answers for."""
-MOST_AT_ONCE: Final = 100
-"""Messages that are removed together: one, and those that a crash has left."""
+TIMEOUT_SECONDS: Final = 5.0
+"""Time for the store to finish a probe."""
+CACHE_SECONDS: Final = 1.0
+"""How long a successful probe is cached."""
+MAX_PROBE_MESSAGES: Final = 100
+"""Probe messages removed together: the current one, and any left by a crash."""
 
 
 class Health:
-    """Asked whether the broker works."""
+    """Answers requests for the broker's health."""
 
-    def __init__(self, namespace: Namespace, store: Store, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, namespace: Namespace, store: Store, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._namespace = namespace
         self._journal = namespace.journal
         self._store = store
-        self._patience_seconds = patience_seconds
-        self._good_until = 0.0
-        self._trial: asyncio.Task[str | None] | None = None
+        self._timeout_seconds = timeout_seconds
+        self._cached_until = 0.0
+        self._probe: asyncio.Task[str | None] | None = None
 
     async def answer(self, request: web.Request) -> web.Response:
-        """In the words of the official emulator, which has none for a broker that takes no messages and gives some."""
-        complaint = await self.complaint()
-        if complaint is not None:
-            return web.json_response({"status": "unhealthy", "message": complaint}, status=503)
+        """Answer with the official emulator's JSON; `degraded` is ours: the broker works, but needs attention."""
+        problem = await self.problem()
+        if problem is not None:
+            return web.json_response({"status": "unhealthy", "message": problem}, status=503)
         if (warning := self._warning()) is not None:
             return web.json_response({"status": "degraded", "message": warning})
         return web.json_response({"status": "healthy", "message": "Service is healthy."})
 
     def _warning(self) -> str | None:
-        """What somebody should see to, though the broker works."""
+        """Return what needs an operator's attention although the broker works, or None."""
         warnings = []
         if self._journal.refusal is not None:
-            # Receivers make room: whoever stops such a broker, or keeps them from it, makes it worse.
+            # Not "unhealthy": a load balancer would stop the receivers, whose settlements free the disk space.
             warnings.append(str(self._journal.refusal))
         damaged = self._namespace.damaged
         if damaged:
@@ -55,27 +56,27 @@ class Health:
             )
         return " ".join(warnings) or None
 
-    async def complaint(self) -> str | None:
-        """Why the broker does not work; None when it does."""
+    async def problem(self) -> str | None:
+        """Return why the broker does not work, or None if it works."""
         if self._journal.failure is not None:
-            # A store that failed is tried again by the namespace itself, which tells when it works.
+            # The namespace itself tries a failed store again, and clears the failure when the store works.
             return str(self._journal.failure)
-        if asyncio.get_running_loop().time() < self._good_until:
+        if asyncio.get_running_loop().time() < self._cached_until:
             return None
-        if self._trial is None or self._trial.done():
-            self._trial = asyncio.create_task(self._try())
-        trial = self._trial
-        await asyncio.wait([trial], timeout=self._patience_seconds)
-        return trial.result() if trial.done() else f"The store has not answered for {self._patience_seconds:g} seconds."
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._run_probe())
+        probe = self._probe
+        await asyncio.wait([probe], timeout=self._timeout_seconds)
+        return probe.result() if probe.done() else f"The store has not answered for {self._timeout_seconds:g} seconds."
 
-    async def _try(self) -> str | None:
-        """Send, receive and complete."""
+    async def _run_probe(self) -> str | None:
+        """Store a message, read it back and remove it. Returns why that failed, or None."""
         ((entity, message),) = self._namespace.passing_message().appends
         error = await self._committed(Changes(appends=[(entity, message)]))
         if error is not None:
             return self._reason(error)
         number = message.sequence_number
-        received = await self._read(Range(entity=entity, through=number, limit=MOST_AT_ONCE, max_bytes=1 << 30))
+        received = await self._read(Range(entity=entity, through=number, limit=MAX_PROBE_MESSAGES, max_bytes=1 << 30))
         if isinstance(received, StoreError):
             return str(received)
         error = await self._committed(Changes(removals=[(entity, each) for each in received]))
@@ -83,11 +84,11 @@ class Health:
             return self._reason(error)
         if all((each.sequence_number, each.content) != (number, message.content) for each in received):
             return "A message that was stored could not be read back."
-        self._good_until = asyncio.get_running_loop().time() + GOOD_SECONDS
+        self._cached_until = asyncio.get_running_loop().time() + CACHE_SECONDS
         return None
 
     def _reason(self, error: BrokerError) -> str:
-        """The store's own words, which say more than those for clients."""
+        """Return the store's own error if there is one: it has more detail than the error for clients."""
         return str(self._journal.failure or error)
 
     async def _committed(self, changes: Changes) -> BrokerError | None:

@@ -1,6 +1,7 @@
-"""What is spoken over HTTP on the sniffed connection: AMQP over WebSocket, and what others answer.
+"""The HTTP side of the port: AMQP over WebSocket, the pages of the server, administration, and messages over REST.
 
-A page has a path of its own. Of the other requests those that send or receive are for messaging, the rest administer.
+Each page has its own path. Other requests go to the messaging handler if they send, receive or settle messages, and to
+the administration handler otherwise. Every request is checked first: TLS, `Host` and `Origin`, and the reserve.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aiohttp import HttpVersion11, WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpProcessingError
 
 from peeklock.broker.access import Claim, key_name_of
-from peeklock.broker.audit import DENIED, Audit
+from peeklock.broker.audit import DENIED, Audit, AuditEvent
 from peeklock.broker.errors import BrokerError, InvalidToken, Unauthorized, WrongKey
 from peeklock.broker.namespace import Namespace
 from peeklock.entities.authorization import Right
@@ -26,7 +27,7 @@ from peeklock.limits.server import Limits
 from peeklock.server.admission import Ticket
 from peeklock.server.browsers import BrowserGuard
 from peeklock.server.first_request import FirstRequest
-from peeklock.server.listener import patience_for
+from peeklock.server.listener import first_bytes_timeout
 from peeklock.server.logs import event
 from peeklock.server.peers import is_encrypted, peer_name
 from peeklock.server.shell import Shell
@@ -37,18 +38,18 @@ log = logging.getLogger(__name__)
 WEBSOCKET_PATH: Final = "/$servicebus/websocket"
 SUBPROTOCOLS: Final = ("AMQPWSB10", "amqp")
 WRITE_HIGH: Final = 256 * 1024
-"""Bytes waiting to be written to a WebSocket above which nothing new is sent into it."""
+"""Bytes that wait to be written to a WebSocket. Above this, the shell stops sending messages."""
 _MAX_REASON: Final = 200
 WRITE_PART: Final = 256 * 1024
-"""A WebSocket message that we write is no larger; where it is cut means nothing."""
+"""The largest WebSocket message that the broker sends. AMQP is a byte stream, so it can be split anywhere."""
 
 TICKET: Final = web.RequestKey("ticket", Ticket)
-"""Of the connection that a request came on."""
+"""The ticket of the request's connection."""
 METHODS: Final = frozenset({"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS"})
 AUDIT: Final = web.RequestKey("audit", Audit)
 HTTP_GRACE_MS: Final = 5 * 60_000
-"""How long HTTP requests may use a token after it has expired: the Python SDK's administration client renews its token
-a minute after the end. AMQP connections renew in time, and have no such grace for a token that they show."""
+"""How long HTTP requests may use an expired token: the Python SDK's administration client renews its token one minute
+after it has expired. AMQP clients renew in time, so AMQP has no such grace."""
 TLS_REQUIRED: Final = "This broker requires TLS: use https or wss."
 
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}")
@@ -58,23 +59,23 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Messaging(Protocol):
-    """Messages over HTTP: sending and receiving."""
+    """The handler of HTTP requests that send, receive or settle messages."""
 
     def answers(self, request: web.Request) -> bool:
-        """Whether the request sends, receives or settles; others administer."""
+        """Return whether the request sends, receives or settles messages; otherwise it is for administration."""
         ...
 
     async def handle(self, request: web.Request) -> web.StreamResponse: ...
 
 
-def verified(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
-    """What a token allows at a path; BrokerError says why it allows nothing, or why it is not even looked at."""
+def verify_token(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Claim:
+    """Return the claim of a token for a path. BrokerError if it is invalid or logins from the address are refused."""
     if not token:
-        raise Unauthorized("The request has no token: a shared access signature is needed in its header.")
+        raise Unauthorized("The request has no token: a shared access signature is required.")
     if token[:7].lower() == "bearer ":
-        raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
+        raise InvalidToken("Tokens of an identity provider are not accepted: use a shared access key.")
     if not token.isascii():
-        raise InvalidToken("The token has characters that no token has.")
+        raise InvalidToken("The token has characters outside ASCII.")
     ticket.check_login()
     try:
         return namespace.keys.verify(token, path, namespace.now(), HTTP_GRACE_MS)
@@ -84,36 +85,38 @@ def verified(namespace: Namespace, token: str, path: str, ticket: Ticket) -> Cla
 
 
 def audit_denied(request: web.Request, reason: str, action: str = "", entity: str = "") -> None:
-    """Tell the audit log of a request that was refused for want of rights."""
+    """Record in the audit log a request that was refused because the client lacks the right."""
     audit_request(request, DENIED, reason, action, entity)
 
 
 def audit_request(request: web.Request, outcome: str, reason: str = "", action: str = "", entity: str = "") -> None:
-    """Tell the audit log what became of a request. Its method and path stand for an action and entity not given."""
+    """Record the outcome of a request in the audit log. Method and path are the default of action and entity."""
     request[AUDIT].record(
-        action or (request.method if request.method in METHODS else "request"),
-        outcome,
-        connection=peer_name(request.transport),
-        client=key_name_of(request.headers.get("Authorization", "")),
-        entity=entity or request.rel_url.path.strip("/"),
-        reason=reason,
+        AuditEvent(
+            action=action or (request.method if request.method in METHODS else "request"),
+            outcome=outcome,
+            connection=peer_name(request.transport),
+            client=key_name_of(request.headers.get("Authorization", "")),
+            entity=entity or request.rel_url.path.strip("/"),
+            reason=reason,
+        )
     )
 
 
 def origin_of(request: web.Request) -> str:
-    """Where the client found us: what addresses in answers begin with."""
+    """Return scheme and host of the address that the client used; the addresses in answers begin with it."""
     host = request.headers.get("Host", "")
     return f"{request.scheme}://{host if _HOST.fullmatch(host) else 'localhost'}"
 
 
 class HttpService:
-    """Makes the protocol for each HTTP connection."""
+    """The aiohttp server without a listener of its own: it makes a protocol for each connection that is accepted."""
 
     def __init__(
         self,
         namespace: Namespace,
         on_made: Callable[[Shell], None],
-        on_gone: Callable[[Shell], None],
+        on_lost: Callable[[Shell], None],
         limits: Limits,
         guard: BrowserGuard,
         require_tls: bool,
@@ -127,21 +130,21 @@ class HttpService:
         self._require_tls = require_tls
         self._audit = audit
         self._on_made = on_made
-        self._on_gone = on_gone
+        self._on_lost = on_lost
         self._limits = limits
-        self._silent: dict[asyncio.Protocol, FirstRequest] = {}
-        """Connections whose first request has not come yet."""
+        self._awaited: dict[asyncio.Protocol, FirstRequest] = {}
+        """Connections without a complete first request."""
         self._tickets: dict[asyncio.Protocol, Ticket] = {}
         self._connections: dict[asyncio.Protocol, FirstRequest] = {}
         self._waits = Waits()
-        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._note_request, self._check_request])
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._attach_connection, self._check_request])
         for path, page in pages.items():
             app.router.add_get(path, _unless_administered(page, administration))
         for path in (WEBSOCKET_PATH, WEBSOCKET_PATH + "/"):
             app.router.add_get(path, self._websocket)
-        others = _others(administration, messaging)
-        if others is not None:
-            app.router.add_route("*", "/{path:.*}", others)
+        entity_handler = _entity_handler(administration, messaging)
+        if entity_handler is not None:
+            app.router.add_route("*", "/{path:.*}", entity_handler)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -155,7 +158,7 @@ class HttpService:
         await self._runner.setup()
 
     def end_waits(self) -> None:
-        """Answer requests that wait for messages, and let none wait any more."""
+        """Answer the requests that wait for messages; later requests do not wait."""
         self._waits.stop()
 
     async def stop(self) -> None:
@@ -166,21 +169,22 @@ class HttpService:
         assert server is not None
         inner = server()
         self._tickets[inner] = ticket
-        patience = patience_for(ticket, self._limits.first_bytes_seconds)
-        first = FirstRequest(inner, self._silent, patience, ticket, partial(self._lost, inner))
+        seconds = first_bytes_timeout(ticket, self._limits.first_bytes_seconds)
+        first = FirstRequest(inner, self._awaited, seconds, ticket, partial(self._on_connection_lost, inner))
         self._connections[inner] = first
         return first
 
-    def _lost(self, inner: asyncio.Protocol) -> None:
+    def _on_connection_lost(self, inner: asyncio.Protocol) -> None:
         self._tickets.pop(inner).release()
         del self._connections[inner]
-        self._waits.lost(inner)
+        self._waits.on_lost(inner)
 
     @web.middleware
-    async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        first = self._silent.get(request.protocol)
+    async def _attach_connection(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Attach the objects of the connection to the request."""
+        first = self._awaited.get(request.protocol)
         if first is not None:
-            first.came()
+            first.stop_waiting()
         request[TICKET] = self._tickets[request.protocol]
         request[AUDIT] = self._audit
         request[WAITS] = self._waits
@@ -189,7 +193,7 @@ class HttpService:
 
     @web.middleware
     async def _check_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what no path may be asked, before it is looked at."""
+        """Refuse requests that are not allowed on any path, before their path is considered."""
         refusal = self._plain_refusal(request) or self._browser_refusal(request) or self._reserve_refusal(request)
         if refusal is None:
             response = await handler(request)
@@ -211,24 +215,28 @@ class HttpService:
         return None
 
     def _reserve_refusal(self, request: web.Request) -> Refusal | None:
-        """A connection in the reserve administers, or asks for health, which must not fail because others are many."""
+        """Refuse requests in the reserve without a key that has the right Manage.
+
+        `/health` is answered: a broker with many connections is not unhealthy.
+        """
         ticket = request[TICKET]
-        if ticket.is_proven:
+        if not ticket.awaits_key:
             return None
         try:
             token = request.headers.get("Authorization", "")
-            claim = verified(self._namespace, token, request.rel_url.raw_path, ticket)
+            claim = verify_token(self._namespace, token, request.rel_url.raw_path, ticket)
         except BrokerError:
             claim = None
         if claim is not None and Right.MANAGE in claim.rights:
-            ticket.prove()
+            ticket.mark_key_shown()
             return None
         if request.path == "/health":
             return None
-        return HTTPStatus.SERVICE_UNAVAILABLE, "All connections are taken; the rest is for administration with a key."
+        reason = "Too many connections are open; this one is reserved for administration and needs a key with Manage."
+        return HTTPStatus.SERVICE_UNAVAILABLE, reason
 
     def _browser_refusal(self, request: web.Request) -> Refusal | None:
-        """Refuse what a web page has its visitor's browser ask, on any path. Nothing is ever allowed by CORS."""
+        """Refuse requests that a web page makes through a browser, on any path. No answer ever has CORS headers."""
         hosts, origins = request.headers.getall("Host", []), request.headers.getall("Origin", [])
         if len(hosts) > 1 or len(origins) > 1 or (not hosts and request.version >= HttpVersion11):
             return HTTPStatus.BAD_REQUEST, "The request must have one Host and at most one Origin (RFC 9112)."
@@ -244,14 +252,15 @@ class HttpService:
         )
         ready = socket.can_prepare(request)
         if not ready:
-            text = "This address speaks AMQP over WebSocket only: ask for an upgrade.\n"
+            text = "This path serves AMQP over WebSocket only: request an upgrade to websocket.\n"
             return web.Response(status=426, text=text, headers={"Upgrade": "websocket"})
         if ready.protocol is None and "Sec-WebSocket-Protocol" in request.headers:
-            return web.Response(status=400, text=f"The WebSocket subprotocol is one of {', '.join(SUBPROTOCOLS)}.\n")
+            text = f"The WebSocket subprotocol must be one of {', '.join(SUBPROTOCOLS)}.\n"
+            return web.Response(status=400, text=text)
         await socket.prepare(request)
         transport = WebSocketTransport(socket, request)
         name = f"{peer_name(request.transport)}(websocket)"
-        shell = Shell(transport, self._namespace, name, self._on_gone, self._limits, request[TICKET], self._audit)
+        shell = Shell(transport, self._namespace, name, self._on_lost, self._limits, request[TICKET], self._audit)
         transport.shell = shell
         self._on_made(shell)
         writer = asyncio.create_task(transport.write_all())
@@ -264,7 +273,7 @@ class HttpService:
                 message = await socket.receive()
                 if message.type is WSMsgType.TEXT:
                     transport.close_code = WSCloseCode.UNSUPPORTED_DATA
-                    event(log, logging.WARNING, "websocket closed", peer=name, reason="a message of text came")
+                    event(log, logging.WARNING, "websocket closed", peer=name, reason="a text message was received")
                 elif message.type is WSMsgType.ERROR:
                     event(log, logging.WARNING, "websocket closed", peer=name, reason=str(message.data))
                 if message.type is not WSMsgType.BINARY:
@@ -280,28 +289,34 @@ class HttpService:
 
 
 class _ServerLog(logging.LoggerAdapter[logging.Logger]):
-    """What the HTTP server logs. A request that is no HTTP is the client's mistake: one line, and no trace of ours."""
+    """The logger for aiohttp. Malformed HTTP is the client's mistake, so it is logged as one line without a traceback.
+
+    aiohttp logs such requests with `debug` or `exception`, depending on where parsing fails.
+    """
 
     def debug(self, msg: object, *args: object, exc_info: object = None, **fields: Any) -> None:
         if isinstance(exc_info, HttpProcessingError):
-            self._tell(args, exc_info)
+            self._log_malformed(args, exc_info)
         else:
             super().debug(msg, *args, exc_info=exc_info, **fields)  # type: ignore[arg-type]
 
     def exception(self, msg: object, *args: object, exc_info: object = True, **fields: Any) -> None:
         if isinstance(exc_info, HttpProcessingError):
-            self._tell(args, exc_info)
+            self._log_malformed(args, exc_info)
         else:
             super().exception(msg, *args, exc_info=exc_info, **fields)  # type: ignore[arg-type]
 
-    def _tell(self, args: tuple[object, ...], error: HttpProcessingError) -> None:
-        """The server gives where the request came from, without the port."""
+    def _log_malformed(self, args: tuple[object, ...], error: HttpProcessingError) -> None:
+        """Log the refusal. The first argument is the client's address, without the port."""
         reason = error.message.partition("\n")[0][:_MAX_REASON]
         event(log, logging.WARNING, "request refused", peer=args[0] if args else None, status=error.code, reason=reason)
 
 
 def _unless_administered(page: Handler, administration: Handler | None) -> Handler:
-    """An entity may have the name of one of our pages; who administers it says a version of the interface."""
+    """Return a handler for a page and for the administration of an entity with the page's name.
+
+    Requests for administration have the parameter `api-version`.
+    """
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if administration is not None and "api-version" in request.query:
@@ -311,8 +326,8 @@ def _unless_administered(page: Handler, administration: Handler | None) -> Handl
     return handle
 
 
-def _others(administration: Handler | None, messaging: Messaging | None) -> Handler | None:
-    """What answers the requests that are for no page."""
+def _entity_handler(administration: Handler | None, messaging: Messaging | None) -> Handler | None:
+    """Return the handler of the requests that are not for a page."""
     if messaging is None:
         return administration
     messages = messaging
@@ -328,14 +343,15 @@ def _others(administration: Handler | None, messaging: Messaging | None) -> Hand
 
 
 class WebSocketTransport:
-    """A WebSocket as the byte stream that a shell writes to."""
+    """A WebSocket as the byte transport of a shell."""
 
     def __init__(self, socket: web.WebSocketResponse, request: web.Request) -> None:
         self._socket = socket
         self._request = request
         self._out: list[bytes] = []
         self._out_size = 0
-        self._wanted = asyncio.Event()
+        self._has_output = asyncio.Event()
+        """Set when there is output to write, and when the transport is closing."""
         self.may_read = asyncio.Event()
         self.may_read.set()
         self.closing = False
@@ -344,22 +360,22 @@ class WebSocketTransport:
 
     @property
     def protocol(self) -> asyncio.BaseProtocol | None:
-        """What the bytes of the connection go to first."""
+        """The protocol on the connection's socket."""
         transport = self._request.transport
         return transport.get_protocol() if transport is not None else None
 
     def write(self, data: bytes) -> None:
         self._out.append(data)
         self._out_size += len(data)
-        self._wanted.set()
+        self._has_output.set()
         if self._out_size > WRITE_HIGH and self.shell is not None:
             self.shell.pause_writing()
 
     def close(self) -> None:
-        """Closes when everything is written."""
+        """Close the WebSocket after all output is written."""
         self.closing = True
         self.may_read.set()
-        self._wanted.set()
+        self._has_output.set()
 
     def abort(self) -> None:
         self._out.clear()
@@ -375,11 +391,11 @@ class WebSocketTransport:
         self.may_read.set()
 
     async def write_all(self) -> None:
-        """Write what there is, as long as the connection lives."""
+        """Write output until the transport is closed, then close the WebSocket."""
         try:
             while self._out or not self.closing:
-                await self._wanted.wait()
-                self._wanted.clear()
+                await self._has_output.wait()
+                self._has_output.clear()
                 if not self._out:
                     continue
                 data = b"".join(self._out)
@@ -392,4 +408,4 @@ class WebSocketTransport:
                     self.shell.resume_writing()
             await self._socket.close(code=self.close_code)
         except (ConnectionError, RuntimeError) as error:
-            log.info("websocket gone: %s", error)
+            log.info("websocket lost: %s", error)

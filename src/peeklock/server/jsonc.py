@@ -1,8 +1,8 @@
-"""JSON with comments, keeping the line of everything, so that whoever checks the content can say where.
+"""A parser for JSON with comments that keeps the line of every value, so that later errors can name it.
 
-Tolerates what people write in configuration files: `//` and `/* */` comments and a comma after the last
-element. Strict otherwise: one value, no duplicate keys, no NaN, no lone surrogates. The standard library's
-reader keeps no positions, which is why this one exists. What the keys mean is for others.
+It accepts `//` and `/* */` comments, and a comma after the last element. Otherwise it is strict: one value, no
+duplicate keys, no NaN, no lone surrogates. The standard library's parser keeps no positions. The modules `config*`
+check the keys and values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PathStep = str | int
 
 
 class JsonError(ValueError):
-    """The text is not what it should be, at this line and column (both from 1)."""
+    """The text is not valid JSON with comments, at this line and column (both from 1)."""
 
     def __init__(self, line: int, column: int, problem: str) -> None:
         self.line = line
@@ -33,14 +33,14 @@ class JsonError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and where it stands: the line of its key if it has one, its own otherwise."""
+    """A value with its place: the line of its key if it has one, otherwise its own line."""
 
     value: Scalar | list[Node] | dict[str, Node]
     line: int
     path: tuple[PathStep, ...] = ()
 
     def plain(self) -> object:
-        """The value as the standard library would have read it."""
+        """Return the value as the standard library's parser would return it."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -49,7 +49,7 @@ class Node:
 
 
 def load(text: str) -> Node:
-    """Read one JSON value with comments; JsonError says where it goes wrong."""
+    """Parse one JSON value with comments; JsonError with the place if it is invalid."""
     if len(text) > MAX_CONFIG_BYTES:
         raise JsonError(1, 1, f"the text has {len(text)} characters, more than the {MAX_CONFIG_BYTES} allowed")
     return _Reader(text).document()
@@ -75,7 +75,7 @@ class _Reader:
         node = self._value((), self._line())
         self._skip_blank()
         if self.at < len(self.text):
-            raise self._error("there is something after the end of the value")
+            raise self._error("there is more text after the end of the value")
         return node
 
     def _value(self, path: tuple[PathStep, ...], line: int) -> Node:
@@ -87,7 +87,7 @@ class _Reader:
             case '"':
                 return Node(self._string(), line, path)
             case "":
-                raise self._error("the text ends where a value should be")
+                raise self._error("the text ends where a value is expected")
             case _:
                 return Node(self._literal(), line, path)
 
@@ -97,13 +97,13 @@ class _Reader:
         while not self._closes("}"):
             start, line = self.at, self._line()
             if self._peek() != '"':
-                raise self._error('a key in double quotes or "}" should be here')
+                raise self._error('expected a key in double quotes or "}"')
             key = self._string()
             if key in members:
-                raise self._error(f"the key {key!r} was given before, on line {members[key].line}", start)
+                raise self._error(f"the key {key!r} is already on line {members[key].line}", start)
             self._skip_blank()
             if self._peek() != ":":
-                raise self._error(f'":" should follow the key {key!r}')
+                raise self._error(f'expected ":" after the key {key!r}')
             self.at += 1
             self._skip_blank()
             members[key] = self._value((*path, key), line)
@@ -120,7 +120,7 @@ class _Reader:
 
     def _enter(self, path: tuple[PathStep, ...]) -> None:
         if len(path) >= MAX_CONFIG_DEPTH:
-            raise self._error(f"there are more than {MAX_CONFIG_DEPTH} levels")
+            raise self._error(f"objects and lists are nested more than {MAX_CONFIG_DEPTH} levels deep")
         self.at += 1
         self._skip_blank()
 
@@ -131,25 +131,25 @@ class _Reader:
         return True
 
     def _separator(self, closing: str) -> None:
-        """After an element: a comma, which may be the last, or the bracket, which is left for the caller."""
+        """Skip the comma after an element, or check that the closing bracket follows. The caller skips the bracket."""
         self._skip_blank()
         if self._peek() == ",":
             self.at += 1
             self._skip_blank()
         elif self._peek() != closing:
-            raise self._error(f'"," or "{closing}" should be here')
+            raise self._error(f'expected "," or "{closing}"')
 
     def _string(self) -> str:
         match = _STRING.match(self.text, self.at)
         if match is None:
-            raise self._error("the string has no end on its line, or a control character in it")
+            raise self._error("the string is not closed on its line, or contains a control character")
         try:
             value = json.loads(match[0])
         except ValueError:
-            raise self._error("the string has an escape that JSON does not know") from None
+            raise self._error("the string has an escape that is invalid in JSON") from None
         assert isinstance(value, str)
         if _SURROGATE.search(value):
-            raise self._error("the string has half of a surrogate pair")
+            raise self._error("the string has half of a UTF-16 surrogate pair")
         self.at = match.end()
         return value
 
@@ -180,7 +180,7 @@ class _Reader:
         assert match is not None  # it matches the empty text
         self.at = match.end()
         if self.text.startswith("/*", self.at):
-            raise self._error("the comment has no end")
+            raise self._error("the comment is not closed")
 
     def _line(self) -> int:
         return bisect_right(self.line_starts, self.at)

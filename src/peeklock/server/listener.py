@@ -1,7 +1,7 @@
-"""Listening sockets: a look at the first bytes of each connection decides what is spoken on it.
+"""Listening sockets, with protocol detection by the first bytes of each connection.
 
-TLS is seen before anything is read, so that the socket can still be handed to the TLS layer whole; then, and on
-plain connections, the first bytes tell AMQP from HTTP. Who has not spoken in time is hung up on.
+TLS is recognised by peeking at the first byte, so that all bytes are left for the TLS layer. Inside TLS, and on plain
+connections, the first four bytes distinguish HTTP from AMQP. Connections that do not send them in time are closed.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class Listener:
         self._amqp = amqp
         self._http = http
         self._admission = admission
-        self._patience = first_bytes_seconds
+        self._first_bytes_seconds = first_bytes_seconds
         self._loop = asyncio.get_running_loop()
-        self._looking: dict[socket.socket, tuple[Ticket, asyncio.TimerHandle]] = {}
-        """Connections of which nothing has been seen yet, with their deadline."""
+        self._silent: dict[socket.socket, tuple[Ticket, asyncio.TimerHandle]] = {}
+        """Connections that have sent nothing yet, with their deadline."""
         self._starting: set[asyncio.Task[None]] = set()
         """Connections in their TLS handshake."""
         self._sniffers: set[Sniffer] = set()
@@ -65,15 +65,15 @@ class Listener:
         return int(self._socket.getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more; connections that have not spoken yet are dropped."""
+        """Stop accepting connections, and close those whose protocol is not known yet."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        for connection in list(self._looking):
-            self._hang_up(connection)
+        for connection in list(self._silent):
+            self._close_silent(connection)
         for task in self._starting:
             task.cancel()
         for sniffer in list(self._sniffers):
-            sniffer.hang_up()
+            sniffer.abort()
 
     def _accept(self) -> None:
         for _ in range(BACKLOG):
@@ -84,50 +84,52 @@ class Listener:
             except OSError as error:
                 if error.errno not in _OUT_OF_FILES:
                     raise
-                log.error("no connection can be accepted: %s", error.strerror)
+                log.error("connections cannot be accepted: %s", error.strerror)
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(1.0, self._accept_again)
                 return
             peer = name_of(address)
             ticket = self._admission.admit(address_of(peer))
             if isinstance(ticket, str):
-                tell_refused(peer, ticket)
+                log_refused(peer, ticket)
                 connection.close()
                 continue
             connection.setblocking(False)
-            with suppress(OSError):  # gone again already
+            with suppress(OSError):  # the client has closed it already
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             ticket.evict = partial(self._evict, connection, peer)
-            deadline = self._loop.call_later(patience_for(ticket, self._patience), self._give_up, connection, peer)
-            self._looking[connection] = ticket, deadline
-            self._loop.add_reader(connection, self._look, connection)
+            timeout = first_bytes_timeout(ticket, self._first_bytes_seconds)
+            deadline = self._loop.call_later(timeout, self._give_up, connection, peer)
+            self._silent[connection] = ticket, deadline
+            self._loop.add_reader(connection, self._peek, connection)
 
     def _accept_again(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket, self._accept)
 
     def _give_up(self, connection: socket.socket, peer: str) -> None:
-        if self._looking[connection][0].is_reserved:
-            tell_refused(peer, TOO_MANY)
+        if self._silent[connection][0].is_reserved:
+            log_refused(peer, TOO_MANY)
         else:
-            _tell_dropped(peer, "it said nothing in time")
-        self._hang_up(connection)
+            _log_dropped(peer, "the client sent nothing in time")
+        self._close_silent(connection)
 
     def _evict(self, connection: socket.socket, peer: str) -> None:
-        tell_refused(peer, TOO_MANY)
-        self._hang_up(connection)
+        log_refused(peer, TOO_MANY)
+        self._close_silent(connection)
 
-    def _hang_up(self, connection: socket.socket) -> None:
+    def _close_silent(self, connection: socket.socket) -> None:
         self._forget(connection).release()
         connection.close()
 
     def _forget(self, connection: socket.socket) -> Ticket:
         self._loop.remove_reader(connection)
-        ticket, deadline = self._looking.pop(connection)
+        ticket, deadline = self._silent.pop(connection)
         deadline.cancel()
         return ticket
 
-    def _look(self, connection: socket.socket) -> None:
+    def _peek(self, connection: socket.socket) -> None:
+        """Start TLS or the sniffer when the first byte has arrived, without reading it."""
         try:
             first = connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -135,7 +137,7 @@ class Listener:
         except OSError:
             first = b""
         if not first:
-            self._hang_up(connection)
+            self._close_silent(connection)
             return
         ticket = self._forget(connection)
         task = self._loop.create_task(self._start(connection, ticket, first == TLS_RECORD))
@@ -144,41 +146,41 @@ class Listener:
         task.add_done_callback(self._starting.discard)
 
     def _evict_starting(self, task: asyncio.Task[None], peer: str) -> None:
-        tell_refused(peer, TOO_MANY)
+        log_refused(peer, TOO_MANY)
         task.cancel()
 
     async def _start(self, connection: socket.socket, ticket: Ticket, with_tls: bool) -> None:
         peer = socket_name(connection)
-        patience = patience_for(ticket, self._patience)
+        timeout = first_bytes_timeout(ticket, self._first_bytes_seconds)
         try:
             await self._loop.connect_accepted_socket(
-                lambda: Sniffer(self._amqp, self._http, patience, self._sniffers, ticket),
+                lambda: Sniffer(self._amqp, self._http, timeout, self._sniffers, ticket),
                 connection,
                 ssl=self._tls() if with_tls else None,
-                ssl_handshake_timeout=patience if with_tls else None,
+                ssl_handshake_timeout=timeout if with_tls else None,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
-            event(log, logging.INFO, "connection not established", peer=peer, reason=str(error) or "it was hung up")
+            event(log, logging.INFO, "connection not established", peer=peer, reason=str(error) or "it was closed")
             connection.close()
             ticket.release()
 
 
 class Sniffer(asyncio.Protocol):
-    """Stands in until the first bytes tell which protocol takes over."""
+    """The protocol of a connection until its first four bytes have arrived; then AMQP's or HTTP's replaces it."""
 
     def __init__(
-        self, amqp: MakeProtocol, http: MakeProtocol, patience: float, sniffers: set[Sniffer], ticket: Ticket
+        self, amqp: MakeProtocol, http: MakeProtocol, timeout: float, sniffers: set[Sniffer], ticket: Ticket
     ) -> None:
         self._ticket = ticket
         self._amqp = amqp
         self._http = http
-        self._patience = patience
+        self._timeout = timeout
         self._sniffers = sniffers
         self._seen = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._deadline = asyncio.get_running_loop().call_later(self._patience, self._give_up)
+        self._deadline = asyncio.get_running_loop().call_later(self._timeout, self._give_up)
         self._sniffers.add(self)
         self._ticket.evict = self._refuse
 
@@ -186,7 +188,7 @@ class Sniffer(asyncio.Protocol):
         self._forget()
         self._ticket.release()
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         self._forget()
         self._transport.abort()
 
@@ -194,12 +196,12 @@ class Sniffer(asyncio.Protocol):
         if self._ticket.is_reserved:
             self._refuse()
         else:
-            _tell_dropped(peer_name(self._transport), "it did not say in time what it speaks")
-            self.hang_up()
+            _log_dropped(peer_name(self._transport), "the client did not send the first 4 bytes in time")
+            self.abort()
 
     def _refuse(self) -> None:
-        tell_refused(peer_name(self._transport), TOO_MANY)
-        self.hang_up()
+        log_refused(peer_name(self._transport), TOO_MANY)
+        self.abort()
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
@@ -210,7 +212,7 @@ class Sniffer(asyncio.Protocol):
             self._refuse()
             return
         self._forget()
-        # What is neither goes to AMQP, which answers with its own header and hangs up (2.2).
+        # Bytes of neither protocol go to AMQP, which answers with its header and closes the connection (2.2).
         protocol = (self._http if is_http else self._amqp)(self._ticket)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
@@ -221,13 +223,14 @@ class Sniffer(asyncio.Protocol):
         self._sniffers.discard(self)
 
 
-def patience_for(ticket: Ticket, seconds: float) -> float:
+def first_bytes_timeout(ticket: Ticket, seconds: float) -> float:
+    """Return the time for the first bytes: `seconds`, or less for a connection in the reserve."""
     return min(seconds, RESERVED_SECONDS) if ticket.is_reserved else seconds
 
 
-def tell_refused(peer: str, reason: str) -> None:
+def log_refused(peer: str, reason: str) -> None:
     event(log, logging.WARNING, "connection refused", peer=peer, reason=reason)
 
 
-def _tell_dropped(peer: str, reason: str) -> None:
+def _log_dropped(peer: str, reason: str) -> None:
     event(log, logging.WARNING, "connection dropped", peer=peer, reason=reason)

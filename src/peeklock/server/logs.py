@@ -1,11 +1,11 @@
-"""Logging: one line an event on standard error, `key=value` after the name of the event.
+"""Logging: one line per event on standard error, with `key=value` fields after the name of the event.
 
     2026-01-01T00:00:00.000Z INFO  peeklock.server listening host=127.0.0.1 port=5672
 
-Built on the standard `logging`, so that what libraries log takes the same form. Whatever arrives, a record
-stays one line (line ends and control characters are escaped) and keys and signatures are masked. Lines that clients
-cause (they have the field `peer`) cannot fill the disk: of those that are alike and come from one address some are
-written, the rest is a number. What is worth logging is for others to decide; bodies and tokens are not.
+It uses the standard `logging`, so the log lines of libraries have the same form. A record is always one line: line ends
+and control characters are escaped. Keys and signatures are masked. Lines caused by clients (those with the field
+`peer`) cannot fill the disk: beyond a limit for each event and address, lines are omitted and their number is logged.
+The modules that log must not pass bodies or tokens.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LEVELS: dict[str, int] = {
 }
 MASK = "***"
 MAX_ALIKE = 50
-"""Lines of one event that clients at one address may cause within `ALIKE_SECONDS`."""
+"""Lines of one event for one client address that are written within `ALIKE_SECONDS`."""
 ALIKE_SECONDS = 10.0
 _MAX_KINDS = 1000
-"""Events and addresses that are counted apart; beyond them addresses share a count."""
+"""Pairs of event and address with a count of their own; beyond this number addresses share one count per event."""
 
 _LEVEL_NAMES = {
     logging.DEBUG: "DEBUG",
@@ -38,12 +38,11 @@ _LEVEL_NAMES = {
     logging.CRITICAL: "FATAL",
 }
 _Kind = tuple[str, int, str, str]
-"""Logger, level, event and the client's address without its port: lines of one kind are alike."""
+"""Logger, level, event and the client's address without its port. Lines of one kind are counted together."""
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BARE = re.compile(r"[^\s\"=\\]+")
-# The name of a secret, then "=" or ":" or its URL form, then the secret. A key ends where a field of a
-# connection string does, a signature also where a parameter of a query does; rather too much is masked than
-# too little. SharedAccessKeyName is no secret.
+# The name of a secret, then "=", ":" or "%3D", then the secret. A key ends at the end of a connection string's field, a
+# signature also at the end of a query parameter. In doubt more is masked, not less. SharedAccessKeyName is no secret.
 _SECRETS = re.compile(
     r"((?:SharedAccessKey|PrimaryKey|SecondaryKey)[\"']?\s*(?:=|:|%3D)\s*)[^\s;]+"
     r"|((?<![A-Za-z0-9_])sig[\"']?\s*(?:=|:|%3D)\s*)[^\s;&]+",
@@ -55,13 +54,13 @@ _SECRET_FIELDS = frozenset(
 
 
 def configure_logging(level: str) -> None:
-    """Log to standard error from `level` on; ValueError when there is no such level.
+    """Log to standard error from `level` on; ValueError when the level is unknown.
 
-    What libraries log is shown from warning on: their info is about themselves.
+    Libraries are logged from warning on: their info is about their own internals.
     """
     number = LEVELS.get(level.lower())
     if number is None:
-        raise ValueError(f"the log level {level!r} is not known: it is one of {', '.join(LEVELS)}")
+        raise ValueError(f"the log level {level!r} is unknown: it must be one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogfmtFormatter())
     handler.addFilter(FloodFilter())
@@ -75,7 +74,7 @@ def configure_logging(level: str) -> None:
 
 
 def event(logger: logging.Logger, level: int, name: str, /, **fields: object) -> None:
-    """Log one event by its name, with fields; an exception given as `exc` is written with its trace."""
+    """Log an event by its name, with fields. An exception passed as `exc` is logged with its traceback."""
     if not logger.isEnabledFor(level):
         return
     exc = fields.pop("exc", None)
@@ -88,12 +87,15 @@ def event(logger: logging.Logger, level: int, name: str, /, **fields: object) ->
 
 
 def redact(text: str) -> str:
-    """The text with what looks like a SAS key or signature masked."""
+    """Return the text with everything masked that looks like a SAS key or signature."""
     return _SECRETS.sub(lambda match: f"{match[1] or match[2]}{MASK}", text)
 
 
 class FloodFilter(logging.Filter):
-    """Leaves out what clients cause too often, debugging aside, and says at the end how many lines that were."""
+    """Omits lines of one kind beyond the limit, and logs their number at the end of the interval.
+
+    It applies to lines with the field `peer`, except at debug.
+    """
 
     def __init__(self, most: int = MAX_ALIKE, seconds: float = ALIKE_SECONDS) -> None:
         super().__init__()
@@ -101,12 +103,12 @@ class FloodFilter(logging.Filter):
         self._seconds = seconds
         self._lock = threading.Lock()
         self._seen: dict[_Kind, tuple[float, int]] = {}
-        """Since when, and how many."""
+        """By kind: when its count began, and the count."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         fields = getattr(record, "fields", None)
         if record.levelno <= logging.DEBUG or not isinstance(fields, Mapping) or "peer" not in fields:
-            return True  # who asks for every frame wants every frame
+            return True  # at debug every frame is logged
         kind = record.name, record.levelno, str(record.msg), str(fields["peer"]).rpartition(":")[0]
         now = time.monotonic()
         with self._lock:
@@ -120,14 +122,14 @@ class FloodFilter(logging.Filter):
             seen += 1
             self._seen[kind] = since, seen
         if seen == self._most + 1:
-            # A thread, because there is no loop where there is a log; at most one for each kind of line.
-            timer = threading.Timer(self._seconds, self._tell, (kind,))
+            # A thread, because a log filter may run without an event loop; at most one for each kind of line.
+            timer = threading.Timer(self._seconds, self._log_omitted, (kind,))
             timer.daemon = True
             timer.start()
         return seen <= self._most
 
     def _is_over(self, since: float, seen: int, now: float) -> bool:
-        """Whether it counts anew. Where lines are left out it does when that has been said."""
+        """Return whether a count has ended. A count with omitted lines ends when their number is logged."""
         return seen <= self._most and now - since > self._seconds
 
     def _forget(self, now: float) -> None:
@@ -135,15 +137,15 @@ class FloodFilter(logging.Filter):
             if self._is_over(since, seen, now):
                 del self._seen[kind]
 
-    def _tell(self, kind: _Kind) -> None:
+    def _log_omitted(self, kind: _Kind) -> None:
         with self._lock:
-            left_out = self._seen.pop(kind)[1] - self._most
-        name, level, what, address = kind
-        event(logging.getLogger(name), level, f"{what}: further lines were left out", address=address, lines=left_out)
+            omitted = self._seen.pop(kind)[1] - self._most
+        name, level, message, address = kind
+        event(logging.getLogger(name), level, f"{message}: further lines were omitted", address=address, lines=omitted)
 
 
 class LogfmtFormatter(logging.Formatter):
-    """One line a record, whatever is in it."""
+    """Formats each record as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment, millis = divmod(int(record.created * 1000), 1000)
@@ -174,7 +176,7 @@ def _quote(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Whatever could end the line or steer a terminal, as an escape."""
+    """Escape characters that could end the line or control a terminal."""
     if text.isprintable():
         return text
     return "".join(

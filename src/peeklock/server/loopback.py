@@ -1,4 +1,4 @@
-"""Whether an address is this machine's own."""
+"""Loopback addresses: addresses that only this machine can reach."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Of a name or an address; what is neither is not."""
+    """Return whether a host is `localhost` or a loopback address, also one mapped into IPv6. Other names are not."""
     if host.casefold() == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The metrics for Prometheus: counts of every entity, and what went through the store.
+"""The metrics for Prometheus: message counts of every entity, and counters of the store.
 
 This module writes the text format (0.0.4) itself, because `prometheus_client` needs 17 times the CPU for it and renders
 a page in one call (docs/dependencies.md has the figures). Commits are counted once each, around the store; the other
@@ -27,7 +27,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.watermark import Watermark
 from peeklock.entities.authorization import Right
 from peeklock.server.browsers import is_own_machine
-from peeklock.server.http import TICKET, audit_denied, verified
+from peeklock.server.http import TICKET, audit_denied, verify_token
 from peeklock.server.loopback import is_loopback
 from peeklock.store.base import Changes, Committed, Store, StoreError
 
@@ -54,7 +54,7 @@ class Metrics:
     audit_failures: int = 0
     commit_seconds: float = 0.0
     commits_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_BUCKETS) + 1))
-    """By the first bucket that is wide enough; the last one is for longer commits."""
+    """By the first bucket whose bound is not exceeded; the last one is for longer commits."""
 
     def measured(self, store: Store) -> Store:
         """Wrap the store so that its commits are counted here."""
@@ -72,7 +72,7 @@ class Metrics:
         self.removed_bytes += changes.removed_bytes
 
     def lines(self) -> Iterator[str]:
-        yield from _head("peeklock_build_info", "gauge", "The version that runs.")
+        yield from _head("peeklock_build_info", "gauge", "The running version.")
         yield f'peeklock_build_info{{version="{escape_label(__version__)}"}} 1'
         yield from _gauge("process_start_time_seconds", "When the process started, in Unix time.", self.started_at)
         yield from _gauge("process_resident_memory_bytes", "Resident memory.", resident_memory())
@@ -80,16 +80,16 @@ class Metrics:
         yield from _counter(
             "peeklock_messages_stored_total", "Messages written to entities, copies and moves included.", self.stored
         )
-        yield from _counter("peeklock_message_bytes_stored_total", "Their bytes.", self.stored_bytes)
+        yield from _counter("peeklock_message_bytes_stored_total", "Bytes of stored messages.", self.stored_bytes)
         yield from _counter(
             "peeklock_messages_removed_total",
-            "Messages taken out of entities: completed, expired or moved.",
+            "Messages removed from entities: completed, expired or moved.",
             self.removed,
         )
-        yield from _counter("peeklock_message_bytes_removed_total", "Their bytes.", self.removed_bytes)
+        yield from _counter("peeklock_message_bytes_removed_total", "Bytes of removed messages.", self.removed_bytes)
         yield from _counter(
             "peeklock_commits_failed_total",
-            "Commits that the store refused; nothing of them was kept.",
+            "Commits that the store refused; nothing of them was stored.",
             self.failed_commits,
         )
         yield from _counter(
@@ -99,7 +99,7 @@ class Metrics:
 
     def _commit_seconds(self) -> Iterator[str]:
         name = "peeklock_commit_seconds"
-        yield from _head(name, "histogram", "How long commits took, until they were durable.")
+        yield from _head(name, "histogram", "Seconds until a commit was durable.")
         count = 0
         for bound, more in zip((*COMMIT_BUCKETS, "+Inf"), self.commits_by_bucket, strict=True):
             count += more
@@ -109,7 +109,7 @@ class Metrics:
 
 
 class MetricsPage:
-    """The page that Prometheus requests."""
+    """The page `/metrics`, which Prometheus requests."""
 
     def __init__(
         self,
@@ -124,10 +124,11 @@ class MetricsPage:
         self._watermark = watermark
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer this machine, and requests from other machines with a token of the namespace.
+        """Answer requests from this machine, and from other machines with a token of the namespace.
 
-        The page has the names of entities. A web page whose host name resolves to this address reaches the broker from
-        this machine's browser, so the `Host` header must name this machine too.
+        A token is required because the page has the names of entities. A web page whose host name resolves to the
+        broker's address makes its requests from this machine's browser, so without a token the `Host` header must name
+        this machine too.
         """
         peer = request.transport.get_extra_info("peername") if request.transport is not None else None
         if not (peer and is_loopback(peer[0]) and is_own_machine(request.headers.get("Host"))):
@@ -148,7 +149,7 @@ class MetricsPage:
         return "\n".join(lines) + "\n"
 
     def _authorize(self, request: web.Request) -> None:
-        claim = verified(self._namespace, request.headers.get("Authorization", ""), request.path, request[TICKET])
+        claim = verify_token(self._namespace, request.headers.get("Authorization", ""), request.path, request[TICKET])
         if claim.owner or Right.LISTEN not in claim.rights:
             raise Unauthorized(f"'{Right.LISTEN}' claim of the namespace is required.")
 
@@ -174,7 +175,7 @@ class _MeasuredStore:
 
 
 def resident_memory() -> int:
-    """Return the resident memory in bytes; on systems that do not tell it, the peak."""
+    """Return the resident memory in bytes; on systems without `/proc` its peak."""
     try:
         return int(_MEMORY.read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -183,7 +184,7 @@ def resident_memory() -> int:
 
 
 async def _entities(namespace: Namespace) -> list[str]:
-    """Return the lines of all entities. The format wants the lines of a metric together, so there are two lists."""
+    """Return the lines of all entities. The format requires the lines of a metric together, so there are two lists."""
     counts = list(_head("peeklock_messages", "gauge", "Messages in an entity, by state."))
     sizes = list(_head("peeklock_entity_size_bytes", "gauge", "Bytes of the messages in an entity and its sub-queues."))
     administration = namespace.administration

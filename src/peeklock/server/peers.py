@@ -1,4 +1,4 @@
-"""What a client is called in the log: the address it comes from."""
+"""Names of clients in the log: address and port."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def socket_name(connection: socket.socket) -> str:
     try:
         return name_of(connection.getpeername())
     except OSError:
-        return name_of(None)  # gone again already
+        return name_of(None)  # the client has closed it already
 
 
 def address_of(name: str) -> str:
-    """The address in a client's name, without its port."""
+    """Return the address in a client's name: without port, and without the suffix of a WebSocket."""
     return name.partition("(")[0].rpartition(":")[0]
 
 
 def name_of(address: object) -> str:
-    """By a socket's address."""
+    """Return the name of a client by its socket address."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unknown"

@@ -1,6 +1,6 @@
-"""How HTTP requests are refused: the status, the error document of Service Bus, the log and the audit log.
+"""Refusals of HTTP requests: the status, the error document of Service Bus, the log and the audit log.
 
-Which status a failure has that is not the broker's own is for the caller to say.
+The administration and the messaging handlers pass the statuses of failures that are not BrokerErrors.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 ERROR_TYPE: Final = "application/xml; charset=utf-8"
 MAX_SHOWN: Final = 200
-"""Characters of a path or a reason in the log."""
+"""Characters of a path or a reason in the log; the rest is cut off."""
 
 
 class Refused(Exception):
-    """What HTTP itself has a word for."""
+    """The request is refused with this HTTP status and sentence."""
 
     def __init__(self, status: HTTPStatus, sentence: str) -> None:
         super().__init__(sentence)
@@ -51,10 +51,13 @@ def refusal(
     path: str,
     explain: Callable[[str], str] | None = None,
 ) -> web.Response:
-    """The answer to a request that failed. The audit log is told when access was denied, or a change failed.
+    """Return the answer to a request that failed, and log the failure.
 
-    `sub_codes`: by which clients tell apart what has one status. Others have the status and two zeros.
-    `path` is what people are shown of the request's. `explain` adds to the reason what the refusal means.
+    Denied access and failed changes are also recorded in the audit log.
+
+    `sub_codes`: codes with which clients distinguish failures of one status. The default is the status times 100.
+    `path`: the path in the log and in the answer.
+    `explain`: adds to the sentence what the refusal means for the client.
     """
     sentence = str(failure)
     if isinstance(failure, web.HTTPRequestEntityTooLarge):
@@ -85,7 +88,7 @@ def refusal(
 
 
 def write_error(status: int, sub_code: int, sentence: str, tracker: str) -> str:
-    """Clients read the sub-code out of the detail."""
+    """Return the error document as XML. Clients read the sub-code from its detail."""
     moment = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "")
     detail = f"SubCode={sub_code}. {sentence} TrackingId:{uuid4()}, SystemTracker:{tracker}, Timestamp:{moment}"
     error = Element("Error")
@@ -95,7 +98,7 @@ def write_error(status: int, sub_code: int, sentence: str, tracker: str) -> str:
 
 
 def _log_refused(request: web.Request, path: str, status: HTTPStatus, sentence: str) -> None:
-    """To look for what is not there is usual; everything else says that somebody does something wrong."""
+    """Log the refusal: as info for 404, because clients check whether entities exist; otherwise as a warning."""
     event(
         log,
         logging.INFO if status == HTTPStatus.NOT_FOUND else logging.WARNING,

@@ -1,8 +1,8 @@
-"""Bringing a live namespace to what a configuration file says.
+"""Reloading: a running namespace is changed to match its configuration file.
 
-`plan` is a comparison and nothing else: what there is, what is wanted, and the steps between them in an order in which
-each is possible. `Reloader` reads the file again when it is asked to, and takes the steps one after the other. What is
-not in the file is left alone, unless pruning is wanted.
+`plan` compares the existing entities with the configured ones and returns the changes, in an order in which each is
+possible. `Reloader` reads the file on request and applies the changes one after the other. Entities that are not in the
+file are kept, unless pruning is on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from peeklock.broker.administration import Administration
-from peeklock.broker.audit import FAILED, NO_AUDIT, OK, Audit
+from peeklock.broker.audit import FAILED, NO_AUDIT, OK, Audit, AuditEvent
 from peeklock.broker.changes import check_change, merged_rules
 from peeklock.broker.errors import BrokerError
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition, TopicDefinition, destinations
@@ -32,7 +32,7 @@ from peeklock.server.secrets import has_keys, warn_of_readers
 log = logging.getLogger(__name__)
 
 CONNECTION: Final = "configuration"
-"""What the audit log has in place of a connection."""
+"""The connection's name in audit events of a reload."""
 
 
 class Verb(StrEnum):
@@ -50,32 +50,32 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step."""
+    """One operation of administration that a reload needs."""
 
     verb: Verb
     kind: Kind
     subject: QueueDefinition | TopicDefinition | SubscriptionDefinition | RuleDefinition | str
-    """What it shall be, or the name of what is to be deleted."""
+    """The new definition; for a deletion, the name."""
     within: tuple[str, ...] = ()
     """The topic of a subscription; the topic and the subscription of a rule."""
 
     @property
     def name(self) -> str:
-        """With what it belongs to, for people."""
+        """The full name, for the log and the audit log: `topic/subscription/rule`."""
         own = self.subject if isinstance(self.subject, str) else self.subject.name
         return "/".join((*self.within, own))
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What there is. Topics have their subscriptions, and these their rules."""
+    """The existing entities. Topics include their subscriptions, and subscriptions their rules."""
 
     queues: tuple[QueueDefinition, ...] = ()
     topics: tuple[TopicDefinition, ...] = ()
 
 
 def live(administration: Administration) -> Live:
-    """What there is at the moment."""
+    """Return the definitions of the existing entities."""
     queues: list[Any] = [queue.definition for queue in administration.queues]
     topics: list[Any] = []
     for topic in administration.topics:
@@ -85,9 +85,9 @@ def live(administration: Administration) -> Live:
 
 
 def plan(now: Live, wanted: NamespaceDefinition, *, prune: bool = False) -> list[Change]:
-    """The steps from what there is to what is wanted; DefinitionError when one of them is impossible.
+    """Return the changes from the existing to the wanted entities; DefinitionError when a change is not allowed.
 
-    Entities come before those that forward to them, and leave after those have been told otherwise.
+    An entity is created before the entities that forward to it, and deleted after their forwarding was changed.
     """
     queues = {fold(queue.name): queue for queue in now.queues}
     topics = {fold(topic.name): topic for topic in now.topics}
@@ -97,7 +97,7 @@ def plan(now: Live, wanted: NamespaceDefinition, *, prune: bool = False) -> list
     for kind, there, others in ((Kind.QUEUE, queues, wanted_topics), (Kind.TOPIC, topics, wanted_queues)):
         for folded in [each for each in there if each in others]:
             if not prune:
-                raise DefinitionError("Name", others[folded].name, f"is the name of a {kind} that is there already")
+                raise DefinitionError("Name", others[folded].name, f"is the name of an existing {kind}")
             changes.append(Change(Verb.DELETE, kind, there.pop(folded).name))
     for folded, topic in wanted_topics.items():
         if folded not in topics:
@@ -122,7 +122,7 @@ def plan(now: Live, wanted: NamespaceDefinition, *, prune: bool = False) -> list
 
 
 def _create_queues(missing: list[QueueDefinition], there: set[str]) -> tuple[list[Change], list[QueueDefinition]]:
-    """The creations in order, and the queues that get their destinations only afterwards."""
+    """Return the creations in order, and the queues whose forwarding must be set by an update afterwards."""
     changes: list[Change] = []
     unfinished: list[QueueDefinition] = []
     there = set(there)
@@ -131,7 +131,7 @@ def _create_queues(missing: list[QueueDefinition], there: set[str]) -> tuple[lis
         if ready:
             changes += (Change(Verb.CREATE, Kind.QUEUE, queue) for queue in ready)
         else:
-            # They forward to each other, so one has to be there before it knows where to forward to.
+            # They forward to each other, so one must be created without forwarding first.
             ready = missing[:1]
             bare = replace(ready[0], forward_to=None, forward_dead_lettered_messages_to=None)
             changes.append(Change(Verb.CREATE, Kind.QUEUE, bare))
@@ -170,7 +170,7 @@ def _rules(topic: str, before: SubscriptionDefinition, wanted: SubscriptionDefin
 
 
 def _update(kind: Kind, before: Any, wanted: Any, within: tuple[str, ...] = ()) -> Iterator[Change]:
-    """Nothing when it is so already. The spelling of a name stays what it was."""
+    """Yield an update if the definitions differ. The spelling of the existing name is kept."""
     wanted = replace(wanted, name=before.name)
     if wanted != before:
         if kind is not Kind.RULE:
@@ -178,7 +178,7 @@ def _update(kind: Kind, before: Any, wanted: Any, within: tuple[str, ...] = ()) 
         yield Change(Verb.UPDATE, kind, wanted, within)
 
 
-# --- taking the steps ---
+# --- applying changes ---
 
 _METHODS: Final[dict[tuple[Verb, Kind], Callable[..., None]]] = {
     (Verb.CREATE, Kind.QUEUE): Administration.create_queue,
@@ -197,8 +197,8 @@ _METHODS: Final[dict[tuple[Verb, Kind], Callable[..., None]]] = {
 _PAST: Final = {Verb.CREATE: "created", Verb.UPDATE: "updated", Verb.DELETE: "deleted"}
 
 
-async def take(administration: Administration, changes: Sequence[Change], audit: Audit = NO_AUDIT) -> None:
-    """Make the changes durable one after the other; the first that fails is raised, and those before it hold."""
+async def apply(administration: Administration, changes: Sequence[Change], audit: Audit = NO_AUDIT) -> None:
+    """Apply the changes one after the other, each durably. Raises the first failure; earlier changes stay applied."""
     for change in changes:
         done: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
         method = _METHODS[change.verb, change.kind]
@@ -206,75 +206,76 @@ async def take(administration: Administration, changes: Sequence[Change], audit:
         error = await done
         outcome, reason = (OK, "") if error is None else (FAILED, str(error))
         action = f"{change.verb} {change.kind}"
-        audit.record(action, outcome, connection=CONNECTION, entity=change.name, reason=reason)
+        audit.record(
+            AuditEvent(action=action, outcome=outcome, connection=CONNECTION, entity=change.name, reason=reason)
+        )
         if error is not None:
             raise error
         event(log, logging.INFO, f"{change.kind} {_PAST[change.verb]} as configured", entity=change.name)
 
 
 class Reloader:
-    """Reads a file for a running broker, as often as it is asked to."""
+    """Reads the configuration file of a running broker again on request, and applies it."""
 
     def __init__(self, broker: Broker, path: Path, *, prune: bool = False) -> None:
         self._broker = broker
         self._path = path
         self._prune = prune
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
 
-    def ask(self) -> None:
-        """Have the file read again. Asked while it is being read, it is read once more afterwards."""
-        self._asked.set()
+    def request(self) -> None:
+        """Request a reload. If one is running, another follows it."""
+        self._requested.set()
 
     async def run(self) -> None:
-        """Do what is asked for, until cancelled."""
+        """Reload on every request, until cancelled."""
         while True:
-            await self._asked.wait()
-            self._asked.clear()
+            await self._requested.wait()
+            self._requested.clear()
             try:
                 await self.reload()
             except Exception as failure:
-                event(log, logging.ERROR, "reading the configuration again failed", exc=failure)
+                event(log, logging.ERROR, "reloading the configuration failed", exc=failure)
 
     async def reload(self) -> None:
-        """Read the file and follow it. One that cannot be used changes nothing."""
+        """Read the file and apply it. A file with mistakes is logged and changes nothing."""
         try:
-            # In a thread, because a large file takes longer than clients should wait.
+            # In a thread, because reading a large file would stop the event loop for too long.
             wanted = await asyncio.to_thread(load_config, self._path, self._broker.options.profile)
         except ConfigError as error:
-            self._refuse(error)
+            self._log_unusable(error)
         else:
             if has_keys(wanted):
                 warn_of_readers(self._path, "keys")
-            await self.follow(wanted)
+            await self.apply(wanted)
 
-    async def follow(self, wanted: NamespaceDefinition) -> None:
-        """Bring the namespace to what is wanted, or log why not."""
+    async def apply(self, wanted: NamespaceDefinition) -> None:
+        """Change the namespace to match the definition, or log why that fails."""
         namespace = self._broker.namespace
         try:
             if wanted.name != namespace.definition.name:
-                raise DefinitionError("Name", wanted.name, f"of a running namespace stays {namespace.definition.name}")
+                rule = f"must stay {namespace.definition.name}: the name of a running namespace cannot change"
+                raise DefinitionError("Name", wanted.name, rule)
             self._broker.check_keys(wanted)
             changes = plan(live(namespace.administration), wanted, prune=self._prune)
         except (StartError, DefinitionError) as error:
-            self._refuse(error)
+            self._log_unusable(error)
             return
         if wanted.authorization_rules != namespace.definition.authorization_rules:
             namespace.keys.set("", wanted.authorization_rules)
-            log.info("the keys of the namespace are those of the configuration")
-            self._broker.audit.record("update keys", OK, connection=CONNECTION)
+            log.info("keys of the namespace updated as configured")
+            self._broker.audit.record(AuditEvent(action="update keys", outcome=OK, connection=CONNECTION))
         namespace.definition = wanted
         try:
-            await take(namespace.administration, changes, self._broker.audit)
+            await apply(namespace.administration, changes, self._broker.audit)
         except (BrokerError, DefinitionError) as error:
-            self._tell(logging.ERROR, "the configuration was not followed to its end", reason=error)
+            self._log(logging.ERROR, "the configuration was applied only in part", reason=error)
         else:
             counts = Counter(_PAST[change.verb] for change in changes)
-            self._tell(
-                logging.INFO, "the namespace is as configured", **{past: counts[past] for past in _PAST.values()}
-            )
+            self._log(logging.INFO, "the namespace is as configured", **{past: counts[past] for past in _PAST.values()})
 
-    def _refuse(self, error: Exception) -> None:
-        self._tell(logging.ERROR, "the configuration cannot be used and changes nothing", reason=error)
+    def _log_unusable(self, error: Exception) -> None:
+        self._log(logging.ERROR, "the configuration cannot be used; nothing was changed", reason=error)
 
-    def _tell(self, level: int, what: str, **fields: object) -> None:
-        event(log, level, what, file=self._path, **fields)
+    def _log(self, level: int, message: str, **fields: object) -> None:
+        event(log, level, message, file=self._path, **fields)

@@ -1,4 +1,4 @@
-"""Files with keys in them: who else can read them is told, once for each file and start."""
+"""Files that hold keys: a warning is logged when other users can read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READERS: Final = stat.S_IRGRP | stat.S_IROTH
 
 
 def warn_of_readers(path: Path, holds: str) -> None:
-    """Warn when users beside the owner can read a file that holds a secret. A missing file is told elsewhere."""
+    """Warn when users other than the owner can read a file with a secret. A missing file is reported elsewhere."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -26,14 +26,14 @@ def warn_of_readers(path: Path, holds: str) -> None:
         event(
             log,
             logging.WARNING,
-            f"a file with {holds} can be read by other users; chmod 600 makes it yours alone",
+            f"a file with {holds} can be read by other users; run chmod 600 on it",
             file=path,
             mode=f"{mode:04o}",
         )
 
 
 def has_keys(namespace: NamespaceDefinition) -> bool:
-    """Whether a definition has a key that is a secret."""
+    """Return whether a definition has a secret key: any key except the well-known one."""
     rules = [*namespace.authorization_rules]
     for queue in namespace.queues:
         rules += queue.authorization_rules

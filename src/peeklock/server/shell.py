@@ -1,4 +1,4 @@
-"""The thin shell around one engine: bytes from a transport in, bytes to it out, time-outs, back-pressure."""
+"""The asyncio side of an AMQP connection: moves bytes between transport and engine, with time-outs and throttling."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ log = logging.getLogger(__name__)
 
 MECHANISMS: Final = ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")
 WITHOUT_KEYS: Final = ("MSSBCBS", "ANONYMOUS")
-"""What a client is offered that will be refused: a key need not cross the network for that."""
+"""Offered to clients without TLS that will be refused, so that they do not send a key over the network in clear."""
 TLS_REQUIRED: Final = Error(
     condition=Condition.NOT_ALLOWED, description="This broker requires TLS: connect with TLS to the same port."
 )
 FAILED: Final = Error(condition=Condition.INTERNAL_ERROR, description="The broker failed; see its log.")
-MUCH: Final = 600
-"""Pieces to be written: about 200 messages."""
+WRITE_NOW_PIECES: Final = 600
+"""Pieces of output, about 200 messages, that are written before the end of the loop's turn."""
 
 
 class ByteTransport(Protocol):
-    """What a shell needs of a transport; asyncio's have it."""
+    """The methods of a transport that a shell uses; asyncio's transports have them."""
 
     def write(self, data: bytes) -> None: ...
     def close(self) -> None: ...
@@ -48,24 +48,24 @@ class ByteTransport(Protocol):
 
 
 class Shell:
-    """One AMQP connection of a client."""
+    """The server's side of one AMQP connection."""
 
     def __init__(
         self,
         transport: ByteTransport,
         namespace: Namespace,
         name: str,
-        on_gone: Callable[[Shell], None],
+        on_lost: Callable[[Shell], None],
         limits: Limits,
         ticket: Ticket,
         audit: Audit,
         refusal: Error | None = None,
     ) -> None:
-        """With a refusal the client may open the connection, to be told so, and nothing else."""
+        """With a `refusal`, the client can open the connection; it is then closed with this error."""
         self._transport = transport
         self._ticket = ticket
         self._refusal = refusal
-        self._on_gone = on_gone
+        self._on_lost = on_lost
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._namespace = namespace
@@ -83,22 +83,22 @@ class Shell:
         self._trace = Trace(log, name) if log.isEnabledFor(logging.DEBUG) else None
         self._flushing = False
         self.reading = True
-        """Whether we take what the client sends."""
-        self._quiet = False
-        """The broker is stopping: no more work is taken."""
+        """Whether the transport reads from the client."""
+        self._is_stopping = False
+        """The broker is stopping: nothing more is read."""
         self._closing = False
-        """We have sent our close and listen for the client's, nothing else."""
-        self._gone = False
+        """The broker has sent its close and waits for the client's close only."""
+        self._is_lost = False
         self._opened = False
         self._unread_answers = 0
         """Bytes written since the client stopped reading."""
-        self._is_known = False
+        self._is_authenticated = False
         """The client has shown a token or key."""
         self._handshake = self._loop.call_later(limits.handshake_seconds, self._guarded, self._check_handshake)
         self._ticker = self._loop.call_later(1.0, self._guarded, self._tick)
 
     def data_received(self, data: bytes) -> None:
-        if self._gone:
+        if self._is_lost:
             return
         if self._trace is not None:
             self._trace.received(data)
@@ -113,35 +113,38 @@ class Shell:
             self._fail()
             return
         if not self._opened and self.connection.opened:
-            # Only now it is known how often this client wants to hear from us.
+            # The client's open has its idle time-out, which determines the interval of the heartbeats.
             self._opened = True
             self._tick_later()
-        if not self._is_known:
+        if not self._is_authenticated:
             self.note_unfinished(0)
 
     def note_unfinished(self, in_transport: int) -> bool:
-        """Count what the client has begun and not finished, here and in the transport, until it has logged in.
+        """Count the bytes of incomplete frames, in the engine and in the transport, until the client has logged in.
 
-        Returns whether there is more to count later.
+        Returns whether the client is still unauthenticated, so that counting must continue.
         """
-        if self._gone or self.peer.claims:
-            self._is_known = True
+        if self._is_lost or self.peer.claims:
+            self._is_authenticated = True
             self._ticket.unauthenticated.forget(self)
         else:
             self._ticket.unauthenticated.hold(self, in_transport + self.connection.unfinished_bytes)
-        return not self._is_known
+        return not self._is_authenticated
 
     def drop(self, reason: str) -> None:
+        """Log the reason and abort the connection."""
         log.warning("connection dropped", extra={"fields": {"peer": self.peer.name, "reason": reason}})
         self.abort()
 
     def wake(self) -> None:
-        """Write what there is to write at the end of this turn; what is much, now: it is in the processor's cache, and
-        the client need not wait for the rest."""
+        """Write the output at the end of the loop's turn.
+
+        A large output is written at once: it is still in the processor's cache, and the client gets it earlier.
+        """
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._guarded, self._flush)
-        elif len(self.connection.out) >= MUCH:
+        elif len(self.connection.out) >= WRITE_NOW_PIECES:
             self._guarded(self._write)
 
     def pause_writing(self) -> None:
@@ -154,14 +157,14 @@ class Shell:
         self.wake()
 
     def quiesce(self) -> None:
-        """The broker is stopping: take no more work and hand none out, but let what is under way be answered."""
-        self._quiet = True
+        """Stop reading and delivering, because the broker is stopping. Running operations are still answered."""
+        self._is_stopping = True
         self.peer.on_closed()
-        self._steer_reading()
+        self._update_reading()
 
     def close(self, error: Error) -> None:
-        """Tell the client why and, when it has answered or taken too long to, hang up."""
-        if self._gone or self._closing:
+        """Send a close with the error. The socket is closed after the client's close, or after `closing_seconds`."""
+        if self._is_lost or self._closing:
             return
         self._closing = True
         self._handshake.cancel()
@@ -171,33 +174,36 @@ class Shell:
             self.connection.close(error)
             self._flush()
         except Exception:
-            log.exception("a connection could not be closed in order", extra={"fields": {"peer": self.peer.name}})
+            log.exception("a connection could not be closed", extra={"fields": {"peer": self.peer.name}})
             self.abort()
-        if not self._gone:
+        if not self._is_lost:
             self._handshake = self._loop.call_later(self._limits.closing_seconds, self.abort)
 
     def abort(self) -> None:
-        """Hang up, whatever is unsaid."""
+        """Close the socket at once, without a close performative and without the output that is not sent yet."""
         self.lost()
         self._transport.abort()
 
     def lost(self) -> None:
-        """The transport is gone."""
-        if self._gone:
+        """Release everything: the transport has ended."""
+        if self._is_lost:
             return
-        self._gone = True
+        self._is_lost = True
         self._ticket.unauthenticated.forget(self)
         self._handshake.cancel()
         self._ticker.cancel()
         self.peer.on_closed()
-        # By hand, because what it holds (half a message, a full buffer) would else stay until cycles are looked for.
+        # Frees the buffers (a partial message, output) now; reference cycles would keep them until a collection.
         self.connection.lost()
-        self._on_gone(self)
+        self._on_lost(self)
 
-    # --- inside ---
+    # --- private ---
 
     def _refuse(self, data: bytes, refusal: Error) -> None:
-        """Go on to the open, where an error can be told. What comes with it is read and not obeyed."""
+        """Handle bytes up to the client's open, which is the first point where a close can carry an error.
+
+        Events of the engine are ignored.
+        """
         self.connection.receive(data)
         if self.connection.opened and not self._closing:
             log.warning("connection refused", extra={"fields": {"peer": self.peer.name, "reason": refusal.description}})
@@ -207,8 +213,8 @@ class Shell:
             self._flush()
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """One connection's trouble is its own."""
-        if self._gone:
+        """Run an action of the connection. An exception closes this connection only."""
+        if self._is_lost:
             return
         try:
             action()
@@ -224,16 +230,16 @@ class Shell:
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._gone:
+        if self._is_lost:
             return
         self._write()
         if self.connection.ended:
             self.lost()
             self._transport.close()
-            # It closes when all is written; a client that does not read could put that off for ever.
+            # The transport closes when all is written, which never happens if the client does not read.
             self._loop.call_later(self._limits.closing_seconds, self._transport.abort)
             return
-        self._steer_reading()
+        self._update_reading()
 
     def _write(self) -> None:
         out = self.connection.take_output()
@@ -245,11 +251,11 @@ class Shell:
                 self._unread_answers += len(data)
             self._transport.write(data)
 
-    def _steer_reading(self) -> None:
-        """Read on or not: who sends faster than the disk writes, or does not read the answers, has to wait."""
+    def _update_reading(self) -> None:
+        """Pause or resume reading: clients that outpace the disk, or do not read the answers, are throttled."""
         if self._closing:
             wanted = True
-        elif self._quiet or self._unread_answers > self._limits.unread_answers:
+        elif self._is_stopping or self._unread_answers > self._limits.unread_answers:
             wanted = False
         else:
             unsaved = self.peer.unsaved_bytes
@@ -266,10 +272,10 @@ class Shell:
 
     def _tick(self) -> None:
         if not self.reading:
-            self.connection.receive(b"")  # it is we who do not listen: that is no silence of the client's
+            self.connection.receive(b"")  # resets the idle timer: the broker does not read, so the client is not idle
         self.peer.handle(self.connection.tick(self._loop.time()))
         self._flush()
-        if not self._gone:
+        if not self._is_lost:
             self._tick_later()
 
     def _tick_later(self) -> None:
@@ -287,7 +293,7 @@ class Shell:
         self.close(Error(condition=Condition.UNAUTHORIZED_ACCESS, description=f"{reason}."))
 
     def _authenticate(self, mechanism: str, response: bytes) -> list[Claim] | None:
-        """What the SASL exchange gives; an anonymous client has nothing until it visits `$cbs`."""
+        """Return the claims of a SASL response, or None to refuse it. Anonymous clients get claims through `$cbs`."""
         if mechanism in ("ANONYMOUS", "MSSBCBS"):
             return []
         user = ""
@@ -316,13 +322,13 @@ class Shell:
 
 
 class AmqpProtocol(asyncio.Protocol):
-    """A shell on a socket."""
+    """The asyncio protocol of an AMQP connection on a socket or in TLS."""
 
     def __init__(
         self,
         namespace: Namespace,
         on_made: Callable[[Shell], None],
-        on_gone: Callable[[Shell], None],
+        on_lost: Callable[[Shell], None],
         limits: Limits,
         ticket: Ticket,
         audit: Audit,
@@ -333,7 +339,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._require_tls = require_tls
         self._namespace = namespace
         self._on_made = on_made
-        self._on_gone = on_gone
+        self._on_lost = on_lost
         self._limits = limits
         self._shell: Shell | None = None
 
@@ -344,7 +350,7 @@ class AmqpProtocol(asyncio.Protocol):
             stream,
             self._namespace,
             peer_name(transport),
-            self._on_gone,
+            self._on_lost,
             self._limits,
             self._ticket,
             self._audit,

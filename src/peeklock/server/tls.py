@@ -1,6 +1,7 @@
-"""The TLS context that listeners use, made again when its files change: at SIGHUP, and by a timer.
+"""The TLS context of the listeners. Its files are read again at SIGHUP and once an hour.
 
-Connections keep the certificate that they began with. Files that cannot be used are logged and change nothing.
+Open connections keep the certificate that they began with. If the files cannot be used, that is logged and the previous
+certificate stays in use.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from peeklock.server.logs import event
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_MS: Final = 3_600_000
-"""Certificates are renewed a month before they end, so that once an hour is often enough."""
+"""Certificates are renewed a month before they expire, so checking once an hour is enough."""
 
 Files = tuple[Path, Path]
-"""The certificate and its key."""
+"""The paths of the certificate and its key."""
 
 
 class Tls:
-    """The context of a listener, and what keeps it fresh."""
+    """The TLS context for new connections, reloaded when the content of its files changes."""
 
     def __init__(self, find: Callable[[datetime], Files], client_authority: Path | None, agenda: Agenda) -> None:
-        """`find` makes or renews what has to be at that time, and may block; CertificateError when it cannot."""
+        """Load the context; CertificateError or OSError when the files cannot be used.
+
+        `find` returns the files to use at a time, after making or renewing certificates that need it. It may block.
+        With `client_authority` clients must show a certificate that this authority signed.
+        """
         self._find = find
         self._client_authority = client_authority
         self._agenda = agenda
@@ -38,29 +43,30 @@ class Tls:
         self._contents, self.context = self._load(self._now())
 
     def start(self) -> None:
-        """Look at the files from time to time."""
+        """Start the timer that reads the files again."""
         self._agenda.after(CHECK_EVERY_MS, self._check)
 
-    def ask(self) -> None:
-        """Read the files again."""
+    def request_reload(self) -> None:
+        """Start a task that reads the files again."""
         task = asyncio.get_running_loop().create_task(self.reload())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def reload(self) -> None:
         try:
-            # In a thread, because a new certificate is made in a process of its own.
+            # In a thread: making a new certificate starts a process and waits for it.
             contents, context = await asyncio.to_thread(self._load, self._now())
         except (CertificateError, OSError) as error:
-            event(log, logging.ERROR, "the TLS files cannot be used and change nothing", reason=error)
+            message = "the TLS files cannot be used; the previous certificate stays in use"
+            event(log, logging.ERROR, message, reason=error)
             return
         if contents != self._contents:
             self._contents, self.context = contents, context
-            event(log, logging.INFO, "new connections get a new certificate")
+            event(log, logging.INFO, "new connections get the new certificate")
 
     def _check(self) -> None:
         self.start()
-        self.ask()
+        self.request_reload()
 
     def _load(self, now: datetime) -> tuple[list[bytes], ssl.SSLContext]:
         certificate, key = self._find(now)

@@ -1,7 +1,7 @@
-"""The frames of one connection in the log, at debug: `->` what we send, `<-` what we receive.
+"""The frames of one connection in the log, at debug: `->` for sent frames, `<-` for received ones.
 
-Only what kind of frame it is, its channel and its size. What is inside (bodies, tokens, names) is never looked at,
-so it cannot get into the log.
+A line has the frame's kind, its channel and its size. The content (bodies, tokens, names) is never decoded, so it
+cannot get into the log.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from peeklock.amqp import performatives, sasl
 from peeklock.server.logs import event
 
 _HEADER: Final = struct.Struct(">IBBH")
-_LOOK: Final = 16
-"""Bytes of a frame that are looked at: its header and, most often, the descriptor of its performative."""
+_PREFIX: Final = 16
+"""Bytes of a frame that are needed: its header and, without an extended header, the descriptor of its performative."""
 _KINDS: Final = (
     performatives.Open,
     performatives.Begin,
@@ -55,24 +55,25 @@ class Trace:
 
 
 class FrameReader:
-    """Finds the frames in a stream of bytes, however it is cut."""
+    """Finds the frames in a byte stream that arrives in pieces of any size."""
 
     def __init__(self) -> None:
-        self._start = b""
-        """Of a frame whose first bytes are not all there yet."""
+        self._prefix = b""
+        """The bytes received of a frame whose first bytes are not complete yet."""
         self._skip = 0
-        """Bytes left of a frame that has been told."""
-        self._lost = False
+        """Bytes still to come of a frame that was already yielded."""
+        self._is_invalid = False
+        """The stream had bytes that are not a frame, so that later frames cannot be found."""
 
     def read(self, data: bytes) -> Iterator[tuple[str, int, int]]:
-        """Name, channel and size of each frame that starts in the data; after bytes that are no frame, nothing."""
-        data = self._start + data
-        self._start = b""
+        """Yield name, channel and size of each frame that starts in the data; nothing after an invalid frame."""
+        data = self._prefix + data
+        self._prefix = b""
         at = min(self._skip, len(data))
         self._skip -= at
-        while at < len(data) and not self._lost:
+        while at < len(data) and not self._is_invalid:
             if len(data) - at < 8:
-                self._start = data[at:]
+                self._prefix = data[at:]
                 return
             if data.startswith(b"AMQP", at):
                 yield "header", 0, 8
@@ -80,10 +81,10 @@ class FrameReader:
                 continue
             size, offset, _, channel = _HEADER.unpack_from(data, at)
             if size < 8 or offset < 2:
-                self._lost = True
+                self._is_invalid = True
                 return
-            if len(data) - at < min(size, _LOOK):
-                self._start = data[at:]
+            if len(data) - at < min(size, _PREFIX):
+                self._prefix = data[at:]
                 return
             yield _name(data, at + 4 * offset, at + size), channel, size
             end = at + size

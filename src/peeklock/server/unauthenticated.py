@@ -1,26 +1,26 @@
-"""What connections hold in memory that have shown no token or key: frames and messages whose end has not come.
+"""The memory of unauthenticated connections: incomplete frames and incomplete WebSocket messages.
 
-Each of them may begin a long one, so there is one limit for all of them together. The connection that holds most is
-dropped first.
+Each connection may hold a frame of the maximum size, so there is one limit for all unauthenticated connections
+together. When it is exceeded, the connection that holds the most is dropped.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
 
-REASON: Final = "connections without a token or key hold too much, and this one most"
+REASON: Final = "connections without a token or key hold too much memory, and this one the most"
 
 
 class Holder(Protocol):
-    """A connection."""
+    """An unauthenticated connection."""
 
     def drop(self, reason: str) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         ...
 
 
 class Unauthenticated:
-    """Counts what they hold."""
+    """Counts the bytes that unauthenticated connections hold, and enforces the limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,7 +28,7 @@ class Unauthenticated:
         self.total = 0
 
     def hold(self, holder: Holder, size: int) -> None:
-        """That connection holds so much now."""
+        """Set the number of bytes that a connection holds."""
         self.total += size - self._held.pop(holder, 0)
         if size:
             self._held[holder] = size
@@ -38,5 +38,5 @@ class Unauthenticated:
             largest.drop(REASON)
 
     def forget(self, holder: Holder) -> None:
-        """It has logged in, or is gone."""
+        """Remove a connection that has logged in or is closed."""
         self.total -= self._held.pop(holder, 0)

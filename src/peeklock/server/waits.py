@@ -1,6 +1,6 @@
-"""Requests that wait: for the store, and for messages.
+"""HTTP requests that wait: for a commit, or for messages.
 
-A request that waits for messages may wait for minutes. It ends early when its client has gone or the server stops.
+A request may wait for messages for minutes. Its wait ends early when the client disconnects or the broker stops.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from peeklock.broker.entity import Done
 from peeklock.broker.errors import BrokerError, OperationNotAllowed, ServerBusy
 
 
-class Crowded(OperationNotAllowed):
-    """The connection ends with this answer."""
+class TooManyRequests(OperationNotAllowed):
+    """The client has sent too many requests behind one that waits. The connection is closed after this answer."""
 
     def __init__(self) -> None:
-        super().__init__("Too many requests have come behind one that waits for a message.")
+        super().__init__("Too many requests were sent on this connection while an earlier one waits for a message.")
 
 
 End = Callable[[BrokerError | None], None]
-"""Told why the wait ends, or None when the client has gone."""
+"""Ends a wait: called with the error to answer with, or with None if the client has disconnected."""
 
 
 class Waits:
-    """The waiting requests of all HTTP connections. A connection has one request at a time."""
+    """The waiting requests of all HTTP connections. A connection has at most one: requests are handled in order."""
 
     def __init__(self) -> None:
         self._ends: dict[object, End] = {}
@@ -36,10 +36,11 @@ class Waits:
         self._is_stopping = False
 
     @contextmanager
-    def entered(self, request: web.Request, end: End) -> Iterator[None]:
-        """As long as this lasts, `end` is told when the client goes or the server stops. It may be told at once.
+    def registered(self, request: web.Request, end: End) -> Iterator[None]:
+        """Within this context, call `end` when the client disconnects or the broker stops; at once if that is so now.
 
-        A client that sends many requests behind one that waits is not read from, and could go unnoticed: it is Crowded.
+        If the client sends many requests behind the one that waits, aiohttp stops reading from the connection, and a
+        disconnect would go unnoticed. So the wait ends with TooManyRequests.
         """
         protocol = request.protocol
         if protocol.transport is None:
@@ -50,28 +51,29 @@ class Waits:
             end(_stopping())
         self._ends[protocol] = end
         try:
-            with request[CONNECTION].watched(lambda: end(Crowded())):
+            with request[CONNECTION].watched(lambda: end(TooManyRequests())):
                 yield
         finally:
             self._ends.pop(protocol, None)
 
-    def lost(self, protocol: object) -> None:
-        """The connection is gone."""
+    def on_lost(self, protocol: object) -> None:
+        """End the wait of a connection that was lost."""
         end = self._ends.pop(protocol, None)
         if end is not None:
             end(None)
 
     def stop(self) -> None:
+        """End all waits, now and later: the broker is stopping."""
         self._is_stopping = True
         for end in list(self._ends.values()):
             end(_stopping())
 
 
 class Connection(Protocol):
-    """What the bytes of a connection go to first."""
+    """The part of a connection's protocol that reports when reading is paused."""
 
     def watched(self, on_paused: Callable[[], None]) -> AbstractContextManager[None]:
-        """As long as this lasts, `on_paused` is told when no more is read from the client."""
+        """Within this context, call `on_paused` when aiohttp stops reading from the client."""
         ...
 
 
@@ -84,9 +86,9 @@ def _stopping() -> ServerBusy:
 
 
 async def durable(start: Callable[[Done], None]) -> None:
-    """Start a change and wait until the store has it; raises why it has not."""
+    """Start a change and wait until it is durable. Raises the error if it fails."""
     outcome: asyncio.Future[BrokerError | None] = asyncio.get_running_loop().create_future()
-    # The request may have been given up meanwhile; the change goes on.
+    # If the request was cancelled, the change continues and its outcome is dropped.
     start(lambda error: None if outcome.done() else outcome.set_result(error))
     error = await outcome
     if error is not None:

@@ -71,7 +71,7 @@ def requests_without_tls(victim: Victim) -> None:
 
 @attack(
     answer="drops who holds most, as soon as all of them hold 32 MiB",
-    says="hold too much",
+    says="hold too much memory",
     max_peak=192 * MIB,
     broker=STRICT,
 )

@@ -25,7 +25,7 @@ def _is_let_in(line: Line) -> bool:
 
 @attack(
     answer="has 5000 and hangs up on further ones until some go; who administers with a key gets in",
-    says="connection refused.*too many are open",
+    says="connection refused.*too many connections are open",
 )
 def connection_flood(victim: Victim) -> None:
     """5,300 connections at once that say nothing."""

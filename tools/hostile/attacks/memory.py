@@ -201,7 +201,7 @@ def large_messages_that_are_due_and_expire_together(victim: Victim) -> None:
 
 @attack(
     answer="drops who holds most, as soon as all of them hold 32 MiB",
-    says="hold too much, and this one most",
+    says="hold too much memory, and this one the most",
     max_peak=96 * MIB,
 )
 def websocket_messages_without_an_end(victim: Victim) -> None:

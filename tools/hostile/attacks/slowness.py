@@ -42,13 +42,13 @@ def _dialled(victim: Victim, said: bytes = b"") -> list[Line]:
     return lines
 
 
-@attack(answer="hangs up after 20 s", says="connection dropped.*said nothing in time", is_slow=True)
+@attack(answer="hangs up after 20 s", says="connection dropped.*sent nothing in time", is_slow=True)
 def silence(victim: Victim) -> None:
     """Connections on which nothing is said at all."""
     _are_hung_up_on(_dialled(victim))
 
 
-@attack(answer="hangs up 20 s after the first byte", says="connection dropped.*what it speaks", is_slow=True)
+@attack(answer="hangs up 20 s after the first byte", says="connection dropped.*first 4 bytes in time", is_slow=True)
 def slow_first_bytes(victim: Victim) -> None:
     """Two bytes of a header, and nothing more."""
     _are_hung_up_on(_dialled(victim, b"AM"))
@@ -66,7 +66,7 @@ def slow_tls(victim: Victim) -> None:
     _are_hung_up_on(_dialled(victim, TLS_HELLO[:20]), TLS_HELLO[20:])
 
 
-@attack(answer="hangs up after 20 s", says="connection dropped.*what it speaks", is_slow=True)
+@attack(answer="hangs up after 20 s", says="connection dropped.*first 4 bytes in time", is_slow=True)
 def silence_in_tls(victim: Victim) -> None:
     """A finished TLS handshake, and not a word after it."""
     _are_hung_up_on([victim.dial_tls() for _ in range(LINES)])
