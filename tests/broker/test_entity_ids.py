@@ -37,7 +37,7 @@ from peeklock.broker.locks import Lock
 from peeklock.broker.queue import Queue
 from peeklock.broker.topic import Topic
 from peeklock.entities.definitions import QueueDefinition, SubscriptionDefinition
-from peeklock.store.base import MAX_ENTITY, StoredMessage, StoreError
+from peeklock.store.base import MAX_ENTITY_ID, StoredMessage, StoreError
 from peeklock.store.disk.index.writer import Writer
 
 FEW = 16
@@ -201,7 +201,7 @@ def test_two_creations_at_once_have_ids_of_their_own() -> None:
 
 def test_by_default_there_are_half_a_million() -> None:
     world = World()
-    assert world.namespace._catalogue._ids._highest == MAX_ENTITY == 524_287
+    assert world.namespace._catalogue._ids._highest == MAX_ENTITY_ID == 524_287
 
 
 def test_a_body_that_outlives_its_topic_is_not_taken_for_that_of_another_message(

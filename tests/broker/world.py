@@ -38,7 +38,7 @@ from peeklock.store.base import (
     ACTIVE,
     CLAIMED,
     DEFERRED,
-    MAX_ENTITY,
+    MAX_ENTITY_ID,
     SCHEDULED,
     Changes,
     Committed,
@@ -71,7 +71,7 @@ class World:
         profile: Profile = DEFAULT_PROFILE,
         only_if_empty: bool = False,
         max_message_ids: int = MAX_MESSAGE_IDS,
-        highest_entity_id: int = MAX_ENTITY,
+        highest_entity_id: int = MAX_ENTITY_ID,
     ) -> None:
         self.clock = ManualClock(now)
         self.store = store if store is not None else FlakyStore()

@@ -239,7 +239,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "file/data cannot be made: Not a directory" in refusal(tmp_path, "--data", "file/data")
+    assert "file/data cannot be created: Not a directory" in refusal(tmp_path, "--data", "file/data")
 
 
 def test_a_folder_that_a_running_broker_holds_is_refused(serve: Serve, tmp_path: Path) -> None:

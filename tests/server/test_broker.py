@@ -69,7 +69,7 @@ def test_a_host_that_is_none_is_named(tmp_path: Path, host: str) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    assert f"{tmp_path / 'file' / 'data'} cannot be made" in refusal(data=tmp_path / "file" / "data")
+    assert f"{tmp_path / 'file' / 'data'} cannot be created" in refusal(data=tmp_path / "file" / "data")
     assert f"{tmp_path / 'file'} is not a folder" in refusal(data=tmp_path / "file")
 
 

@@ -132,7 +132,7 @@ def run_out_of_room(folder: str) -> None:
             kept += [number * 10 + at for at in range(10)]
         else:
             assert isinstance(error, StoreFull), repr(error)
-            assert "room" in str(error), error
+            assert "free space" in str(error), error
             failures += 1
             assert driver.numbers(1) == kept
         if failures == 3:

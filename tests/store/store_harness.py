@@ -90,13 +90,15 @@ class Driver:
     def numbers(self, id: int, **wanted: Any) -> list[int]:
         return [each.sequence_number for each in self.read(id, **wanted)]
 
-    def runs(self, id: int, now: int | None = None, but: Sequence[int] = (), **wanted: Any) -> list[Run]:
+    def runs(self, id: int, now: int | None = None, excluded: Sequence[int] = (), **wanted: Any) -> list[Run]:
         full = {"entity": id, "through": MAX_NUMBER, "limit": 100_000, "max_bytes": MANY_BYTES} | wanted
-        return self.ask(partial(self.store.read_runs, Range(**full), now=now, but=but))
+        return self.ask(partial(self.store.read_runs, Range(**full), now=now, excluded=excluded))
 
-    def spans(self, id: int, now: int | None = None, but: Sequence[int] = (), **wanted: Any) -> list[tuple[int, int]]:
+    def spans(
+        self, id: int, now: int | None = None, excluded: Sequence[int] = (), **wanted: Any
+    ) -> list[tuple[int, int]]:
         """First and last number of each run."""
-        return [(run.first, run.last) for run in self.runs(id, now, but, **wanted)]
+        return [(run.first, run.last) for run in self.runs(id, now, excluded, **wanted)]
 
     def numbered(self, id: int, *numbers: int, max_bytes: int = MANY_BYTES) -> list[int]:
         return [each.sequence_number for each in self.ask(partial(self.store.read_numbers, id, numbers, max_bytes))]

@@ -34,15 +34,15 @@ NOBODY = 99_999
 SMALL = {
     (segments, "SMALLEST"): 4 * 1024,
     (segments, "LARGEST"): 32 * 1024,
-    (segments, "_SPARES"): 2,
+    (segments, "_MAX_SPARES"): 2,
     (segments, "_READ_GAP"): 64,
     (segments, "_READ_BYTES"): 1024,
     (segments, "_OPEN_FILES"): 3,
     (log, "_RESERVE"): 1024,
     (reserve, "_SIZE"): 4096,
     (log, "_LONG"): 300,
-    (log, "_MOST_PARTS"): 20,
-    (sqlite, "_JOINED_ROWS"): 50,
+    (log, "_MAX_PARTS"): 20,
+    (sqlite, "_GROUP_ROWS"): 50,
     (sqlite, "_REPLAYED_RECORDS"): 7,
     (sqlite_index, "_MANY_ROWS"): 60,
     (sqlite_index, "_MANY_BYTES"): 30_000,
@@ -293,7 +293,7 @@ def everything(driver: Driver, story: Story) -> dict[Any, Any]:
             found[id, state, "some runs"] = (
                 driver.runs(id, state=state, limit=7),
                 driver.runs(id, state=state, max_bytes=2500),
-                driver.runs(id, state=state, now=now, but=range(0, 5000, 7)),
+                driver.runs(id, state=state, now=now, excluded=range(0, 5000, 7)),
                 driver.runs(id, state=state, session_id="a", now=now + 10),
             )
         found[id, "some"] = driver.numbers(id, state=None, max_bytes=2500)

@@ -245,15 +245,19 @@ class TestRuns:
         assert driver.runs(2, state=DEFERRED) == []
 
     def test_numbers_may_be_left_out(self, driver: Driver) -> None:
-        assert driver.runs(2, but=[1, 5, 30, 12, 99], through=20) == [Run(2, 4, 300), Run(6, 10, 500), Run(14, 19, 600)]
-        assert driver.spans(2, but=[2, 1, 2], limit=3) == [(3, 5)]
-        assert driver.spans(2, but=range(1, 29), max_bytes=1) == [(29, 29)]
+        assert driver.runs(2, excluded=[1, 5, 30, 12, 99], through=20) == [
+            Run(2, 4, 300),
+            Run(6, 10, 500),
+            Run(14, 19, 600),
+        ]
+        assert driver.spans(2, excluded=[2, 1, 2], limit=3) == [(3, 5)]
+        assert driver.spans(2, excluded=range(1, 29), max_bytes=1) == [(29, 29)]
 
     def test_the_caller_may_change_its_list_once_it_is_handed_over(self, driver: Driver) -> None:
-        but = [2, 3]
+        excluded = [2, 3]
         answers: list[list[Run] | StoreError] = []
-        driver.store.read_runs(Range(entity=2, through=5, limit=9, max_bytes=999), answers.append, but=but)
-        but.clear()
+        driver.store.read_runs(Range(entity=2, through=5, limit=9, max_bytes=999), answers.append, excluded=excluded)
+        excluded.clear()
         driver.wait(answers)
         assert answers == [[Run(1, 1, 100), Run(4, 5, 200)]]
 
@@ -261,7 +265,7 @@ class TestRuns:
         driver.append(2, *(message(number, bytes(100), expires_at=number) for number in range(31, 36)))
         assert driver.spans(2, after=20) == [(21, 35)]
         assert driver.spans(2, now=33, after=20) == [(21, 30), (34, 35)]
-        assert driver.spans(2, now=33, but=[34], after=20, limit=11) == [(21, 30), (35, 35)]
+        assert driver.spans(2, now=33, excluded=[34], after=20, limit=11) == [(21, 30), (35, 35)]
         assert driver.spans(2, now=30, after=20) == [(21, 35)]
 
     def test_sizes_are_with_bodies_and_without_annexes(self, driver: Driver) -> None:
@@ -276,7 +280,7 @@ class TestRuns:
         driver.commit(claimed(2, Run(34, 37, 4)))
         assert driver.spans(2, session_id="a") == [(31, 32), (38, 38)]
         assert driver.spans(2, session_id="a", state=CLAIMED) == [(36, 37)]
-        assert driver.spans(2, session_id="a", state=CLAIMED, but=[36]) == [(37, 37)]
+        assert driver.spans(2, session_id="a", state=CLAIMED, excluded=[36]) == [(37, 37)]
 
     def test_runs_go_on_through_very_many_messages(self, driver: Driver) -> None:
         driver.append(3, *(message(number, b"12") for number in range(2, 30_001)))

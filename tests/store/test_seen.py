@@ -122,7 +122,7 @@ def test_what_a_refused_commit_saw_or_forgot_is_as_before(driver: Driver) -> Non
 @pytest.mark.parametrize("name", [b"", bytes(15), bytes(17)])
 def test_a_key_of_another_length_is_refused(driver: Driver, name: bytes) -> None:
     error = driver.try_commit(Changes(appends=[(1, message(1))], seen=[(1, bytes(16), 5), (1, name, 5)]))
-    assert f"A key of {len(name)} bytes" in str(error)
+    assert f"has {len(name)} bytes" in str(error)
     assert driver.seen(1) == []
     assert driver.numbers(1) == []
 

@@ -44,7 +44,7 @@ def acknowledge_early() -> None:
 
     def committed(store: Any, changes: Changes, done: Committed) -> None:
         commit(store, changes, lambda error: None)
-        store._answer(partial(done, None))
+        store._post(partial(done, None))
 
     def written(log: Any) -> None:
         time.sleep(_DELAY)

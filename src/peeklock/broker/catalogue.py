@@ -22,7 +22,7 @@ from peeklock.broker.topic import Topic
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition, QueueDefinition, SubscriptionDefinition, TopicDefinition
 from peeklock.entities.names import fold
-from peeklock.store.base import MAX_ENTITY, StoredEntity
+from peeklock.store.base import MAX_ENTITY_ID, StoredEntity
 
 NAMESPACE: Final = "namespace"
 """The kind of the row that stands for the namespace: it has the id that was assigned last."""
@@ -92,7 +92,7 @@ class Catalogue:
     """Every entity of a namespace."""
 
     def __init__(
-        self, machinery: Machinery, keys: Keys, idleness: Idleness, highest_entity_id: int = MAX_ENTITY
+        self, machinery: Machinery, keys: Keys, idleness: Idleness, highest_entity_id: int = MAX_ENTITY_ID
     ) -> None:
         self._machinery = machinery
         self._keys = keys

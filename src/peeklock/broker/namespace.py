@@ -41,7 +41,7 @@ from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.rules import RuleDefinition
 from peeklock.entities.settings import DEFAULT_PROFILE, Profile
 from peeklock.limits.broker import MAX_MESSAGE_IDS
-from peeklock.store.base import MAX_ENTITY, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
+from peeklock.store.base import MAX_ENTITY_ID, Changes, Damage, Store, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Namespace:
         clock: Clock = system_clock,
         profile: Profile = DEFAULT_PROFILE,
         max_message_ids: int = MAX_MESSAGE_IDS,
-        highest_entity_id: int = MAX_ENTITY,
+        highest_entity_id: int = MAX_ENTITY_ID,
     ) -> None:
         self.definition = definition
         self.profile = profile

@@ -1,1 +1,1 @@
-"""Durability behind one narrow protocol."""
+"""Message stores: the `Store` protocol, the store in memory and the store on disk."""

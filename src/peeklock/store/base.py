@@ -1,13 +1,13 @@
-"""The store protocol: what the broker asks of durability, and nothing else.
+"""The store protocol: the interface between the broker and durable storage.
 
-A store keeps entities, their messages, the state of their sessions, and what they have seen, by which a duplicate
-is known. Message bytes are opaque to it, and several messages may have some in common; the few other columns
-are those the broker asks for by. The broker collects what changed into `Changes` and commits them as one: all of
-it becomes durable, or none. Commits become durable in the order in which they were handed over.
+A store keeps entities, their messages, session states, claims, and the history of duplicate detection. Message bytes
+are opaque to the store, and several messages may share a body. The few other columns are the ones that the broker
+queries by. The broker collects changes in `Changes` and commits them together: all of them become durable, or none.
+Commits become durable in the order in which they were submitted.
 
-`commit` and the reads do not block: the answer arrives by callback, on the thread that called, at once or
-later. A read sees every commit whose callback has run, and may see later ones. Commits are answered in order, and so
-are reads.
+`commit` and the reads do not block: the result is passed to a callback on the calling thread, before the call returns
+or later. A read sees every commit whose callback has run, and may see later ones. Callbacks of commits run in the order
+of the commits, and callbacks of reads in the order of the reads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .compiler import mypyc_attr
 ACTIVE: Final = 0
 DEFERRED: Final = 1
 SCHEDULED: Final = 2
-"""The state of a stored message, with the numbers of `x-opt-message-state`."""
+"""States of a stored message, with the values of `x-opt-message-state`."""
 
 DAMAGED: Final = 3
-"""Of a message whose bytes the disk no longer has as they were written: no read returns it, and it stays until it is
-repaired or its entity is deleted."""
+"""The state of a message whose bytes on disk do not match their checksum. No read returns it. It stays in the store
+until a repair removes it or its entity is deleted."""
 
 CLAIMED: Final = 4
-"""Of a message that belongs to a claim: it is neither delivered nor does it expire, until the claim is released, or
-removed with it."""
+"""The state of a message that belongs to a claim. It is not delivered and does not expire until the claim is released;
+removing the claim removes the message."""
 
 SEEN_KEY_BYTES: Final = 16
 CLAIM_ID_BYTES: Final = 16
@@ -39,32 +39,32 @@ CLAIM_ID_BYTES: Final = 16
 MAX_NUMBER: Final = (1 << 44) - 1
 """The highest sequence number."""
 
-MAX_ENTITY: Final = (1 << 19) - 1
-"""The highest id an entity may have, and so how many can exist at once: a message's key in the index of the store on
-disk is the id of its entity and its sequence number, together 63 bits."""
+MAX_ENTITY_ID: Final = (1 << 19) - 1
+"""The highest id of an entity, and so the most entities that can exist at once. In the index of the store on disk, a
+message's key consists of its entity's id and its sequence number, together 63 bits."""
 
 
 class StoreError(Exception):
-    """The store could not do what was asked; nothing of it was done. `str()` is one clear sentence."""
+    """An operation of the store failed and had no effect. `str()` is one sentence for the user."""
 
 
 class StoreFull(StoreError):
-    """There is no room left; the same change may succeed once there is."""
+    """The disk has no free space; the same commit may succeed when it has."""
 
 
-class StoreHeld(StoreError):
-    """Another running broker holds this store."""
+class StoreLocked(StoreError):
+    """Another process has the data folder locked."""
 
 
 class DiskSpace(NamedTuple):
-    """The room of the file system that a store is on, in bytes."""
+    """The free and total space of the store's file system, in bytes."""
 
     free: int
-    """What a store can still use."""
+    """The space that the store can still use."""
     total: int
 
 
-@mypyc_attr(acyclic=True)  # there are many, and it is of no use to look for cycles among them
+@mypyc_attr(acyclic=True)  # there are many messages, and a search for reference cycles among them finds none
 class StoredMessage:
     """One message of one entity. Times are Unix milliseconds."""
 
@@ -103,12 +103,12 @@ class StoredMessage:
         self.session_id = session_id
         self.due_at = due_at
         self.annex = annex
-        """Small extras that only the broker understands; opaque like the payload."""
+        """A few bytes of the broker's own about the message; opaque to the store, like the payload."""
         self.body = body
-        """What follows the payload, where that is only the front; a message has it from its append to its end."""
+        """The shared bytes that follow the payload, if any. Set when the message is appended, and never changed."""
 
     def copy(self) -> StoredMessage:
-        """A copy that can be changed; payload, annex and body are shared."""
+        """Return a copy that can be changed independently; payload, annex and body are shared."""
         return StoredMessage(
             self.sequence_number,
             self.payload,
@@ -124,7 +124,7 @@ class StoredMessage:
 
     @property
     def content(self) -> bytes:
-        """All its bytes: the payload, and the body's where there is one."""
+        """The encoded message: the payload, followed by the shared body if there is one."""
         return self.payload if self.body is None else self.payload + self.body.data
 
     @property
@@ -133,13 +133,13 @@ class StoredMessage:
 
     @property
     def read_size(self) -> int:
-        """What it counts for in the bytes of an answer: all that is in memory with it."""
+        """The size that counts against `max_bytes` of a read: payload, body and annex."""
         return self.size if self.annex is None else self.size + len(self.annex)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What an entity must know at start without reading its messages."""
+    """Counts and size of an entity's messages, which the broker loads at the start instead of reading the messages."""
 
     last_sequence_number: int = 0
     active: int = 0
@@ -162,7 +162,7 @@ class Counters:
             self.damaged += change
 
     def add(self, delta: Counters) -> None:
-        """What `Changes.deltas` says of this entity."""
+        """Add this entity's item of `Changes.deltas`."""
         self.last_sequence_number = max(self.last_sequence_number, delta.last_sequence_number)
         self.active += delta.active
         self.deferred += delta.deferred
@@ -174,12 +174,12 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one entity whose numbers follow each other without a gap, all in one state."""
+    """Messages of one entity with consecutive sequence numbers, all in the same state."""
 
     first: int
     last: int
     size: int
-    """Of all of them, bodies included."""
+    """Bytes of all messages, bodies included."""
 
     @property
     def count(self) -> int:
@@ -188,72 +188,78 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A message whose bytes were found damaged when they were read: counted off its state, and never given out."""
+    """A message whose bytes were damaged when they were read. The store counts it as damaged and never returns it."""
 
     entity: int
     sequence_number: int
     state: int
-    """Before."""
+    """The state before the damage was found."""
     session_id: str | None
     where: str
-    """File and offset."""
+    """File, offset and length of the bytes."""
 
 
 @dataclass(slots=True)
 class StoredEntity:
-    """An entity, by an id of its own; sub-queues are entities of their own."""
+    """An entity with its definition and counters. Each sub-queue is stored as an entity of its own."""
 
     id: int
-    """From 1 to `MAX_ENTITY`. After the commit that drops an entity, another may be created with its id, which has
-    nothing of the first. Changes and reads name entities by id, so those meant for the first must be over by then."""
+    """From 1 to `MAX_ENTITY_ID`. After the commit that drops an entity, its id may be used for a new entity, which
+    inherits nothing. Changes and reads name entities by id, so the ones for the old entity must have finished by
+    then."""
     path: str
     kind: str
     definition: dict[str, Any]
-    """JSON-able; only the broker understands it."""
+    """Must be serializable as JSON; opaque to the store."""
     counters: Counters = field(default_factory=Counters)
 
 
 @dataclass(slots=True)
 class Changes:
-    """What one commit makes durable. Applied in the order of the fields; a removed number never comes back.
+    """The changes of one commit, applied in the order of the fields.
 
-    The counters of an entity follow from its changes: `deltas` says by how much, and a store adds that to what it
-    keeps, in the same commit. (It corrects them for messages of runs that were found damaged meanwhile.)
+    A removed sequence number is never reused. The changes of the counters follow from the other changes: `deltas`
+    computes them, and a store adds them to its counters in the same commit. (A store corrects them for messages of runs
+    that were found damaged meanwhile.)
     """
 
     entities: dict[int, StoredEntity] = field(default_factory=dict)
-    """Created, or with a new path, kind or definition (the counters of an existing one stay)."""
+    """New entities, and existing ones with a new path, kind or definition (these keep their counters)."""
     advances: dict[int, int] = field(default_factory=dict)
-    """By entity: the highest sequence number that it has given out without a message of its own."""
+    """By entity id: the highest sequence number that was assigned without storing a message for it."""
     appends: list[tuple[int, StoredMessage]] = field(default_factory=list)
-    """A body is stored with the first message that has its key, in any commit, and goes with the last."""
+    """Entity id and new message. A body is stored with the first message that has its key, in any commit, and is
+    deleted with the last."""
     updates: list[tuple[int, StoredMessage, int]] = field(default_factory=list)
-    """State, delivery count and times of existing messages, not payload and body; and the state before."""
+    """Entity id, message, previous state. Changes state, delivery count and times of an existing message; payload,
+    annex and body stay."""
     rewrites: list[tuple[int, StoredMessage, int, int]] = field(default_factory=list)
-    """As updates, and payload and annex too; the state and the size before, that of the body included."""
+    """Entity id, message, previous state, previous size (with the body). Like `updates`, and replaces payload and annex
+    too."""
     removals: list[tuple[int, StoredMessage]] = field(default_factory=list)
-    """As the messages were when removed. Those already gone are no error, but are counted off a second time: the
-    counters would drift, so no message is ever removed twice."""
+    """Entity id and the message as it was. Removing a message that is already gone is not an error, but it is
+    subtracted from the counters again, which makes them wrong: the broker removes each message once."""
     run_updates: list[tuple[int, Run, int, int]] = field(default_factory=list)
-    """Entity, messages, the state before, the state now: of all messages of the run, each of which exists and was in
-    the state before. One that was found damaged meanwhile stays as it is, and stays counted as damaged."""
+    """Entity id, run, previous state, new state. Every message of the run exists and has the previous state. A message
+    that was found damaged meanwhile stays unchanged and remains counted as damaged."""
     run_removals: list[tuple[int, Run, int]] = field(default_factory=list)
-    """Entity, messages, the state that they were in; as `removals`, with the bodies that nobody else has. One that was
-    found damaged meanwhile stays."""
+    """Entity id, run, state of its messages. Like `removals`; bodies that no other message has are deleted too. A
+    message that was found damaged meanwhile stays."""
     claims: dict[tuple[int, bytes], bytes | None] = field(default_factory=dict)
-    """By entity and id (16 bytes): what is to be kept of a claim, opaque, or None to forget it. Of an entity that does
-    not exist they are no error, and nothing is kept; they go with their entity."""
+    """By entity id and claim id (16 bytes): the claim's content, opaque to the store, or None to delete the claim. A
+    claim of an entity that does not exist is ignored without an error. Dropping an entity deletes its claims."""
     session_states: list[tuple[int, str, bytes | None, int]] = field(default_factory=list)
-    """Entity, session id, state or None to clear it, when; the last for a session wins. An empty state is one.
-    Of an entity that does not exist they are no error, and nothing is kept."""
+    """Entity id, session id, state (None clears it), time. The last item for a session counts. An empty state is a
+    state. An item for an entity that does not exist is ignored without an error."""
     seen: list[tuple[int, bytes, int]] = field(default_factory=list)
-    """Entity, key of `SEEN_KEY_BYTES`, when: what a duplicate would be known by. Of an entity that does not exist they
-    are no error, and nothing is kept."""
+    """Entity id, key of `SEEN_KEY_BYTES`, time: additions to the history of duplicate detection. An item for an entity
+    that does not exist is ignored without an error."""
     forgotten: list[tuple[int, int]] = field(default_factory=list)
-    """Entity, time: what it saw before that time is not asked for again, even if a later commit should add some."""
+    """Entity id and time: keys seen before that time are no longer needed and may be deleted. The broker does not read
+    them again, even if a later commit adds some."""
     dropped_entities: list[int] = field(default_factory=list)
-    """Deleted, with all their messages, session states and what they have seen. None of them is created by the same
-    changes."""
+    """Ids of entities to delete, with all their messages, session states, claims and seen keys. The same changes create
+    none of them."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -281,38 +287,40 @@ class Changes:
         return _size(self.removals)
 
     def check_seen(self) -> None:
-        """StoreError for a key that is of another length, or a time that is not of 44 bits."""
+        """Raise StoreError for a seen key of the wrong length or a time of more than 44 bits."""
         for _, key, at in self.seen:
             if len(key) != SEEN_KEY_BYTES:
-                raise StoreError(f"A key of {len(key)} bytes was given as seen; every one has {SEEN_KEY_BYTES}.")
+                raise StoreError(f"A key of duplicate detection has {len(key)} bytes; it must have {SEEN_KEY_BYTES}.")
             if not 0 <= at < 1 << 44:
                 raise StoreError(f"The time {at} at which a key was seen is not between 0 and {(1 << 44) - 1}.")
 
     def check_runs(self) -> None:
-        """StoreError for a run that is empty, or with numbers that no message can have."""
+        """Raise StoreError for a run that is empty or has invalid sequence numbers."""
         runs = [run for _, run, *_ in self.run_updates]
         runs += [run for _, run, _ in self.run_removals]
         for run in runs:
             if not 0 < run.first <= run.last <= MAX_NUMBER:
-                raise StoreError(f"A run from {run.first} to {run.last} was given; numbers are from 1 to {MAX_NUMBER}.")
+                raise StoreError(
+                    f"The run from {run.first} to {run.last} is invalid; sequence numbers are from 1 to {MAX_NUMBER}."
+                )
 
     def check_claims(self) -> None:
-        """StoreError for an id that is of another length."""
+        """Raise StoreError for a claim id of the wrong length."""
         for _, claim in self.claims:
             if len(claim) != CLAIM_ID_BYTES:
                 raise StoreError(f"The id of a claim has {len(claim)} bytes; it must have {CLAIM_ID_BYTES}.")
 
     def deltas(self) -> dict[int, Counters]:
-        """By entity: what to add to its counters; `last_sequence_number` is the highest given out, or 0.
+        """Compute by entity what to add to its counters; `last_sequence_number` is the highest assigned one, or 0.
 
-        Nothing is looked up: what the changes say of the time before them must be so, see `removals`.
+        Nothing is read from the store: the previous states and sizes in the changes must be right, see `removals`.
         """
         found: defaultdict[int, Counters] = defaultdict(Counters)
         for entity, number in self.advances.items():
             found[entity].last_sequence_number = number
         for entity, message in self.appends:
             delta = found[entity]
-            # Nearly all are active and without a body; this is run for every message, and calls cost.
+            # Nearly all messages are active and have no body. This runs for every message, so calls are avoided.
             if message.state == ACTIVE:
                 delta.active += 1
             else:
@@ -349,23 +357,23 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:
-    """Messages of one entity with after < sequence number <= through, ascending, up to both limits."""
+    """A read of messages with after < sequence number <= through, ascending, up to `limit` and `max_bytes`."""
 
     entity: int
     after: int = 0
     through: int
     limit: int
     max_bytes: int
-    """The answer ends with the message that reaches this many bytes, bodies and annexes included (`read_size`); it
-    always has one if any fits."""
+    """The result ends with the message that reaches this size (the sum of `read_size`). It has at least one message if
+    any matches."""
     state: int | None = ACTIVE
-    """None: in any state."""
+    """None: any state."""
     session_id: str | None = None
-    """None: of any session."""
+    """None: any session or no session."""
 
 
 Position = tuple[int, int]
-"""Where a message stands among those with a time: the time, and its sequence number."""
+"""A position in the order of expiry or due times: time and sequence number of a message."""
 Committed = Callable[[StoreError | None], None]
 MessagesRead = Callable[[list[StoredMessage] | StoreError], None]
 TimedRead = Callable[[tuple[list[StoredMessage], int | None] | StoreError], None]
@@ -380,86 +388,100 @@ OnDamage = Callable[[Damage], None]
 
 
 def ignore_damage(damage: Damage) -> None:
-    """For those who only look."""
+    """Do nothing: the default of `Store.open`."""
 
 
 class Store(Protocol):
-    """Where a namespace lives. See the module for when callbacks run and what a read sees."""
+    """The storage of one namespace. The module's docstring says when callbacks run and which commits a read sees."""
 
     def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
-        """Take hold of the store (StoreHeld, StoreError) and return all entities. Blocks; called once.
+        """Lock and open the store, and return all entities. Blocks; called once. Raise StoreLocked or StoreError.
 
-        `on_damage` is called for each message that a read finds damaged, before that read is answered and once for each
-        message; the store has counted it off its state then.
+        `on_damage` is called once for each message that a read finds damaged, before that read's callback. The store
+        then counts the message as damaged.
         """
         ...
 
     def highest_body_key(self) -> int:
-        """The highest key of a body that was in the store when it was opened; 0 if there was none."""
+        """Return the highest key of a body that was in the store when it was opened; 0 if there was none."""
         ...
 
     def claims(self) -> list[tuple[int, bytes, bytes]]:
-        """Entity, id and content of all claims that were in the store when it was opened."""
+        """Return entity id, claim id and content of all claims that were in the store when it was opened."""
         ...
 
     def commit(self, changes: Changes, done: Committed) -> None:
-        """Make the changes durable, then call `done(None)`, or do none of them and say why.
+        """Make the changes durable and call `done(None)`, or apply none of them and call `done` with the error.
 
-        What is handed over is copied before this returns: the caller may go on changing its objects. A message
-        for an entity that neither exists nor is among the changes is refused, and the commit with it.
+        The changes are copied before this returns, so the caller may modify its objects afterwards. An append to an
+        entity that neither exists nor is created by the changes makes the whole commit fail.
         """
         ...
 
     def read(self, wanted: Range, done: MessagesRead) -> None: ...
 
-    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
-        """As `read`, but numbers and sizes only: the messages as runs, each as long as can be. `limit` is of messages,
-        so the last run may end early; `max_bytes` is of their sizes, without annexes. The range is of one state. With
-        `now`, messages with expires_at <= now are left out; so are the numbers `but`."""
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, excluded: Sequence[int] = ()) -> None:
+        """Read the same messages as `read`, as runs of maximal length: sequence numbers and sizes only.
+
+        `limit` counts messages, so the last run may end early; `max_bytes` counts payloads and bodies, not annexes. The
+        range must name a state. With `now`, messages with expires_at <= now are left out; so are the sequence numbers
+        `excluded`.
+        """
         ...
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
-        """Those of the numbers that exist, in any state, ascending, up to `max_bytes` as in `Range`. The work is for
-        each number given, however many messages there are."""
+        """Read the messages with these sequence numbers, in any state, ascending, up to `max_bytes` as in `Range`.
+
+        Numbers without a message are skipped. The cost is O(numbers), whatever the size of the backlog.
+        """
         ...
 
     def read_expired(
         self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
     ) -> None:
-        """Active messages with expires_at <= now, soonest first and by number where that is the same, up to both
-        limits (as in `Range`); and the soonest expiry among the other active ones, if any has one. With a place, both
-        answers are about messages behind it only."""
+        """Read active messages with expires_at <= now, ordered by expires_at and then by sequence number.
+
+        `limit` and `max_bytes` are as in `Range`. The second item of the result is the earliest expires_at among the
+        active messages that were not returned, or None. With `after`, both consider only messages after that position.
+        """
         ...
 
     def read_due(
         self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
     ) -> None:
-        """As `read_expired`, for scheduled messages and their due_at."""
+        """Read scheduled messages with due_at <= now, like `read_expired`."""
         ...
 
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
-        """How many active messages each session has that has any, in the order of the first of them."""
+        """Read the number of active messages by session, ordered by each session's first active message.
+
+        Sessions without active messages are left out.
+        """
         ...
 
     def read_session_state_sizes(self, entity: int, done: SessionCountsRead) -> None:
-        """How many bytes the state of each session has that has one, in any order."""
+        """Read the size of the session state in bytes by session, in any order. Sessions without a state are left
+        out."""
         ...
 
     def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
-        """None if it was never set, or cleared."""
+        """Read the state of a session: None if it was never set or was cleared."""
         ...
 
     def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
-        """Up to `top` session ids after the first `skip`, in the order of their code points: of the sessions
-        that have active messages or a state, or, with a time, of those whose state was set after it."""
+        """Read up to `top` session ids after the first `skip`, in the order of their code points.
+
+        Without `updated_after`: the sessions that have active messages or a state. With it: the sessions whose state
+        was set after that time.
+        """
         ...
 
     def read_seen(self, entity: int, since: int, done: SeenRead) -> None:
-        """Keys and when they were seen, of all that were at that time or later, in any order."""
+        """Read the seen keys with a time >= `since`, each with its time, in any order."""
         ...
 
     def close(self) -> None:
-        """Finish the commits handed over, run their callbacks, and let go. Blocks; may be called twice."""
+        """Finish the submitted commits, run their callbacks and release the store. Blocks; may be called twice."""
         ...
 
 

@@ -1,19 +1,20 @@
-"""Bytes that several messages have in common.
+"""Shared bodies: bytes that several messages share.
 
-Stands alone because stores hold it by weak references, which a compiled class does not have (docs/compiling.md).
+A module of its own, which is not compiled: stores hold bodies by weak references, which compiled classes do not support
+(docs/compiling.md).
 """
 
 from __future__ import annotations
 
 
 class Body:
-    """Bytes that several messages have in common: stored once, as long as one of them is."""
+    """Bytes that several messages share. The store keeps one copy until the last of these messages is removed."""
 
     __slots__ = ("__weakref__", "cost", "data", "key")
 
     def __init__(self, key: int, data: bytes, cost: int | None = None) -> None:
         self.key = key
-        """Not used for other bytes while a message has this body."""
+        """Identifies the bytes: not used for other bytes while any message has this body."""
         self.data = data
         self.cost = len(data) if cost is None else cost
-        """What one message that has it is charged in memory. The store does not keep it."""
+        """Bytes of memory charged to each message with this body. The store does not save it."""

@@ -1,4 +1,4 @@
-"""What is said to the compiler, for those who run this as Python and have no compiler."""
+"""Decorators for the mypyc compiler, with replacements for an installation without the compiler."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A store that forgets: everything lives in this process, and callbacks run at once.
+"""The store in memory: its contents last as long as the process, and callbacks run before the call returns.
 
-It keeps every promise of `store.base` except outliving the process, at a cost per message that does not
-grow with the backlog: sequence numbers stand in sorted blocks, one sorting for each question a read asks.
-What is handed over is copied, and so is what is handed out, so that a message here changes by a commit only.
+It meets the contract of `store.base` except durability. The cost of a message does not grow with the backlog: for each
+order that reads use, the sequence numbers are kept in a sorted set. Messages are copied when they are committed and
+when they are read, so only a commit changes a stored message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .base import (
 )
 from .sorted_numbers import SortedNumbers
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 _NUMBER_BITS = 44
 _BEFORE_ALL = -(1 << 128)
@@ -50,12 +50,12 @@ _STATES = (ACTIVE, DEFERRED, SCHEDULED, CLAIMED)
 
 
 class MemoryStore:
-    """`store.base.Store` without a disk; what it was given lasts as long as the object, closed or not."""
+    """Implements `store.base.Store` in memory. The contents last as long as the object, also after `close`."""
 
     def __init__(self) -> None:
         self._entities: dict[int, _Entity] = {}
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
-        """Those of the messages, by key: each is here once, and as long as a message has it."""
+        """The bodies of all stored messages, by key."""
         self._is_open = False
 
     def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
@@ -79,66 +79,64 @@ class MemoryStore:
         done(None)
 
     def read(self, wanted: Range, done: MessagesRead) -> None:
-        self._ask(wanted.entity, lambda entity: entity.read(wanted), done)
+        self._read(wanted.entity, lambda entity: entity.read(wanted), done)
 
-    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, but: Sequence[int] = ()) -> None:
+    def read_runs(self, wanted: Range, done: RunsRead, now: int | None = None, excluded: Sequence[int] = ()) -> None:
         if wanted.state is None:
-            done(StoreError("Runs are read of one state."))
+            done(StoreError("A read of runs must name one state."))
         else:
-            self._ask(wanted.entity, lambda entity: entity.read_runs(wanted, now, but), done)
+            self._read(wanted.entity, lambda entity: entity.read_runs(wanted, now, excluded), done)
 
     def read_numbers(self, entity: int, numbers: Sequence[int], max_bytes: int, done: MessagesRead) -> None:
-        self._ask(entity, lambda entity: entity.read_numbers(numbers, max_bytes), done)
+        self._read(entity, lambda entity: entity.read_numbers(numbers, max_bytes), done)
 
     def read_expired(
         self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
     ) -> None:
-        self._ask(entity, lambda entity: entity.read_expired(now, limit, max_bytes, after), done)
+        self._read(entity, lambda entity: entity.read_expired(now, limit, max_bytes, after), done)
 
     def read_due(
         self, entity: int, now: int, limit: int, max_bytes: int, done: TimedRead, after: Position | None = None
     ) -> None:
-        self._ask(entity, lambda entity: entity.read_due(now, limit, max_bytes, after), done)
+        self._read(entity, lambda entity: entity.read_due(now, limit, max_bytes, after), done)
 
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
-        self._ask(entity, lambda entity: entity.read_session_counts(), done)
+        self._read(entity, lambda entity: entity.read_session_counts(), done)
 
     def read_session_state_sizes(self, entity: int, done: SessionCountsRead) -> None:
-        self._ask(entity, lambda entity: entity.read_session_state_sizes(), done)
+        self._read(entity, lambda entity: entity.read_session_state_sizes(), done)
 
     def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:
-        self._ask(entity, lambda entity: entity.read_session_state(session_id), done)
+        self._read(entity, lambda entity: entity.read_session_state(session_id), done)
 
     def read_sessions(self, entity: int, updated_after: int | None, skip: int, top: int, done: SessionsRead) -> None:
-        self._ask(entity, lambda entity: entity.read_sessions(updated_after, skip, top), done)
+        self._read(entity, lambda entity: entity.read_sessions(updated_after, skip, top), done)
 
     def read_seen(self, entity: int, since: int, done: SeenRead) -> None:
-        self._ask(entity, lambda entity: entity.read_seen(since), done)
+        self._read(entity, lambda entity: entity.read_seen(since), done)
 
     def close(self) -> None:
         self._is_open = False
 
-    def _ask(
-        self, id: int, question: Callable[[_Entity], _Answer], done: Callable[[_Answer | StoreError], None]
-    ) -> None:
-        """Of an entity that does not exist everything is empty."""
+    def _read(self, id: int, read: Callable[[_Entity], _Result], done: Callable[[_Result | StoreError], None]) -> None:
+        """Call `read` with the entity and pass the result to `done`. An entity that does not exist reads as empty."""
         try:
             self._check_open()
         except StoreError as error:
             done(error)
             return
-        done(question(self._entities.get(id) or _Entity(StoredEntity(id, "", "", {}))))
+        done(read(self._entities.get(id) or _Entity(StoredEntity(id, "", "", {}))))
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise StoreError("The store is closed.")
 
     def _check(self, changes: Changes) -> dict[int, StoredEntity]:
-        """Refuse what cannot be done before any of it is done; returns its entities, copied."""
+        """Raise StoreError if the changes are invalid, before any is applied. Return copies of their entities."""
         try:
             entities = {id: _copy_entity(entity) for id, entity in changes.entities.items()}
         except (TypeError, ValueError) as error:
-            raise StoreError(f"An entity's definition cannot be kept as JSON: {error}.") from error
+            raise StoreError(f"The definition of an entity cannot be saved as JSON: {error}.") from error
         changes.check_seen()
         changes.check_runs()
         changes.check_claims()
@@ -152,9 +150,9 @@ class MemoryStore:
             elif id in entities:
                 taken = False
             else:
-                raise StoreError(f"A message was appended to the entity {id}, which does not exist.")
+                raise StoreError(f"Cannot append a message to entity {id}: it does not exist.")
             if taken or (id, number) in fresh:
-                raise StoreError(f"The entity {id} already has a message with the number {number}.")
+                raise StoreError(f"Cannot append a message to entity {id}: sequence number {number} is in use.")
             fresh.add((id, number))
         return entities
 
@@ -205,24 +203,24 @@ class MemoryStore:
 
 
 class _Entity:
-    """The messages of one entity, and the orders in which they are asked for."""
+    """The messages of one entity, with an index for each order that reads use."""
 
     def __init__(self, stored: StoredEntity) -> None:
         self.stored = stored
         self.messages: dict[int, StoredMessage] = {}
         self._by_state = {state: SortedNumbers() for state in _STATES}
         self._by_session: dict[int, dict[str, SortedNumbers]] = {state: {} for state in _STATES}
-        """By state, then by session."""
+        """Sequence numbers by state, then by session id."""
         self._expiries = SortedNumbers()
-        """Of active messages: the time in the high bits, the sequence number in the low ones."""
+        """For active messages: expires_at in the high bits, the sequence number in the low bits."""
         self._due_times = SortedNumbers()
-        """Of scheduled messages, likewise."""
+        """For scheduled messages: due_at in the high bits, the sequence number in the low bits."""
         self.claims: dict[bytes, bytes] = {}
-        """By id: what is kept of each."""
+        """Contents by claim id."""
         self._session_states: dict[str, tuple[bytes, int]] = {}
-        """With the time when they were set."""
+        """By session id: the state, and the time when it was set."""
         self._seen: dict[int, list[bytes]] = {}
-        """By the time when it was seen."""
+        """Keys of duplicate detection, by the time when they were seen."""
         self._seen_times = SortedNumbers()
 
     def add(self, message: StoredMessage) -> None:
@@ -288,7 +286,7 @@ class _Entity:
         return self._copies(islice(self._numbers(wanted), wanted.limit), wanted.max_bytes)
 
     def _copies(self, numbers: Iterable[int], max_bytes: int) -> list[StoredMessage]:
-        """Of these messages those up to the one that reaches so many bytes."""
+        """Copy these messages, up to the one that reaches `max_bytes`."""
         found: list[StoredMessage] = []
         size = 0
         for number in numbers:
@@ -310,14 +308,14 @@ class _Entity:
                 orders.append(numbers.between(wanted.after, wanted.through))
         return orders[0] if len(orders) == 1 else merge(*orders)
 
-    def read_runs(self, wanted: Range, now: int | None, but: Sequence[int]) -> list[Run]:
+    def read_runs(self, wanted: Range, now: int | None, excluded: Sequence[int]) -> list[Run]:
         runs: list[Run] = []
-        left_out = set(but)
+        skipped = set(excluded)
         count = size = 0
         for number in self._numbers(wanted):
             message = self.messages[number]
-            is_over = now is not None and message.expires_at is not None and message.expires_at <= now
-            if is_over or number in left_out:
+            is_expired = now is not None and message.expires_at is not None and message.expires_at <= now
+            if is_expired or number in skipped:
                 continue
             if count == wanted.limit:
                 break

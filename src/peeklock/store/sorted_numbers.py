@@ -1,4 +1,4 @@
-"""Whole numbers kept in order, for the orders that the memory store reads in; they know nothing of messages."""
+"""A sorted set of integers, which the memory store uses as an index. It knows nothing of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class SortedNumbers:
-    """Distinct numbers in order, in blocks short enough that adding to and taking from one costs nothing."""
+    """Distinct integers in ascending order, in blocks that are short enough for fast insertion and removal."""
 
     _BLOCK = 1024
 
@@ -26,12 +26,12 @@ class SortedNumbers:
 
     @property
     def first(self) -> int:
-        """There must be one."""
+        """The lowest number. There must be at least one."""
         return self._blocks[0][0]
 
     def add(self, number: int) -> None:
         blocks, lasts = self._blocks, self._lasts
-        if not lasts or number > lasts[-1]:  # the usual case, numbers being handed out in order
+        if not lasts or number > lasts[-1]:  # the usual case: numbers are assigned in ascending order
             if blocks and len(blocks[-1]) < self._BLOCK:
                 blocks[-1].append(number)
                 lasts[-1] = number
@@ -47,7 +47,7 @@ class SortedNumbers:
             lasts.insert(at, block[self._BLOCK - 1])
 
     def remove(self, number: int) -> None:
-        """The number must be there."""
+        """Remove a number, which must be present."""
         at = bisect_left(self._lasts, number)
         block = self._blocks[at]
         del block[bisect_left(block, number)]
@@ -57,7 +57,7 @@ class SortedNumbers:
             del self._blocks[at], self._lasts[at]
 
     def between(self, after: int, through: int | None) -> Iterator[int]:
-        """after < number <= through, ascending."""
+        """Yield the numbers with after < number <= through, ascending."""
         for at in range(bisect_right(self._lasts, after), len(self._blocks)):
             block = self._blocks[at]
             for index in range(bisect_right(block, after), len(block)):

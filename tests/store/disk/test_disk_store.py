@@ -16,7 +16,7 @@ from store_children import GROUP, KEPT, shared, start
 from store_harness import Driver, body, entity, finish_purging, message
 from store_harness import query as query_file
 
-from peeklock.store.base import Changes, Counters, StoreError, StoreFull, StoreHeld
+from peeklock.store.base import Changes, Counters, StoreError, StoreFull, StoreLocked
 from peeklock.store.disk import folder as folder_module
 from peeklock.store.disk.commits.batch import Batch
 from peeklock.store.disk.commits.entry import Entry
@@ -85,7 +85,7 @@ def test_a_folder_held_by_another_process_is_refused_until_that_dies(tmp_path: P
     child = start(f"hold({str(tmp_path)!r})")
     assert child.stdout
     assert child.stdout.readline() == "open\n"
-    with pytest.raises(StoreHeld, match=str(child.pid)) as held:
+    with pytest.raises(StoreLocked, match=str(child.pid)) as held:
         open_store(tmp_path)
     assert str(tmp_path) in str(held.value)
     child.kill()
@@ -94,7 +94,7 @@ def test_a_folder_held_by_another_process_is_refused_until_that_dies(tmp_path: P
 
 
 def test_a_folder_held_in_this_process_is_refused_until_it_is_closed(sqlite: Driver, tmp_path: Path) -> None:
-    with pytest.raises(StoreHeld):
+    with pytest.raises(StoreLocked):
         open_store(tmp_path / "data")
     sqlite.store.close()
     open_store(tmp_path / "data").store.close()
@@ -120,7 +120,7 @@ def test_a_full_disk_fails_the_commit_and_not_the_store(tmp_path: Path, monkeypa
         for _ in range(3):
             error = driver.try_commit(Changes(appends=[(1, message(3, bytes(1_000_000)))], removals=[(1, message(2))]))
             assert isinstance(error, StoreFull)
-            assert "room" in str(error)
+            assert "free space" in str(error)
         assert driver.numbers(1) == [1, 2]
         driver.commit(Changes(removals=[(1, message(1))]))
         assert driver.numbers(1) == [2]
@@ -153,7 +153,7 @@ def test_while_the_index_cannot_grow_appends_are_refused_and_settlements_go_on(
     page_limits.append(1)  # which SQLite takes for as many as there are
     connections[-1].execute("PRAGMA max_page_count = 1")
     driver.append(1, message(3, annex=bytes(100_000)))
-    with pytest.raises(StoreFull, match="room"):
+    with pytest.raises(StoreFull, match="free space"):
         driver.numbers(1)
     for _ in range(3):
         assert isinstance(driver.try_commit(Changes(appends=[(1, message(4))])), StoreFull)
@@ -200,7 +200,7 @@ def test_long_changes_that_wait_together_are_not_more_than_a_statement_takes(
 
 def test_a_path_below_a_file_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=r"file/data cannot be made: Not a directory\.$"):
+    with pytest.raises(StoreError, match=r"file/data cannot be created: Not a directory\.$"):
         open_store(tmp_path / "file" / "data")
     with pytest.raises(StoreError, match=r"file is not a folder\.$"):
         open_store(tmp_path / "file")
@@ -393,7 +393,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
         (sqlite_queries.UPDATED_SESSIONS, "INDEX sqlite_autoindex_session_1 (entity=?)"),
         (sqlite_queries.BY_NUMBER, "body USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.ANNEXES, "message USING INTEGER PRIMARY KEY (rowid=?)"),
-        (sqlite_queries.ARE_TAKEN, "message USING INTEGER PRIMARY KEY (rowid=?)"),
+        (sqlite_queries.ANY_EXISTS, "message USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.BODIES, "body USING INTEGER PRIMARY KEY (rowid=?)"),
         (sqlite_queries.SEEN, "history USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
     ],

@@ -24,7 +24,7 @@ from peeklock.store.disk.index.schema import create
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.keys import LENGTH_BITS, LENGTH_MASK, NUMBER_BITS
 from peeklock.store.disk.log.records import PAYLOAD_HEAD
-from peeklock.store.disk.log.segments import Place
+from peeklock.store.disk.log.segments import LogPosition
 
 
 def made(changes: Changes, segment: int = 1, offset: int = 100) -> Entry:
@@ -49,7 +49,7 @@ class Index:
     def apply(self, *entries: Entry | dict[str, Any]) -> None:
         self._commit += 1
         parameters = [each.parameters() if isinstance(each, Entry) else each for each in entries]
-        self._writer.apply(parameters, Place(1, 1, self._commit), [])
+        self._writer.apply(parameters, LogPosition(1, 1, self._commit), [])
 
     def rows(self, statement: str) -> list[Any]:
         with closing(sqlite3.connect(self._file)) as connection:
@@ -151,14 +151,14 @@ def as_json(sections: dict[str, Any]) -> bytes:
 def test_numbers_of_another_form_are_refused() -> None:
     wanted = made(Changes(removals=[(1, message(1)), (1, message(5))])).parameters()
     for section, packed in (("runs", "\0" + "x" * 15), ("updates", "\0" + "x" * 16)):
-        with pytest.raises(StoreError, match="another form"):
+        with pytest.raises(StoreError, match="format of a record"):
             parameters_of(as_json(wanted | {section: packed}))
 
 
 def test_bytes_of_another_form_are_refused() -> None:
     whole = to_bytes(made(Changes(appends=[(1, message(1))])))
     for other in (whole + b"!", whole[:-1], whole[:20], b""):
-        with pytest.raises(StoreError, match="another form"):
+        with pytest.raises(StoreError, match="format of a record"):
             parameters_of(other)
 
 
@@ -265,7 +265,7 @@ def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed
                 places.setdefault(body_key, set()).add(place)
             alone.apply(entry)
             replayed.apply(parameters_of(to_bytes(entry)))
-            if entry.stands_alone:
+            if entry.is_applied_alone:
                 join()
                 joined.apply(entry)
             else:
@@ -302,7 +302,7 @@ def test_a_mark_of_damage_counts_a_message_off_the_state_that_it_is_in_by_then(t
             for number in numbers:
                 batch.mark_damaged(1, number)
             entry, _ = Entry.of(batch, 1, 100)
-            assert entry.stands_alone
+            assert entry.is_applied_alone
             index.apply(parameters_of(to_bytes(entry)))
         assert index.rows("SELECT key, state FROM message") == [
             (key(1, n), s) for n, s in ((1, 3), (2, 4), (3, 3), (5, 3))

@@ -108,7 +108,7 @@ def be_killed_while_it_syncs(folder: str) -> None:
     die()
 
 
-def go_on(folder: str) -> None:
+def resume(folder: str) -> None:
     driver, _ = opened_on_disk(folder)
     driver.append(1, message(3))
     assert driver.numbers(1) == [1, 2, 3]
@@ -117,7 +117,7 @@ def go_on(folder: str) -> None:
 
 def test_what_a_start_found_in_the_log_is_not_lost_by_a_power_cut(tmp_path: Path) -> None:
     in_child(f"be_killed_while_it_syncs({str(tmp_path)!r})")
-    in_child(f"go_on({str(tmp_path)!r})")
+    in_child(f"resume({str(tmp_path)!r})")
     lose(tmp_path / "data", tmp_path / "unsynced")
     driver = opened(tmp_path)
     assert driver.numbers(1) == [1, 2, 3]

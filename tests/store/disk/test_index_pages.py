@@ -18,7 +18,7 @@ from power_cuts import Run, commit_of, connect, dump
 from store_harness import Driver, message
 
 from peeklock.store.base import Changes, StoreError
-from peeklock.store.disk.failures import WHAT_TO_DO
+from peeklock.store.disk.failures import DAMAGE_ADVICE
 from peeklock.store.disk.index import database as database_module
 from peeklock.store.disk.index import sums as sums_module
 from peeklock.store.disk.index.connections import WriterConnection, connect_reader
@@ -265,7 +265,7 @@ def test_a_damaged_page_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as refused:
         verify(file)
     assert str(refused.value) == (
-        f"{file} is damaged: page 17 (offset 131072) does not match its checksum. {WHAT_TO_DO}"
+        f"{file} is damaged: page 17 (offset 131072) does not match its checksum. {DAMAGE_ADVICE}"
     )
     assert list(damaged_pages(file)) == [(17, 131072), (21, 163840)]
 

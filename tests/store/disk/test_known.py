@@ -21,9 +21,9 @@ class Asked:
         self.taken = set(taken)
         self.questions: list[list[int]] = []
         entities = [entity(id, counters=Counters(last_sequence_number=10)) for id in (1, 2)]
-        self.known = Known(entities, self._are_taken)
+        self.known = Known(entities, self._any_exists)
 
-    def _are_taken(self, keys: list[int]) -> bool:
+    def _any_exists(self, keys: list[int]) -> bool:
         self.questions.append([key & MAX_NUMBER for key in keys])
         return not self.taken.isdisjoint(self.questions[-1])
 
@@ -53,7 +53,7 @@ def test_a_number_that_another_has_is_refused(number: int) -> None:
     asked.append(11, 12, 13, shared=[20])
     asked.taken |= {11, 12, 13, 20}
     for shared in (False, True):
-        with pytest.raises(StoreError, match=f"a number that another has: among {number}"):
+        with pytest.raises(StoreError, match=f"a sequence number is in use, among {number}"):
             asked.append(*[] if shared else [number], shared=[number] if shared else [])
     asked.append(21)
 
@@ -62,7 +62,7 @@ def test_a_number_that_another_has_is_refused(number: int) -> None:
     ("numbers", "shared"), [([11, 11], []), ([11], [11]), ([], [11, 11]), ([5, 5], []), ([12, 11], [12])]
 )
 def test_a_number_twice_in_one_commit_is_refused(numbers: list[int], shared: list[int]) -> None:
-    with pytest.raises(StoreError, match="a number that another has"):
+    with pytest.raises(StoreError, match="a sequence number is in use"):
         Asked().append(*numbers, shared=shared)
 
 
@@ -98,12 +98,12 @@ def test_what_is_written_with_others_is_not_taken_while_it_is_in_doubt() -> None
 def test_an_entity_that_does_not_exist_is_not_appended_to() -> None:
     asked = Asked()
     for is_alone in (True, False):
-        with pytest.raises(StoreError, match="the entity 3, which does not exist"):
+        with pytest.raises(StoreError, match="entity 3: it does not exist"):
             asked.append(1, id=3, is_alone=is_alone)
     asked.check(Changes(entities={3: entity(3)}, appends=[(3, message(1)), (3, message(2, body=body(2)))]))
     asked.append(3, id=3, is_alone=False)
     asked.check(Changes(dropped_entities=[3]))
-    with pytest.raises(StoreError, match="the entity 3, which does not exist"):
+    with pytest.raises(StoreError, match="entity 3: it does not exist"):
         asked.append(4, id=3)
 
 

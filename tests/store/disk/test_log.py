@@ -17,12 +17,12 @@ from peeklock.store.base import StoreError
 from peeklock.store.disk.log import segments as segments_module
 from peeklock.store.disk.log.records import PAYLOAD_HEAD, RECORD, payload_head, payload_seed, record_head
 from peeklock.store.disk.log.replay import Examined, Record, Replay
-from peeklock.store.disk.log.segments import HEADER, Place, Segments
+from peeklock.store.disk.log.segments import HEADER, LogPosition, Segments
 from peeklock.store.disk.log.synced import Synced
 from peeklock.store.disk.log.writer import Log
 from peeklock.store.disk.reserve import Reserve
 
-START = Place(0, 0, 0)
+START = LogPosition(0, 0, 0)
 THREE = RECORD.size + PAYLOAD_HEAD + len(b"payloadthree")
 """How long a record of this payload and end is."""
 NOISE = random.Random(7)
@@ -37,25 +37,25 @@ class Writing:
         synced.open()
         self.log = Log(self.segments, synced, Reserve(folder))
 
-    def go_on(self, folder: Path) -> Examined:
+    def resume(self, folder: Path) -> Examined:
         """As after a restart, with nothing applied."""
         replay = Replay(self.segments, START, Synced(folder).read())
         examined = replay.examine()
-        replay.mend(examined, folder)
-        self.log.go_on(examined.end, examined.last)
+        replay.fix_end(examined, folder)
+        self.log.resume(examined.end, examined.last)
         return examined
 
-    def commit(self, *ends: bytes, payload: bytes = b"payload", room: int = 0, grows: bool = True) -> list[Place]:
+    def commit(self, *ends: bytes, payload: bytes = b"payload", room: int = 0, grows: bool = True) -> list[LogPosition]:
         """Records that end like this; where each ends. `room` is what they are said to need besides."""
         self.log.begin(room + (PAYLOAD_HEAD + len(payload)) * len(ends), len(ends), grows=grows)
         places = []
         try:
             for end in ends:
                 self.log.add(with_heads(self.log, payload), end)
-                places.append(self.log.place)
+                places.append(self.log.position)
             self.log.commit()
         finally:
-            self.log.forget()
+            self.log.discard()
         return places
 
     def fail(self, *ends: bytes, **how: Any) -> None:
@@ -74,14 +74,14 @@ def with_heads(log: Log, *payloads: bytes) -> list[bytes]:
     return parts
 
 
-def replayed(folder: Path, after: Place = START, synced: int | None = None) -> list[Record]:
+def replayed(folder: Path, after: LogPosition = START, synced: int | None = None) -> list[Record]:
     """As if the file `synced` said so; as it does, if that is not given."""
     replay = Replay(Segments(folder), after, Synced(folder).read() if synced is None else synced)
     replay.examine()
     return list(replay.records())
 
 
-def ends(folder: Path, after: Place = START, synced: int | None = None) -> list[bytes]:
+def ends(folder: Path, after: LogPosition = START, synced: int | None = None) -> list[bytes]:
     return [record.end for record in replayed(folder, after, synced)]
 
 
@@ -109,7 +109,7 @@ def test_records_are_replayed_in_order_with_their_places(tmp_path: Path) -> None
     places = writing.commit(b"one") + writing.commit(b"two", b"", b"three") + writing.commit(b"four", payload=b"")
     assert [place.commit for place in places] == [1, 2, 3, 4, 5]
     found = replayed(tmp_path)
-    assert [(record.place, record.end) for record in found] == list(
+    assert [(record.position, record.end) for record in found] == list(
         zip(places, [b"one", b"two", b"", b"three", b"four"], strict=True)
     )
     assert [record.synced for record in found] == [0, 1, 1, 1, 4]
@@ -137,15 +137,15 @@ def test_a_log_that_is_not_there_has_no_records(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_last_segment_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"log-0000000003 is missing, and the store needs it\."):
-        ends(tmp_path, Place(3, 500, 12))
+    with pytest.raises(StoreError, match=r"log-0000000003 is missing, and the index refers to it\."):
+        ends(tmp_path, LogPosition(3, 500, 12))
 
 
 def test_what_was_forgotten_is_not_written(tmp_path: Path) -> None:
     writing = Writing(tmp_path)
     writing.log.begin(5, 1, grows=True)
     writing.log.add(with_heads(writing.log, b"never"), b"never")
-    writing.log.forget()
+    writing.log.discard()
     writing.commit(b"one")
     assert ends(tmp_path) == [b"one"]
 
@@ -171,7 +171,7 @@ def test_what_the_system_writes_only_a_part_of_is_written_on(tmp_path: Path, mon
 
 
 @pytest.fixture
-def two_groups(tmp_path: Path) -> tuple[Writing, list[Place]]:
+def two_groups(tmp_path: Path) -> tuple[Writing, list[LogPosition]]:
     """Where the records of the second end; those of the first are synced."""
     writing = Writing(tmp_path)
     writing.commit(b"one", b"two")
@@ -183,7 +183,7 @@ def two_groups(tmp_path: Path) -> tuple[Writing, list[Place]]:
 
 @pytest.mark.parametrize("tail", ["cut off", "zeros", "noise"])
 def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(
-    tmp_path: Path, two_groups: tuple[Writing, list[Place]], tail: str
+    tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], tail: str
 ) -> None:
     writing, group = two_groups
     file = writing.segments.path(1)
@@ -200,7 +200,7 @@ def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(
 
 
 def test_a_changed_byte_is_torn_where_nothing_says_that_it_was_synced_and_damage_where_something_does(
-    tmp_path: Path, two_groups: tuple[Writing, list[Place]]
+    tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]]
 ) -> None:
     """A payload is damage of its own: its record is taken, and the message reported when it is read."""
     writing, group = two_groups
@@ -234,7 +234,7 @@ def test_damage_in_a_group_that_another_follows_is_known_without_the_file(tmp_pa
 
 
 def test_what_was_torn_is_put_aside_and_never_comes_back(
-    tmp_path: Path, two_groups: tuple[Writing, list[Place]], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its later records are whole: they would fit behind one that is as long as the first."""
     writing, group = two_groups
@@ -243,8 +243,8 @@ def test_what_was_torn_is_put_aside_and_never_comes_back(
     file.write_bytes(whole[: start + 20] + b"torn" + whole[start + 24 :] + bytes(100_000))
     Synced(tmp_path)._file.write_bytes(b"")
     again = Writing(tmp_path)
-    examined = again.go_on(tmp_path)
-    assert (examined.end, examined.torn) == (Place(1, start, 2), len(whole) - start)
+    examined = again.resume(tmp_path)
+    assert (examined.end, examined.torn) == (LogPosition(1, start, 2), len(whole) - start)
     assert f"discarded {len(whole) - start} bytes at offset {start}" in caplog.text
     (kept,) = tmp_path.glob("torn-*")
     assert kept.read_bytes() == whole[start : start + 20] + b"torn" + whole[start + 24 :]
@@ -253,7 +253,7 @@ def test_what_was_torn_is_put_aside_and_never_comes_back(
 
 
 def test_records_that_may_not_be_durable_are_written_again_before_they_are_given_out(
-    tmp_path: Path, two_groups: tuple[Writing, list[Place]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sync succeeds for bytes that a failed one dropped before, without writing them."""
     _, group = two_groups
@@ -267,11 +267,11 @@ def test_records_that_may_not_be_durable_are_written_again_before_they_are_given
     replay = Replay(Segments(tmp_path), START, 2)
     examined = replay.examine()
     monkeypatch.setattr(os, "pwrite", note)
-    replay.mend(examined, tmp_path)
+    replay.fix_end(examined, tmp_path)
     assert written == [(group[0].offset - THREE, group[-1].offset)]
 
 
-def put_record(segments: Segments, at: Place, commit: int, salt: int) -> None:
+def put_record(segments: Segments, at: LogPosition, commit: int, salt: int) -> None:
     with segments.path(at.segment).open("r+b") as file:
         file.seek(at.offset)
         file.write(record_head(salt, b"put", 0, commit, 0) + b"put")
@@ -330,7 +330,7 @@ def test_a_log_that_is_opened_again_goes_on_in_its_last_segment(tmp_path: Path) 
     (*_, place) = first.commit(b"one", b"two")
     first.log.close()
     second = Writing(tmp_path)
-    assert second.go_on(tmp_path).end == place
+    assert second.resume(tmp_path).end == place
     (three,) = second.commit(b"three", grows=False)
     assert three.segment == place.segment
     assert ends(tmp_path) == [b"one", b"two", b"three"]
@@ -348,7 +348,7 @@ def test_on_a_full_disk_a_log_that_is_opened_again_has_room_to_settle(
     failing(monkeypatch, "posix_fallocate", how=errno.ENOSPC)
     (tmp_path / "reserve").unlink()
     second = Writing(tmp_path)
-    second.go_on(tmp_path)
+    second.resume(tmp_path)
     second.fail(b"two", payload=bytes(600_000))
     for _ in range(100):
         second.commit(b"settled", payload=b"", grows=False)
@@ -364,7 +364,7 @@ def test_where_there_is_no_room_for_a_long_segment_a_short_one_is_made(
     monkeypatch.setattr(Reserve, "hold", lambda _: True)
     for _ in range(5):
         writing.commit(b"more", payload=bytes(200_000))
-    assert writing.segments.size(writing.log.place.segment) < 500_000
+    assert writing.segments.size(writing.log.position.segment) < 500_000
     assert len(ends(tmp_path)) == 6
 
 
@@ -384,7 +384,7 @@ def test_a_commit_that_failed_is_undone_with_all_its_records(
     for at, end in enumerate([b"TWO", b"THREE", b"FOUR"], 1):
         writing.commit(end)
         assert ends(tmp_path) == [b"one", b"TWO", b"THREE", b"FOUR"][: at + 1]
-    assert writing.log.place.segment == 1
+    assert writing.log.position.segment == 1
 
 
 def test_where_a_failed_commit_cannot_be_undone_the_next_segment_says_where_the_log_went_on(
@@ -398,7 +398,7 @@ def test_where_a_failed_commit_cannot_be_undone_the_next_segment_says_where_the_
         writing.fail(b"two", b"three")
     writing.commit(b"TWO", grows=False)
     writing.commit(b"THREE")
-    assert writing.log.place.segment == 2
+    assert writing.log.position.segment == 2
     assert b"three" in writing.segments.path(1).read_bytes()
     assert ends(tmp_path) == [b"one", b"TWO", b"THREE"]
 
@@ -435,7 +435,7 @@ def test_without_room_for_a_segment_the_log_stays_as_it_is_and_small_records_sti
     full = partial(failing, name="posix_fallocate", how=errno.ENOSPC)
     with monkeypatch.context() as patched:
         full(patched)
-        while writing.log.place.offset < 700_000:
+        while writing.log.position.offset < 700_000:
             writing.commit(b"filled", payload=bytes(1000))
         filled = ends(tmp_path)
         writing.fail(b"two", payload=bytes(100_000))
@@ -444,7 +444,7 @@ def test_without_room_for_a_segment_the_log_stays_as_it_is_and_small_records_sti
             writing.commit(b"settled", payload=b"", grows=False)
     writing.commit(b"two", payload=bytes(100_000))
     assert ends(tmp_path) == [*filled, *[b"settled"] * 100, b"two"]
-    assert writing.log.place.segment == 2
+    assert writing.log.position.segment == 2
 
 
 def test_a_record_that_is_longer_than_its_segment_has_room_is_written_all_the_same(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ def test_a_record_that_is_longer_than_its_segment_has_room_is_written_all_the_sa
 
 
 @pytest.fixture
-def five_segments(tmp_path: Path) -> list[Place]:
+def five_segments(tmp_path: Path) -> list[LogPosition]:
     places = [START]
     writing = Writing(tmp_path)
     for number in range(1, 6):
@@ -465,22 +465,24 @@ def five_segments(tmp_path: Path) -> list[Place]:
     return places[1:]
 
 
-def test_records_are_replayed_across_segments(tmp_path: Path, five_segments: list[Place]) -> None:
+def test_records_are_replayed_across_segments(tmp_path: Path, five_segments: list[LogPosition]) -> None:
     assert [place.segment for place in five_segments] == [1, 2, 3, 4, 5]
     assert ends(tmp_path) == [b"1", b"2", b"3", b"4", b"5"]
 
 
 @pytest.mark.parametrize("missing", [2, 3, 4])
-def test_a_missing_segment_is_told_in_a_sentence(tmp_path: Path, five_segments: list[Place], missing: int) -> None:
+def test_a_missing_segment_is_told_in_a_sentence(
+    tmp_path: Path, five_segments: list[LogPosition], missing: int
+) -> None:
     Segments(tmp_path).path(missing).unlink()
     with pytest.raises(StoreError, match=rf"log-000000000{missing + 1} begins with commit {missing + 1}, .* missing"):
         ends(tmp_path)
-    later = Place(missing + 1, HEADER.size, missing)
+    later = LogPosition(missing + 1, HEADER.size, missing)
     assert ends(tmp_path, later) == [b"%d" % number for number in range(missing + 1, 6)]
 
 
 def test_a_damaged_record_in_a_segment_that_others_follow_is_told_in_a_sentence(
-    tmp_path: Path, five_segments: list[Place]
+    tmp_path: Path, five_segments: list[LogPosition]
 ) -> None:
     with Segments(tmp_path).path(3).open("r+b") as file:
         file.seek(HEADER.size + 5)
@@ -490,7 +492,7 @@ def test_a_damaged_record_in_a_segment_that_others_follow_is_told_in_a_sentence(
     assert ends(tmp_path, five_segments[2]) == [b"4", b"5"]
 
 
-def test_what_lies_before_the_place_may_be_gone_or_damaged(tmp_path: Path, five_segments: list[Place]) -> None:
+def test_what_lies_before_the_place_may_be_gone_or_damaged(tmp_path: Path, five_segments: list[LogPosition]) -> None:
     segments = Segments(tmp_path)
     segments.path(1).unlink()
     segments.path(2).write_bytes(b"damaged")

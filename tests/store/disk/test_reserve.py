@@ -56,7 +56,7 @@ def test_an_index_without_room_gets_what_was_kept_and_messages_are_read_and_sett
 
     def apply_with_room(writer: Writer, *arguments: object) -> None:
         if size(tmp_path):
-            raise StoreFull("There is no room left.")
+            raise StoreFull("The disk has no free space.")
         apply(writer, *arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:

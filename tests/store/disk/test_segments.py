@@ -29,7 +29,7 @@ def segments(tmp_path: Path) -> Segments:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments_module, "SMALLEST", 4 * KIB)
     monkeypatch.setattr(segments_module, "LARGEST", 16 * KIB)
-    monkeypatch.setattr(segments_module, "_SPARES", 1)
+    monkeypatch.setattr(segments_module, "_MAX_SPARES", 1)
 
 
 def make(segments: Segments, number: int, *payloads: bytes, needed: int = 0) -> int:
@@ -116,7 +116,7 @@ def test_what_a_segment_that_is_too_short_does_not_have_is_damaged_and_a_missing
     make(segments, 1, *payloads)
     os.truncate(segments.path(1), HEADER.size + 2 * PAYLOAD_HEAD + len(b"firstsec"))
     assert read(segments, 1, *payloads) == [b"first", None]
-    with pytest.raises(StoreError, match=r"log-0000000002 is missing, and messages need it\.$"):
+    with pytest.raises(StoreError, match=r"log-0000000002 is missing, and it contains messages\.$"):
         read(segments, 2, b"first")
 
 

@@ -7,12 +7,12 @@ from threading import Thread
 import pytest
 
 from peeklock.store.disk import turns
-from peeklock.store.disk.turns import clear, in_turns
+from peeklock.store.disk.turns import clear, yield_between
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 35])
 def test_all_is_done_in_order_however_many_make_a_turn(count: int) -> None:
-    assert list(in_turns(range(count), 10)) == list(range(count))
+    assert list(yield_between(range(count), 10)) == list(range(count))
     items = list(range(count))
     clear(items, 10)
     assert items == []
@@ -23,12 +23,12 @@ def test_others_have_a_turn_after_so_many(monkeypatch: pytest.MonkeyPatch) -> No
     given: list[int] = []
     done: list[int] = []
     monkeypatch.setattr(turns, "sleep", lambda seconds: given.append(len(done)))
-    for item in in_turns(range(35), 10):
+    for item in yield_between(range(35), 10):
         done.append(item)
     assert given == [10, 20, 30]
     given.clear()
     done.clear()
-    for item in in_turns(range(10), 10, lambda item: item):
+    for item in yield_between(range(10), 10, lambda item: item):
         done.append(item)
     assert given == [5, 7, 9]
 
@@ -36,7 +36,7 @@ def test_others_have_a_turn_after_so_many(monkeypatch: pytest.MonkeyPatch) -> No
 def test_another_thread_works_while_much_is_done() -> None:
     worked: list[int] = []
     other = Thread(target=lambda: worked.append(1))
-    for item in in_turns(range(2_000_000), 1000):
+    for item in yield_between(range(2_000_000), 1000):
         if item == 0:
             other.start()
         if worked:

@@ -16,7 +16,7 @@ import pytest
 import store_children
 from store_harness import Driver, body, entity, message
 
-from peeklock.store.base import Changes, StoreError, StoreHeld
+from peeklock.store.base import Changes, StoreError, StoreLocked
 from peeklock.store.disk.log.segments import Segments
 from peeklock.store.disk.pin import Pin
 from peeklock.store.disk.store import DiskStore
@@ -464,7 +464,7 @@ def test_a_folder_that_is_replaced_is_moved_aside_unless_a_broker_uses_it(data: 
     driver = open_store(data)
     with pytest.raises(StoreError, match="is not an empty folder"):
         restore(tmp_path / "backup", data)
-    with pytest.raises(StoreHeld, match=f"in use by process {os.getpid()}"):
+    with pytest.raises(StoreLocked, match=f"in use by process {os.getpid()}"):
         restore(tmp_path / "backup", data, replace=True)
     assert driver.numbers(2) == [1]
     driver.store.close()

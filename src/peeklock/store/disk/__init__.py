@@ -1,1 +1,1 @@
-"""The embedded store: a log of commits and its index, in one folder."""
+"""The store on disk: a log of commits and an SQLite index of it, in one data folder."""

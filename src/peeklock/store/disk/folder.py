@@ -1,4 +1,4 @@
-"""The data folder: made with its parents, synced with its files, and held by one broker at a time."""
+"""The data folder: creating it, locking it for one process, file permissions and syncs."""
 
 from __future__ import annotations
 
@@ -9,38 +9,39 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ..base import StoreError, StoreHeld
+from ..base import StoreError, StoreLocked
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _OWN: Final = ("log-*", "torn-*", "damaged-*", "synced", "reserve", "lock", "pin")
-"""Files of the store; the index gives its own files their modes."""
+"""Files whose permissions are set here; the index sets those of its own files."""
 
 
 class FolderLock:
-    """One broker a folder: an exclusive flock, which ends with the process however that ends."""
+    """An exclusive lock on the data folder: a flock, which the kernel releases when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Over what is there: a full disk has no room for a block that was given back.
+            # Overwrite without truncating: a full disk may have no free block for the file afterwards.
             os.pwrite(descriptor, b"%-15d\n" % os.getpid(), 0)
         except BlockingIOError:
             holder = os.pread(descriptor, 32, 0).strip()
             os.close(descriptor)
-            who = f"process {holder.decode()}" if holder.isdigit() else "another process"
-            raise StoreHeld(f"The data folder {folder} is in use by {who}.") from None
+            user = f"process {holder.decode()}" if holder.isdigit() else "another process"
+            raise StoreLocked(f"The data folder {folder} is in use by {user}.") from None
         except BaseException:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
 
     def release(self) -> None:
-        # The file stays: to delete it would let two brokers hold a lock on two files of one name.
+        # The file is not deleted: otherwise two processes could each lock a different file of the same name.
         os.close(self._descriptor)
 
 
 def make_folder(folder: Path) -> None:
+    """Create the folder and its missing parents, and sync their names. Raise StoreError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -49,29 +50,34 @@ def make_folder(folder: Path) -> None:
     except FileExistsError:
         raise StoreError(f"The data folder {folder} is not a folder.") from None
     except OSError as error:
-        raise StoreError(f"The data folder {folder} cannot be made: {error.strerror}.") from error
+        raise StoreError(f"The data folder {folder} cannot be created: {error.strerror}.") from error
 
 
-def keep_from_others(folder: Path) -> None:
-    """Take away the rights that other users have to files of the store, which have messages and keys in them: a copy
-    that a user made of a folder may be readable by all."""
+def restrict_permissions(folder: Path) -> None:
+    """Remove all permissions of other users from the files of the store.
+
+    The files contain messages and keys, and a folder that a user has copied may be readable by everyone.
+    """
     for pattern in _OWN:
         for file in folder.glob(pattern):
-            with suppress(OSError):  # the file may belong to another user, as the folder then does
+            with suppress(OSError):  # the files may belong to another user
                 if stat.S_IMODE(file.stat().st_mode) & _OTHERS:
                     file.chmod(0o600)
 
 
 def sync_file(descriptor: int) -> None:
-    """What was written to the file is durable, and how long it is."""
-    if hasattr(fcntl, "F_FULLFSYNC"):  # macOS, where fsync() leaves it in the disk's own cache
+    """Sync the file's contents and metadata to disk."""
+    if hasattr(fcntl, "F_FULLFSYNC"):  # on macOS, fsync() does not flush the disk's own cache
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fsync(descriptor)
 
 
 def sync_folder(folder: Path) -> None:
-    """What was made in the folder is found there after a power cut: syncing a file does not promise its name."""
+    """Sync the folder's entries, so that new and renamed files are found after a power cut.
+
+    Syncing a file does not make its name durable.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

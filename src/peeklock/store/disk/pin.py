@@ -1,7 +1,7 @@
-"""The file `pin`: while another process holds it, no segment of the log is freed.
+"""The lock file `pin`: while another process holds the lock, the broker frees no segment of the log.
 
-A backup of a running broker copies segments that would otherwise be reused meanwhile. The lock is a flock, which ends
-with the process that holds it, however that ends.
+Otherwise the broker could reuse segments while a backup copies them. The lock is a flock, which the kernel releases
+when the process ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NAME: Final = "pin"
 
 
 class Pin:
-    """The backup holds it while it copies, the broker while it frees segments."""
+    """A lock that a backup holds while it copies segments, and the broker while it frees segments."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / NAME
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Once the broker is not freeing anything, until the end of the block. OSError."""
+        """Wait for the lock and hold it until the end of the block. Raise OSError."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -34,7 +34,10 @@ class Pin:
 
     @contextmanager
     def try_hold(self) -> Iterator[bool]:
-        """False if another process holds it, or if that cannot be told."""
+        """Hold the lock until the end of the block, without waiting.
+
+        Yield False if another process holds it, or if that cannot be determined.
+        """
         try:
             descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:

@@ -1,7 +1,7 @@
-"""Room that is kept for a full disk: a file that is emptied when receiving and settling need what it takes.
+"""The file `reserve`: disk space that is released when the disk is full, so that receiving and settling still work.
 
-Both write to the index, which grows while it is written. As long as the file is not whole again, nothing is added to
-the store.
+Both write to the index, which grows while it is written. Until the file has its full size again, commits that add
+messages fail.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from .failures import NO_ROOM
+from .failures import NO_SPACE
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _SIZE: Final = 16 * 1024 * 1024
 
 
 class Reserve:
-    """Any thread uses it."""
+    """The reserve file of a data folder. May be used by any thread."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / NAME
@@ -29,14 +29,14 @@ class Reserve:
         self._is_held = False
 
     def hold(self) -> bool:
-        """Whether the room is kept, now or already."""
+        """Allocate the reserve if it is not allocated. Return False if the disk has no space for it."""
         with self._lock:
             if not self._is_held:
                 self._is_held = self._allocate()
             return self._is_held
 
     def release(self) -> bool:
-        """Give the room to whoever needs it; False if there was none to give."""
+        """Free the space of the reserve. Return False if there was nothing to free."""
         with self._lock:
             self._is_held = False
             try:
@@ -45,7 +45,7 @@ class Reserve:
                 os.truncate(self._file, 0)
             except OSError:
                 return False
-        log.warning("the disk is full: %s was emptied, so that messages can still be received and settled", self._file)
+        log.warning("the disk is full: emptied %s so that messages can still be received and settled", self._file)
         return True
 
     def _allocate(self) -> bool:
@@ -58,9 +58,9 @@ class Reserve:
                 os.posix_fallocate(descriptor, 0, _SIZE)
             return True
         except (AttributeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
                 os.ftruncate(descriptor, 0)
                 return False
-            return True  # a file system that cannot promise room: there is none to keep
+            return True  # the file system cannot reserve space: the broker works without a reserve
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The room that a store in a data folder has: what is free on the disk, and files of its own that it will use again."""
+"""The free space of a data folder: the free space of its file system, and the spare segments, which are reused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPARES: Final = "spare-log-*"
 
 
 def disk_space(folder: Path) -> DiskSpace:
-    """OSError when the folder cannot be asked."""
+    """Return the free and total space for the store in this folder. Raise OSError."""
     found = os.statvfs(folder)
     spare = sum(_size(file) for file in folder.glob(_SPARES))
     return DiskSpace(found.f_bavail * found.f_frsize + spare, found.f_blocks * found.f_frsize)
@@ -21,5 +21,5 @@ def disk_space(folder: Path) -> DiskSpace:
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
-    except FileNotFoundError:  # used again, or deleted, in between
+    except FileNotFoundError:  # reused or deleted meanwhile
         return 0

@@ -1,4 +1,4 @@
-"""Long work in turns with other threads: compiled code keeps the interpreter until it is done, or lets go."""
+"""Long loops that let other threads run: compiled code holds the GIL until it releases it or ends."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from typing import Any, TypeVar
 _Item = TypeVar("_Item")
 
 
-def in_turns(items: Iterable[_Item], many: int, count: Callable[[_Item], int] = lambda item: 1) -> Iterator[_Item]:
-    """The same items; whenever so many are done, others have a turn. `count` says as how many one counts."""
+def yield_between(
+    items: Iterable[_Item], steps: int, count: Callable[[_Item], int] = lambda item: 1
+) -> Iterator[_Item]:
+    """Iterate over the items, and release the GIL after every `steps` steps. `count` returns the steps of an item."""
     done = 0
     for item in items:
         yield item
         done += count(item)
-        if done >= many:
+        if done >= steps:
             done = 0
             sleep(0)
 
 
-def clear(items: list[Any], many: int) -> None:
-    """Empty the list, so many at a time: to free what is in them takes its time, too."""
+def clear(items: list[Any], at_once: int) -> None:
+    """Empty the list, `at_once` items at a time, and release the GIL in between: freeing the items takes time too."""
     while items:
-        del items[-many:]
+        del items[-at_once:]
         sleep(0)

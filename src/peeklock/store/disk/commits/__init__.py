@@ -1,1 +1,1 @@
-"""What a commit is, between the broker's changes and the bytes of the log."""
+"""The conversion of the broker's changes to records of the log and to statements for the index."""

@@ -1,6 +1,6 @@
-"""What the index applies: a batch whose payloads have their place in the log, alone or with those that follow it.
+"""Entries for the index: batches whose payloads have places in the log, and several batches joined into one.
 
-An entry is what a SQLite statement takes, as parameters.
+An entry is converted to the parameters of one SQLite statement.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 from ...base import Counters
 from ..keys import LENGTH_BITS, NUMBER_BITS
 from ..log.records import PAYLOAD_HEAD, payload_head, payload_seed
-from ..turns import in_turns
-from .batch import Batch, Changed, Kind, counter_row
+from ..turns import yield_between
+from .batch import Batch, Changed, Columns, counter_row
 
 SECTIONS: Final = (
     "bytes",
@@ -42,44 +42,46 @@ SECTIONS: Final = (
     "extents",
 )
 
-_RUNS_A_TURN: Final = 256
+_RUNS_PER_STEP: Final = 256
 _ENTRY_RUNS: Final = 8
-"""What takes some tenths of a millisecond; an entry is worth so many runs, beside its own."""
+"""How long entries are joined before the GIL is released, some tenths of a millisecond: in runs; each entry counts as
+`_ENTRY_RUNS` besides its own runs."""
 
-_FEW: Final = 8
-"""Messages of a run that is not worth a row of its own, if it can be put to the run before it."""
+_SHORT_RUN: Final = 8
+"""Runs with fewer messages than this are joined with the run before them, if possible."""
 
-Run = tuple[int, Kind, int, list[Any]]
-"""Neighbours that are alike but for their payloads: first key, columns, segment, and the place of each.
+AppendRun = tuple[int, Columns, int, list[Any]]
+"""Appended messages with consecutive keys and equal columns: first key, columns, segment, places of the payloads.
 
-One that was enqueued at another time than the first has a text: its place, a space, how many milliseconds later.
+The place of a message with another enqueued_at than the first message's is a text: the place, a space, and how many
+milliseconds later it was enqueued.
 """
 
 encode: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Entry:
-    """Changes whose payloads are in the log. A place is an offset in the high bits, and a length in the low 32."""
+    """Changes whose payloads are in the log. A place has the offset in the high bits and the length in the low 32."""
 
     def __init__(self) -> None:
         self.entities: list[Any] = []
-        self.appends: list[Run] = []
-        self.copies: list[tuple[int, int, int, Kind, int]] = []
+        self.appends: list[AppendRun] = []
+        self.copies: list[tuple[int, int, int, Columns, int]] = []
         """Key, segment, place, columns, key of the body."""
         self.bodies: dict[int, tuple[int, int]] = {}
         """By key: segment, place."""
         self.updates: dict[int, Changed] = {}
         self.rewrites: dict[int, tuple[Changed, bytes | None, int, int]] = {}
-        """By key: what is changed, annex, segment, place."""
+        """By key: changed columns, annex, segment, place."""
         self.moves: list[tuple[int, int, int, int]] = []
-        """Key, the segment before, segment, place."""
+        """Key, previous segment, new segment, new place."""
         self.body_moves: list[tuple[int, int, int, int]] = []
         self.removals: list[int] = []
         self.freed: set[int] = set()
         self.run_updates: list[tuple[int, int, int, int]] = []
-        """First key, last key, state before, state."""
+        """First key, last key, previous state, new state."""
         self.run_removals: list[tuple[int, int, int]] = []
-        """First key, last key, state before."""
+        """First key, last key, previous state."""
         self.damaged: list[int] = []
         self.claims: dict[tuple[int, bytes], bytes | None] = {}
         self.session_states: dict[tuple[int, bytes], tuple[bytes | None, int]] = {}
@@ -89,17 +91,20 @@ class Entry:
         self.dropped: list[int] = []
         self.rows = 0
         self.payload_bytes = 0
-        """In the log."""
+        """The length of the payloads in the log, with their heads."""
         self.size = 0
-        """Of its bytes in the log."""
+        """The length of the record's end in the log."""
         self.record_at = 0
-        """Where its record begins in its segment."""
-        self.stands_alone = False
-        """It is not joined with others."""
+        """The offset of the record in its segment."""
+        self.is_applied_alone = False
+        """Whether the entry must not be joined with others."""
 
     @classmethod
     def of(cls, batch: Batch, segment: int, offset: int) -> tuple[Entry, list[bytes]]:
-        """The entry, and the payloads, each after its head, as they are to be in that segment from that offset on."""
+        """Create the entry of a batch whose payloads will be written at this offset of this segment.
+
+        The second result has the payloads in the order in which they must be written, each after its head.
+        """
         entry = cls()
         entry.entities, entry.dropped = batch.entities, batch.dropped
         entry.updates, entry.removals, entry.freed = batch.updates, batch.removals, batch.freed
@@ -107,7 +112,7 @@ class Entry:
         entry.damaged = batch.damaged
         entry.session_states, entry.seen, entry.forgotten = batch.session_states, batch.seen, batch.forgotten
         entry.deltas = batch.deltas
-        entry.rows, entry.stands_alone = batch.rows, batch.is_applied_alone
+        entry.rows, entry.is_applied_alone = batch.rows, batch.is_applied_alone
         payloads: list[bytes] = []
         end = entry._place_appends(batch, segment, offset, payloads)
         end = entry._place_others(batch, segment, end, payloads)
@@ -116,7 +121,7 @@ class Entry:
 
     def _place_appends(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
         seed = payload_seed(segment)
-        for key, kind, of_run in sorted(batch.appends, key=_first_key):
+        for key, columns, of_run in sorted(batch.appends, key=_first_key):
             places: list[int] = []
             for payload in of_run:
                 length = len(payload)
@@ -125,7 +130,7 @@ class Entry:
                 payloads.append(payload_head(payload, seed, offset))
                 payloads.append(payload)
                 offset += length
-            self.appends.append((key, kind, segment, places))
+            self.appends.append((key, columns, segment, places))
         return offset
 
     def _place_others(self, batch: Batch, segment: int, offset: int, payloads: list[bytes]) -> int:
@@ -143,10 +148,10 @@ class Entry:
         for body, data in batch.bodies.items():
             self.bodies[body] = (segment, place(data))
         last, placed = None, 0
-        for key, payload, kind, body in batch.copies:
-            if payload is not last:  # copies of one message follow each other, mostly with one payload
+        for key, payload, columns, body in batch.copies:
+            if payload is not last:  # consecutive copies of one message mostly share the payload
                 last, placed = payload, place(payload)
-            self.copies.append((key, segment, placed, kind, body))
+            self.copies.append((key, segment, placed, columns, body))
         for key, (changed, payload, annex) in batch.rewrites.items():
             self.rewrites[key] = (changed, annex, segment, place(payload))
         for key, payload, before in batch.moves:
@@ -157,14 +162,14 @@ class Entry:
 
     @classmethod
     def join(cls, entries: Iterable[Entry]) -> Entry:
-        """One that does, in one go, what these do one after the other; none of them stands alone.
+        """Join entries into one with the same effect. None of them may be `is_applied_alone`.
 
-        Messages that came and went meanwhile are left out.
+        Messages that one entry appends and a later one removes are left out.
         """
         joined = cls()
-        ends: dict[int, Run] = {}
-        """Short runs, by the key that would be next."""
-        for entry in in_turns(entries, _RUNS_A_TURN, _runs_in):
+        ends: dict[int, AppendRun] = {}
+        """Short runs, by the key after the last."""
+        for entry in yield_between(entries, _RUNS_PER_STEP, _runs_in):
             for run in entry.appends:
                 joined._join_run(run, ends)
             joined.copies += entry.copies
@@ -180,7 +185,7 @@ class Entry:
                 joined.rewrites[key] = rewrite
             joined.moves += entry.moves
             joined.body_moves += entry.body_moves
-            # A removed number never comes back, so nothing of a later entry is meant for it.
+            # A removed sequence number is never reused, so no later entry refers to it.
             joined.removals += entry.removals
             joined.freed |= entry.freed
             joined.claims |= entry.claims
@@ -194,60 +199,68 @@ class Entry:
                     joined.deltas[id] = Counters()
                 joined.deltas[id].add(delta)
         if joined.removals and joined.appends:
-            joined.appends = list(in_turns(_without(joined.appends, list(runs_of(joined.removals))), _RUNS_A_TURN))
+            joined.appends = list(
+                yield_between(_without(joined.appends, list(runs_of(joined.removals))), _RUNS_PER_STEP)
+            )
         if joined.removals and joined.copies:
             removed = set(joined.removals)
             joined.copies = [copy for copy in joined.copies if copy[0] not in removed]
         return joined
 
-    def _join_run(self, run: Run, ends: dict[int, Run]) -> None:
-        """When every message goes to another queue than the one before, all runs are short; their neighbours came with
-        other commits, a little earlier."""
-        key, kind, segment, places = run
-        if len(places) >= _FEW:
+    def _join_run(self, run: AppendRun, ends: dict[int, AppendRun]) -> None:
+        """Add a run; a short one is joined with the run before it, if the columns are equal except for enqueued_at.
+
+        If consecutive messages go to different queues, all runs are short, and the neighbours of a run are in slightly
+        earlier commits.
+        """
+        key, columns, segment, places = run
+        if len(places) >= _SHORT_RUN:
             self.appends.append(run)
             return
         before = ends.pop(key, None)
-        if before is None or before[2] != segment or not _differ_by_time(before[1], kind):
-            before = (key, kind, segment, places[:])
+        if before is None or before[2] != segment or not _differ_by_time(before[1], columns):
+            before = (key, columns, segment, places[:])
             self.appends.append(before)
         else:
-            later = kind[2] - before[1][2]
+            later = columns[2] - before[1][2]
             before[3].extend([f"{place} {later}" for place in places] if later else places)
         ends[key + len(places)] = before
 
     def parameters(self) -> dict[str, Any]:
-        """A row for the writer's `entry` view.
+        """Return the row to insert into the writer's `entry` view.
 
-        `first_key` and `last_key` are the longest run of removals; each of the others is a JSON array, mostly of
-        arrays, or None. What is bytes is told by at which byte of `bytes`, from 1, it begins, and how long it is.
+        `first_key` and `last_key` are the longest run of removals. Every other section is None or a JSON array, mostly
+        of arrays. Byte strings are in `bytes`; the sections refer to them by position (from 1) and length.
         """
         return self._parameters(self.appends)
 
-    def pieces(self, most: int) -> Iterator[dict[str, Any]]:
-        """Parameters of statements that do one after the other what this does, each with so many appends at most."""
-        pieces = list(_pieces(self.appends, most))
+    def pieces(self, max_appends: int) -> Iterator[dict[str, Any]]:
+        """Yield parameters of several statements that together have the effect of this entry, in this order.
+
+        Each appends at most `max_appends` messages.
+        """
+        pieces = list(_pieces(self.appends, max_appends))
         for appends in pieces[:-1]:
             piece = Entry()
-            # Entities are created before they are appended to: what a dropped one with that id left is deleted first.
+            # Creating an entity first deletes the rows of a dropped one with the same id, so it comes before appends.
             piece.entities = self.entities
             yield piece._parameters(appends)
         yield self._parameters(pieces[-1])
 
-    def _parameters(self, appends: Iterable[Run]) -> dict[str, Any]:
+    def _parameters(self, appends: Iterable[AppendRun]) -> dict[str, Any]:
         row = Row()
         self.fill(row, appends)
         row.put_numbers("extents", self.extents(appends))
         return row.parameters()
 
-    def fill(self, row: Row, appends: Iterable[tuple[int, Kind, int, Any]]) -> None:
-        """With all but extents; `appends` stands for its own."""
+    def fill(self, row: Row, appends: Iterable[tuple[int, Columns, int, Any]]) -> None:
+        """Add all sections except extents to the row, with `appends` instead of the entry's own appends."""
         row.put("entities", self.entities)
         row.put(
             "appends",
             [
-                (key, *kind[:5], *row.place(kind[5]), *row.place(kind[6]), segment, places)
-                for key, kind, segment, places in appends
+                (key, *columns[:5], *row.place(columns[5]), *row.place(columns[6]), segment, places)
+                for key, columns, segment, places in appends
             ],
         )
         row.put("bodies", [(key, *place) for key, place in self.bodies.items()])
@@ -273,7 +286,7 @@ class Entry:
         row.put("seen", [(key, *row.place(b"".join(seen))) for key, seen in self.seen.items()])
         runs = list(runs_of(self.removals))
         if runs:
-            # Mostly there is one run, and SQLite deletes that straight away.
+            # Mostly there is only one run, which SQLite deletes by one range of keys.
             longest = max(runs, key=lambda run: run[1] - run[0])
             runs.remove(longest)
             row.sections["first_key"], row.sections["last_key"] = longest
@@ -284,19 +297,20 @@ class Entry:
         row.put("dropped", self.dropped)
 
     def _copy_runs(self, row: Row) -> Iterator[tuple[Any, ...]]:
-        """Copies of one message go to many entities, so they share a run whatever their keys are."""
-        kind_of_run: Kind | None = None
+        """Group consecutive copies with equal columns and segment; their keys differ, since they go to many
+        entities."""
+        columns_of_run: Columns | None = None
         segment_of_run = -1
         copies: list[tuple[int, int, int]] = []
-        for key, segment, place, kind, body in self.copies:
-            if kind != kind_of_run or segment != segment_of_run:
-                kind_of_run, segment_of_run = kind, segment
+        for key, segment, place, columns, body in self.copies:
+            if columns != columns_of_run or segment != segment_of_run:
+                columns_of_run, segment_of_run = columns, segment
                 copies = []
-                yield (*kind[:5], *row.place(kind[5]), *row.place(kind[6]), segment, copies)
+                yield (*columns[:5], *row.place(columns[5]), *row.place(columns[6]), segment, copies)
             copies.append((key, place, body))
 
     def _rewrite_runs(self, row: Row) -> Iterator[tuple[Any, ...]]:
-        """Messages are mostly deferred in order, and many at a time."""
+        """Group rewrites of consecutive keys with equal columns: messages are mostly deferred in order."""
         next_key, of_run = -1, None
         places: list[int] = []
         for key, (changed, annex, segment, place) in self.rewrites.items():
@@ -307,8 +321,8 @@ class Entry:
             next_key = key + 1
             places.append(place)
 
-    def extents(self, appends: Iterable[Run]) -> list[tuple[int, int, int, int]]:
-        """Segment, entity, and the lowest and the highest key that has a place there."""
+    def extents(self, appends: Iterable[AppendRun]) -> list[tuple[int, int, int, int]]:
+        """By segment and entity: the lowest and the highest key with a payload in that segment."""
         return extents_of(
             [
                 *((segment, key, key + len(places) - 1) for key, _, segment, places in appends),
@@ -320,7 +334,7 @@ class Entry:
 
 
 def extents_of(runs: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Of runs of one segment and one entity each: segment, first, last."""
+    """Compute extents from runs (segment, first key, last key), each of which has keys of one entity."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for segment, first, last in runs:
         of = (segment, first >> NUMBER_BITS)
@@ -330,7 +344,7 @@ def extents_of(runs: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int
 
 
 def runs_of(keys: list[int]) -> Iterator[tuple[int, int]]:
-    """First and last of each run of neighbours: messages are mostly settled in order."""
+    """Yield first and last key of each run of consecutive keys; sorts the keys."""
     if not keys:
         return
     keys.sort()
@@ -344,7 +358,7 @@ def runs_of(keys: list[int]) -> Iterator[tuple[int, int]]:
 
 
 class Row:
-    """The parameters of one statement in the making."""
+    """Builds the parameters of one statement."""
 
     def __init__(self) -> None:
         self.sections: dict[str, Any] = dict.fromkeys(SECTIONS)
@@ -352,6 +366,7 @@ class Row:
         self._size = 0
 
     def place(self, content: bytes | None) -> tuple[int | None, int | None]:
+        """Add a byte string to `bytes`; return its position (from 1) and length, or None for None."""
         if content is None:
             return None, None
         begin = self._size + 1
@@ -364,11 +379,11 @@ class Row:
             self.sections[section] = encode(rows)
 
     def put_numbers(self, section: str, rows: list[Any]) -> None:
-        """Rows of the same number of numbers."""
+        """Set a section whose rows have the same number of integers each."""
         self.put(section, rows)
 
     def parameters(self) -> dict[str, Any]:
-        # SQLite's substr() gives NULL, not an empty blob, when there is nothing to take from: one byte more.
+        # SQLite's substr() of an empty blob is NULL, not an empty blob: so `bytes` is never empty.
         self.sections["bytes"] = b"".join([*self._parts, b"\0"])
         return self.sections
 
@@ -377,9 +392,9 @@ def _runs_in(entry: Entry) -> int:
     return len(entry.appends) + _ENTRY_RUNS
 
 
-def _differ_by_time(one: Kind, other: Kind) -> bool:
-    """Or by nothing."""
-    # One by one: this is asked for many messages.
+def _differ_by_time(one: Columns, other: Columns) -> bool:
+    """Return whether the columns are equal except for enqueued_at."""
+    # Compared one by one because it is faster; this runs for many messages.
     return (
         one[0] == other[0]
         and one[1] == other[1]
@@ -390,15 +405,15 @@ def _differ_by_time(one: Kind, other: Kind) -> bool:
     )
 
 
-def _first_key(run: tuple[int, Kind, list[bytes]]) -> int:
+def _first_key(run: tuple[int, Columns, list[bytes]]) -> int:
     return run[0]
 
 
-def _without(appends: list[Run], removed: list[tuple[int, int]]) -> Iterator[Run]:
-    """The runs, less what is in the removed ranges, which are in order."""
+def _without(appends: list[AppendRun], removed: list[tuple[int, int]]) -> Iterator[AppendRun]:
+    """Yield the runs without the keys in the removed ranges, which are in order."""
     ends = [last for _, last in removed]
     for run in appends:
-        first, kind, segment, places = run
+        first, columns, segment, places = run
         last = first + len(places) - 1
         at = bisect_left(ends, first)
         if at == len(removed) or removed[at][0] > last:
@@ -407,24 +422,24 @@ def _without(appends: list[Run], removed: list[tuple[int, int]]) -> Iterator[Run
         begin = first
         while at < len(removed) and removed[at][0] <= last:
             if begin < removed[at][0]:
-                yield begin, kind, segment, places[begin - first : removed[at][0] - first]
+                yield begin, columns, segment, places[begin - first : removed[at][0] - first]
             begin = removed[at][1] + 1
             at += 1
         if begin <= last:
-            yield begin, kind, segment, places[begin - first :]
+            yield begin, columns, segment, places[begin - first :]
 
 
-def _pieces(appends: list[Run], most: int) -> Iterator[list[Run]]:
-    """The same runs in several lists, none with more messages than so many; one at least."""
-    piece: list[Run] = []
-    room = most
-    for first, kind, segment, places in appends:
+def _pieces(appends: list[AppendRun], max_messages: int) -> Iterator[list[AppendRun]]:
+    """Divide the runs into lists of at most `max_messages` messages each; yield at least one list."""
+    piece: list[AppendRun] = []
+    room = max_messages
+    for first, columns, segment, places in appends:
         at = 0
         while len(places) - at > room:
-            piece.append((first + at, kind, segment, places[at : at + room]))
+            piece.append((first + at, columns, segment, places[at : at + room]))
             yield piece
             at += room
-            piece, room = [], most
-        piece.append((first + at, kind, segment, places[at:] if at else places))
+            piece, room = [], max_messages
+        piece.append((first + at, columns, segment, places[at:] if at else places))
         room -= len(places) - at
     yield piece

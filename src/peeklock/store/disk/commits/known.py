@@ -1,6 +1,6 @@
-"""What the log must know before it takes a commit: what is in it finds its place in the index, whatever comes.
+"""The check of a commit before it is written to the log: every record of the log must be applicable to the index.
 
-So an append to an entity that does not exist, and a second message with one number, are refused beforehand.
+So an append to an entity that does not exist, or with a sequence number that is in use, is rejected before.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from .entry import Entry
 
 
 class Known:
-    """Entities, and up to which key each of them may have messages."""
+    """The existing entities, and for each the highest key that a message of it may have."""
 
-    def __init__(self, entities: Iterable[StoredEntity], are_taken: Callable[[list[int]], bool]) -> None:
+    def __init__(self, entities: Iterable[StoredEntity], any_exists: Callable[[list[int]], bool]) -> None:
         self._last = {each.id: each.id << NUMBER_BITS | each.counters.last_sequence_number for each in entities}
-        self._are_taken = are_taken
-        """Whether any of these keys is a message's; asks the index, and so is for the seldom case. StoreError."""
+        self._any_exists = any_exists
+        """Returns whether a message has one of these keys. Reads the index, so it is called only if needed. May raise
+        StoreError."""
 
     def check(self, batch: Batch, entry: Entry, *, is_alone: bool) -> None:
-        """StoreError if it cannot be applied, or if that cannot be said while it is not alone.
+        """Raise StoreError if the commit cannot be applied, or if that is uncertain because others are written with it.
 
-        What it appends is known from now on, though it should fail.
+        The highest keys include its appends from now on, also if the commit fails later.
         """
         created = batch.created
         unknown = [id for id in batch.owners if id not in self._last and id not in created]
         if unknown:
-            raise StoreError(f"A message was appended to the entity {min(unknown)}, which does not exist.")
+            raise StoreError(f"Cannot append a message to entity {min(unknown)}: it does not exist.")
         doubtful: list[int] = []
         for first, _, _, places in entry.appends:
             self._note(first, first + len(places) - 1, doubtful)
@@ -39,7 +40,7 @@ class Known:
             self._check_doubtful(batch, doubtful, is_alone)
 
     def learn(self, batch: Batch) -> None:
-        """It is committed."""
+        """Update the set of entities after the commit."""
         for id in batch.created:
             self._last.setdefault(id, id << NUMBER_BITS | batch.deltas[id].last_sequence_number)
         for id in batch.dropped:
@@ -54,11 +55,14 @@ class Known:
             self._last[id] = last
 
     def _check_doubtful(self, batch: Batch, doubtful: list[int], is_alone: bool) -> None:
-        """Numbers mostly rise; those that do not may be new all the same. Of what is written together with this the
-        index does not know yet."""
+        """Raise StoreError if one of the keys is in use, or if that cannot be determined.
+
+        The doubtful keys are not above the entity's highest key. They may still be unused, but the index does not know
+        yet the commits that are written together with this one.
+        """
         keys = [key for key, *_ in batch.copies]
         for first, _, payloads in batch.appends:
             keys += range(first, first + len(payloads))
-        if len(set(keys)) < len(keys) or not is_alone or self._are_taken(doubtful):
+        if len(set(keys)) < len(keys) or not is_alone or self._any_exists(doubtful):
             numbers = ", ".join(str(key & MAX_NUMBER) for key in doubtful[:3])
-            raise StoreError(f"A message was appended with a number that another has: among {numbers}.")
+            raise StoreError(f"Cannot append messages: a sequence number is in use, among {numbers}.")

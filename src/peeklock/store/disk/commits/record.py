@@ -1,7 +1,8 @@
-"""An entry as bytes, as the record of its commit ends with it in the log.
+"""Encoding and decoding of an entry as the end of its commit's record in the log.
 
-Sections follow each other, their lengths before them. What every message has a share in is numbers of eight bytes, and
-where the payloads of new messages are is behind `bytes`; all else is JSON, as the parameters of a statement are.
+The lengths of all sections come first, then the sections. The integer sections that most commits have are packed, eight
+bytes for each integer, and the places of new payloads follow `bytes`. All other sections are JSON, like the parameters
+of a statement.
 """
 
 from __future__ import annotations
@@ -13,32 +14,32 @@ from struct import Struct, pack, unpack, unpack_from
 from typing import Any, Final
 
 from ...base import ACTIVE, StoreError
-from .entry import SECTIONS, Entry, Row, Run, encode, extents_of
+from .entry import SECTIONS, AppendRun, Entry, Row, encode, extents_of
 
 _LENGTHS: Final = Struct(f"<{len(SECTIONS)}Q")
-_LONGEST: Final = 500_000_000  # of the 1,000,000,000 that SQLite takes
+_MAX_BYTES: Final = 500_000_000  # SQLite's limit for a value is 1,000,000,000
 _LONG_NUMBERS: Final = re.compile("[0-9]{19,}")
 _NUMBERS: Final = ("first_key", "last_key")
 
 _WIDTHS: Final = {"appends": 4, "runs": 2, "run_updates": 4, "run_removals": 3, "deltas": 8, "extents": 4}
-"""How many numbers each row of these has. Of appends: first key, enqueued at, segment, how many."""
+"""The number of integers in each row of the packed sections. For appends: first key, enqueued_at, segment, count."""
 _PACKED: Final = b"\0"
-"""Begins a section of numbers; JSON never does."""
-_ALIKE: Final = (None, None, None, None)
-"""What nearly all messages have for expiry, due time, session and annex."""
-_OTHER_FORM: Final = "A record of the log has another form than this Peeklock knows."
+"""The first byte of a packed section; JSON never begins with it."""
+_DEFAULTS: Final = (None, None, None, None)
+"""The expires_at, due_at, session id and annex of nearly all messages."""
+_UNKNOWN_FORMAT: Final = "The format of a record of the log is not known to this version of Peeklock."
 
 
 def to_bytes(entry: Entry) -> bytes:
-    """StoreError for what the index could not hold: what is in the log must find its place there."""
+    """Encode an entry. Raise StoreError if the index could not store it: every record of the log must be applicable."""
     row = _Record()
     runs = entry.appends
-    if _are_alike(runs):
+    if _have_default_columns(runs):
         entry.fill(row, [])
-        row.put_numbers("appends", [(key, kind[2], segment, len(places)) for key, kind, segment, places in runs])
+        row.put_numbers("appends", [(key, columns[2], segment, len(places)) for key, columns, segment, places in runs])
     else:
         entry.fill(row, [(*run[:-1], len(run[-1])) for run in runs])
-    if entry.copies or entry.rewrites or entry.moves:  # those of appends alone can be told from them
+    if entry.copies or entry.rewrites or entry.moves:  # extents of appends alone are computed when decoding
         row.put_numbers("extents", entry.extents(runs))
     sections = row.parameters()
     places = [place for run in runs for place in run[-1]]
@@ -52,21 +53,21 @@ def to_bytes(entry: Entry) -> bytes:
             parts.append(value)
         else:
             text = str(value)
-            if section != "entities":  # which have been checked, and have texts
+            if section != "entities":  # entities were checked by Batch, and their texts may contain long digits
                 _check_numbers(text)
             parts.append(text.encode())
     joined = b"".join([_LENGTHS.pack(*map(len, parts)), *parts])
-    if len(joined) > _LONGEST:
-        raise StoreError(f"A commit of {len(joined)} bytes beside its payloads is too long; {_LONGEST} are allowed.")
+    if len(joined) > _MAX_BYTES:
+        raise StoreError(f"The commit has {len(joined)} bytes besides its payloads; at most {_MAX_BYTES} are allowed.")
     return joined
 
 
 def parameters_of(end: bytes) -> dict[str, Any]:
-    """What `to_bytes` made, as `Entry.parameters` would have told it. StoreError."""
+    """Decode the result of `to_bytes` to what `Entry.parameters` returns. Raise StoreError."""
     parameters: dict[str, Any] = {}
     begin = _LENGTHS.size
     if len(end) < begin:
-        raise StoreError(_OTHER_FORM)
+        raise StoreError(_UNKNOWN_FORMAT)
     for section, length in zip(SECTIONS, _LENGTHS.unpack_from(end), strict=True):
         value = end[begin : begin + length]
         begin += length
@@ -81,7 +82,7 @@ def parameters_of(end: bytes) -> dict[str, Any]:
         else:
             parameters[section] = value.decode()
     if begin != len(end):
-        raise StoreError(_OTHER_FORM)
+        raise StoreError(_UNKNOWN_FORMAT)
     if parameters["appends"] is not None:
         _put_places(parameters)
     for section in _WIDTHS:
@@ -91,7 +92,7 @@ def parameters_of(end: bytes) -> dict[str, Any]:
 
 
 class _Record(Row):
-    """Rows of numbers are packed."""
+    """A row whose sections of integers are packed."""
 
     def put_numbers(self, section: str, rows: list[Any]) -> None:
         if rows:
@@ -99,28 +100,28 @@ class _Record(Row):
             try:
                 self.sections[section] = _PACKED + pack(f"<{len(numbers)}q", *numbers)
             except struct.error as error:
-                raise StoreError(f"A number of the {section} has more than 64 bits.") from error
+                raise StoreError(f"A number in the section {section} has more than 64 bits.") from error
 
 
-def _are_alike(runs: list[Run]) -> bool:
-    """But for their numbers."""
-    return all(kind[0] == ACTIVE and not kind[1] and kind[3:] == _ALIKE for _, kind, _, _ in runs)
+def _have_default_columns(runs: list[AppendRun]) -> bool:
+    """Return whether all runs have default columns except for enqueued_at."""
+    return all(columns[0] == ACTIVE and not columns[1] and columns[3:] == _DEFAULTS for _, columns, _, _ in runs)
 
 
 def _unpack(section: str, value: bytes) -> list[Any]:
     width = _WIDTHS.get(section)
     if width is None or len(value) % (8 * width) != len(_PACKED):
-        raise StoreError(_OTHER_FORM)
+        raise StoreError(_UNKNOWN_FORMAT)
     numbers = unpack(f"<{len(value) // 8}q", value[len(_PACKED) :])
     rows = [numbers[at : at + width] for at in range(0, len(numbers), width)]
     if section != "appends":
         return rows
-    nothing = (None,) * 6  # session and annex have two each: where they begin, how long they are
+    nothing = (None,) * 6  # expires_at and due_at; position and length of session id and annex
     return [(key, ACTIVE, 0, at, *nothing, segment, count) for key, at, segment, count in rows]
 
 
 def _put_places(parameters: dict[str, Any]) -> None:
-    """Take the places from behind `bytes` to where they belong."""
+    """Move the places of new payloads from the end of `bytes` into `appends`."""
     runs = parameters["appends"]
     if not isinstance(runs, list):
         runs = json.loads(runs)

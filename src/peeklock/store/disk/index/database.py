@@ -42,7 +42,7 @@ class Database:
         """The last commit that is known to have been applied."""
         self.lost: StoreError | None = None
         """The disk lost what was applied, and only a start can mend it: nothing is written or read any more."""
-        self.close_others: Callable[[], None] = _nothing
+        self.close_others: Callable[[], None] = _do_nothing
         """Closes the connections of others, who open them again when they need them."""
         self._set_up = set_up
         self._checkpoints = Checkpoints(file)
@@ -171,7 +171,7 @@ class Database:
             self._connection = None
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """There are no others."""
 
 

@@ -11,10 +11,10 @@ from ...base import Run
 class Runs:
     """Of one entity and one state."""
 
-    def __init__(self, before: int, limit: int, max_bytes: int, but: Sequence[int]) -> None:
+    def __init__(self, before: int, limit: int, max_bytes: int, excluded: Sequence[int]) -> None:
         """`before` is the key before the first of the entity, `but` the numbers to leave out."""
         self._before = before
-        self._are_left_out = {before + number for number in but}
+        self._are_left_out = {before + number for number in excluded}
         self._left_out = sorted(self._are_left_out)
         self._runs: list[list[int]] = []
         """First and last key, size."""

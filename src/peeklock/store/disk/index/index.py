@@ -16,7 +16,7 @@ from typing import Final
 from ...base import StoreError, StoreFull
 from ..commits.entry import Entry
 from ..failures import store_error
-from ..log.segments import Place
+from ..log.segments import LogPosition
 from ..reserve import Reserve
 from ..turns import clear
 from .writer import SegmentEnd, Writer
@@ -42,7 +42,7 @@ _RETRY: Final = 1.0
 class Index:
     """One thread uses it; another gives it entries by `take`, and asks for `failure` and `room`."""
 
-    def __init__(self, writer: Writer, applied: Place, reserve: Reserve) -> None:
+    def __init__(self, writer: Writer, applied: LogPosition, reserve: Reserve) -> None:
         self.applied = applied
         """How far the log is applied."""
         self.failure: StoreError | None = None
@@ -52,20 +52,20 @@ class Index:
         self.room.set()
         self._writer = writer
         self._reserve = reserve
-        self._given: deque[tuple[Entry, Place]] = deque()
+        self._given: deque[tuple[Entry, LogPosition]] = deque()
         self._given_rows = 0
         self._given_bytes = 0
-        self._waiting: list[tuple[Entry, Place]] = []
+        self._waiting: list[tuple[Entry, LogPosition]] = []
         """Taken from those given, and not applied yet."""
         self._since: float | None = None
         """When the first of them was given."""
 
-    def take(self, entry: Entry, place: Place) -> bool:
+    def take(self, entry: Entry, position: LogPosition) -> bool:
         """An entry of the log, which ends there; by the thread that writes it. Whether to wake the other."""
         had_many = self._are_many
         self._given_rows += entry.rows + _ENTRY_ROWS
         self._given_bytes += entry.payload_bytes + entry.size
-        self._given.append((entry, place))
+        self._given.append((entry, position))
         if self._given_rows >= _TOO_MANY_ROWS and self.failure is None:
             self.room.clear()
         if self._since is None:
@@ -78,7 +78,7 @@ class Index:
         return self._given_rows >= _MANY_ROWS or self._given_bytes >= _MANY_BYTES
 
     @property
-    def patience(self) -> float | None:
+    def timeout(self) -> float | None:
         """Seconds until entries have waited long enough; None when none waits."""
         if self._since is None:
             return None
@@ -129,8 +129,8 @@ class Index:
             Entry.join(group) if len(group) > 1 else group[0] for group in _groups(entry for entry, _ in self._waiting)
         )
         ends = {
-            place.segment: SegmentEnd(place.segment, entry.record_at, place.offset, place.commit)
-            for entry, place in self._waiting
+            position.segment: SegmentEnd(position.segment, entry.record_at, position.offset, position.commit)
+            for entry, position in self._waiting
         }
         self._writer.apply(
             (parameters for entry in entries for parameters in entry.pieces(_PIECE_ROWS)), through, ends.values()
@@ -143,7 +143,7 @@ def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     group: list[Entry] = []
     size = 0
     for entry in entries:
-        if group and (entry.stands_alone or group[0].stands_alone or size + entry.size > _JOINED_BYTES):
+        if group and (entry.is_applied_alone or group[0].is_applied_alone or size + entry.size > _JOINED_BYTES):
             yield group
             group, size = [], 0
         group.append(entry)

@@ -58,7 +58,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...base import StoreError
-from ..failures import WHAT_TO_DO, store_error
+from ..failures import DAMAGE_ADVICE, store_error
 from . import wal
 from .schema import APPLICATION_ID
 from .sums import State, Sums, create, page_sum
@@ -138,7 +138,7 @@ def verify(file: Path) -> None:
     """
     for number, offset in damaged_pages(file):
         raise StoreError(
-            f"{file} is damaged: page {number} (offset {offset}) does not match its checksum. {WHAT_TO_DO}"
+            f"{file} is damaged: page {number} (offset {offset}) does not match its checksum. {DAMAGE_ADVICE}"
         )
 
 
@@ -173,14 +173,14 @@ def _is_there(file: Path) -> bool:
     if _size(file):
         return True
     if _size(wal.path(file)):
-        raise StoreError(f"{file} is missing or empty, but {wal.path(file)} is not. {WHAT_TO_DO}")
+        raise StoreError(f"{file} is missing or empty, but {wal.path(file)} is not. {DAMAGE_ADVICE}")
     try:
         with closing(Sums(file)) as sums:
             pages = sums.state.pages
     except (FileNotFoundError, StoreError):  # it was being made when the power failed
         pages = 0
     if pages > 1:
-        raise StoreError(f"{file} is missing or empty, but {sums_path(file)} has checksums of it. {WHAT_TO_DO}")
+        raise StoreError(f"{file} is missing or empty, but {sums_path(file)} has checksums of it. {DAMAGE_ADVICE}")
     return False
 
 
@@ -202,7 +202,7 @@ def _damaged_pages(file: Path, descriptor: int) -> Iterator[DamagedPage]:
             is_damaged = True
             yield damaged
         if failure is not None and not is_damaged:
-            raise StoreError(f"{store_error(failure, file)} {WHAT_TO_DO}") from failure
+            raise StoreError(f"{store_error(failure, file)} {DAMAGE_ADVICE}") from failure
 
 
 def _pages_in_log(file: Path, sums: Sums) -> set[int]:
@@ -220,10 +220,10 @@ def _pages_in_log(file: Path, sums: Sums) -> set[int]:
         if frames.valid < state.frames and wal.salt(file) == state.salt:
             raise StoreError(
                 f"{wal.path(file)} is damaged: {frames.valid} of its pages are whole, and there were {state.frames}. "
-                f"{WHAT_TO_DO}"
+                f"{DAMAGE_ADVICE}"
             )
         if frames.valid and read_generation(connection) not in (state.generation, state.generation + 1):
-            raise StoreError(f"{wal.path(file)} was copied at another time than {file}. {WHAT_TO_DO}")
+            raise StoreError(f"{wal.path(file)} was copied at another time than {file}. {DAMAGE_ADVICE}")
         return {number for number, _ in log.pages(frames)}
     finally:
         connection.close()
@@ -264,7 +264,7 @@ def _without_sums(file: Path, header: bytes) -> StoreError:
         return StoreError(f"{file} is not a database, or is damaged.")
     if int.from_bytes(header[_APPLICATION_ID], "big") != APPLICATION_ID and _size(file) > _page_size(header):
         return StoreError(f"{file} is a database of another application.")
-    return StoreError(f"{sums_path(file)} is missing, without which {file} cannot be checked. {WHAT_TO_DO}")
+    return StoreError(f"{sums_path(file)} is missing, without which {file} cannot be checked. {DAMAGE_ADVICE}")
 
 
 def _page_size(header: bytes) -> int:

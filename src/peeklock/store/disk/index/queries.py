@@ -186,7 +186,7 @@ ANNEXES = f"""
 """
 """Of messages that have one and are part of an answer: they may be long."""
 
-ARE_TAKEN = f"""
+ANY_EXISTS = f"""
     SELECT EXISTS (
         SELECT 1 FROM message
         WHERE key IN (SELECT value FROM json_each(:keys)) AND key >> {NUMBER_BITS} IN (SELECT id FROM entity)

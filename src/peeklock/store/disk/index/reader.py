@@ -22,7 +22,7 @@ from . import queries
 from .connections import connect_reader
 from .found_runs import Runs
 
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 _CHUNK_BYTES = 1024 * 1024
 _SHORT_ANNEX = 64
@@ -37,7 +37,7 @@ class Reader:
         self._file = file
         self._segments = segments
         self._connection: sqlite3.Connection | None = None
-        self.connect_writer: Callable[[], object] = _nothing
+        self.connect_writer: Callable[[], object] = _do_nothing
         """Called before this connects. The writer checks what a failed sync left of SQLite's log: a read that came
         earlier could find pages of another time in it."""
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
@@ -67,7 +67,7 @@ class Reader:
             )
         )
 
-    def read_runs(self, wanted: Range, now: int | None, but: list[int]) -> list[Run]:
+    def read_runs(self, wanted: Range, now: int | None, excluded: list[int]) -> list[Run]:
         before = first_key(wanted.entity)
         parameters = {
             "entity": wanted.entity,
@@ -78,7 +78,7 @@ class Reader:
             "now": _BEFORE_ALL_TIMES if now is None else now,
         }
         query = _runs_query(wanted)
-        found = Runs(before, wanted.limit, max(wanted.max_bytes, 1), but)
+        found = Runs(before, wanted.limit, max(wanted.max_bytes, 1), excluded)
 
         def chunks(connection: sqlite3.Connection) -> list[Run]:
             are_together = True
@@ -120,9 +120,9 @@ class Reader:
 
         return self._in_snapshot(numbered)
 
-    def are_taken(self, keys: list[int]) -> bool:
+    def any_exists(self, keys: list[int]) -> bool:
         """Whether any of them is a message's."""
-        (taken,) = self._row(queries.ARE_TAKEN, keys=json.dumps(keys))
+        (taken,) = self._row(queries.ANY_EXISTS, keys=json.dumps(keys))
         return bool(taken)
 
     def read_expired(
@@ -200,7 +200,7 @@ class Reader:
     def _row(self, question: str, **parameters: Any) -> Any:
         return self._in_snapshot(lambda connection: connection.execute(question, parameters).fetchone())
 
-    def _in_snapshot(self, question: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
+    def _in_snapshot(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
         try:
             if self._connection is None:
                 self.connect_writer()
@@ -394,5 +394,5 @@ def _parts(lengths: str | None, joined: bytes | None) -> Iterator[bytes]:
         begin += length
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """No writer is there."""

@@ -19,7 +19,7 @@ from struct import Struct, pack, unpack_from
 from typing import Final, NamedTuple
 
 from ...base import StoreError
-from ..failures import WHAT_TO_DO
+from ..failures import DAMAGE_ADVICE
 from ..folder import sync_file, sync_folder
 from ..log.checksums import crc32
 
@@ -146,7 +146,7 @@ class Sums:
         if slot < 0:
             raise StoreError(
                 f"{self.file} is damaged: block {number} (offset {2 * number * _BLOCK}) does not match its checksum. "
-                f"The index cannot be checked without it. {WHAT_TO_DO}"
+                f"The index cannot be checked without it. {DAMAGE_ADVICE}"
             )
         self._slots.append(slot)
         self._changes.append(newest)

@@ -15,7 +15,7 @@ from typing import Final
 from ...base import Changes, StoreError
 from ..commits.batch import Batch
 from ..keys import MAX_NUMBER, NUMBER_BITS
-from ..log.segments import Place, Segments
+from ..log.segments import LogPosition, Segments
 from ..pin import Pin
 from .writer import Writer
 
@@ -73,8 +73,8 @@ class Tidying:
         return not self._is_moving and (self._emptied is not None or bool(self._unexamined))
 
     @property
-    def patience(self) -> float | None:
-        """Seconds until `go_on` is to be called; None when all segments were looked at."""
+    def timeout(self) -> float | None:
+        """Seconds until `resume` is to be called; None when all segments were looked at."""
         return max(0.0, self._looked_at + _PAUSE - monotonic()) if self._unchecked > 0 else None
 
     def moved(self, *, failed: bool) -> None:
@@ -82,7 +82,7 @@ class Tidying:
         if failed:
             self._emptied = None
 
-    def free_some(self, applied: Place) -> None:
+    def free_some(self, applied: LogPosition) -> None:
         """Look at a few of the segments behind what is applied; whenever something was."""
         behind = self._segments.before(applied.segment)
         self._unchecked = len(behind)
@@ -94,7 +94,7 @@ class Tidying:
             self._examine(behind)
         self._look(behind)
 
-    def go_on(self, applied: Place) -> None:
+    def resume(self, applied: LogPosition) -> None:
         """Look at a few more, when nothing was applied for a while."""
         self._look(self._segments.before(applied.segment))
 
@@ -119,7 +119,7 @@ class Tidying:
         except StoreError as error:
             log.warning("the log could not be tidied: %s", error)
 
-    def free_all(self, applied: Place) -> None:
+    def free_all(self, applied: LogPosition) -> None:
         """At the end, when nothing is written any more. The last one stays, to be written on at the next start."""
         self._free(set(self._segments.before(applied.segment)))
 

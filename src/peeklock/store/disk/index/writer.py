@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from ...base import DAMAGED, StoreFull
 from ..commits.entry import SECTIONS
 from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
-from ..log.segments import Place
+from ..log.segments import LogPosition
 from . import runs
 from .connections import WriterConnection
 from .database import Database
@@ -284,14 +284,14 @@ class Writer:
         new entity by now, also by a commit that seemed to fail."""
         self._may_purge = True
 
-    def applied(self) -> Place:
+    def applied(self) -> LogPosition:
         """How far the log is applied. StoreError."""
         try:
             return read_applied(self.database.connected())
         except Exception as error:
             raise self.database.failed(error) from error
 
-    def apply(self, entries: Iterable[dict[str, Any]], through: Place, ends: Iterable[SegmentEnd]) -> None:
+    def apply(self, entries: Iterable[dict[str, Any]], through: LogPosition, ends: Iterable[SegmentEnd]) -> None:
         """What the log says up to this place, and where segments end by then. StoreError if none of it was done, as far
         as we know."""
         rows, known = list(entries), list(ends)
@@ -302,7 +302,7 @@ class Writer:
                 raise
             self._apply(rows, through, known)
 
-    def _apply(self, entries: list[dict[str, Any]], through: Place, ends: list[SegmentEnd]) -> None:
+    def _apply(self, entries: list[dict[str, Any]], through: LogPosition, ends: list[SegmentEnd]) -> None:
         try:
             connection = self.database.begin()
             for parameters in entries:
@@ -429,8 +429,8 @@ def _purge_predecessors(connection: sqlite3.Connection, entities: str) -> None:
             pass
 
 
-def read_applied(connection: sqlite3.Connection) -> Place:
-    return Place(*connection.execute('SELECT segment, "offset", "commit" FROM log').fetchone())
+def read_applied(connection: sqlite3.Connection) -> LogPosition:
+    return LogPosition(*connection.execute('SELECT segment, "offset", "commit" FROM log').fetchone())
 
 
 def read_segment_ends(connection: sqlite3.Connection) -> list[SegmentEnd]:

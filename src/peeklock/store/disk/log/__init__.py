@@ -1,1 +1,1 @@
-"""The log: records of commits in segment files. Knows nothing of the index."""
+"""The log: records of commits in segment files. It does not depend on the index."""

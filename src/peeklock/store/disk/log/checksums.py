@@ -1,7 +1,7 @@
-"""CRC-32, as zlib calculates it, by the fastest library at hand: every byte of every message passes it twice.
+"""CRC-32 as zlib computes it, by the fastest installed library: it is computed twice for every byte of every message.
 
-For 1 KiB, zlib-ng takes 0.1 µs and the standard library 0.8 µs (docs/dependencies.md). Both give the same figures, so a
-store that was written with one is read with the other.
+For 1 KiB, zlib-ng takes 0.1 µs and the standard library 0.8 µs (docs/dependencies.md). Both give the same results, so a
+store that was written with one can be read with the other.
 """
 
 from __future__ import annotations

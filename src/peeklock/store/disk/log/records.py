@@ -1,9 +1,9 @@
-"""The form of what is in a segment: records, and in them payloads, each with a checksum of its own.
+"""Encoding and decoding of records and payloads in a segment, each with a checksum of its own.
 
-A record is a head, payloads and an end, which says what is to be done with them. The head begins with the segment's
-salt, 32 random bits: nobody can send a message that is taken for a record, and a reader that lost its place finds the
-next record by it. The head's checksum covers the head and the end. Payloads are not covered, because each is checked by
-itself: whenever it is read from disk, not only when the log is replayed.
+A record consists of a head, payloads, and an end that describes the changes of the commit. The head begins with the
+segment's salt, 32 random bits: so no client can send a message that is mistaken for a record, and a reader can find the
+next record after unreadable bytes. The head's checksum covers the head and the end. It does not cover the payloads,
+because each has its own checksum, which is verified whenever the payload is read from disk, not only at replay.
 
 docs/storage.md has the layout byte by byte.
 """
@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 from .checksums import crc32
 
 RECORD: Final = Struct("<IIIQQQ")
-"""Salt; checksum; length of the end; length of the payloads with their heads; commit; last commit that was synced."""
+"""The head: salt; checksum; length of the end; length of the payloads with their heads; commit; last synced commit."""
 
 PAYLOAD: Final = Struct("<II")
-"""Before every payload: its length and its checksum."""
+"""The head of a payload: its length and its checksum."""
 
 PAYLOAD_HEAD: Final = PAYLOAD.size
 
@@ -34,26 +34,29 @@ class Head(NamedTuple):
     payload_length: int
     commit: int
     synced: int
-    """Through which commit the log was durable when this record was written: what is damaged there was acknowledged."""
+    """The last synced commit when this record was written. Unreadable records up to it were acknowledged: damage."""
 
     @property
     def length(self) -> int:
-        """Of the whole record."""
+        """The length of the whole record in bytes."""
         return RECORD.size + self.payload_length + self.end_length
 
 
 def payload_seed(segment: int) -> int:
-    """What checksums of payloads in this segment begin with, together with the offset: bytes at another place, however
-    sound, do not pass for those that were asked for."""
+    """Return the segment's part of the initial value of payload checksums; the payload's offset is added to it.
+
+    So an intact payload that is read from a wrong segment or offset does not match.
+    """
     return segment * _SPREAD & _MASK
 
 
 def payload_check(payload: bytes, seed: int, offset: int) -> int:
+    """Compute the checksum of a payload at this offset of the segment with this seed."""
     return crc32(payload, (seed + offset) & _MASK)
 
 
 def payload_head(payload: bytes, seed: int, offset: int) -> bytes:
-    """For a payload whose own bytes begin at that offset."""
+    """Encode the head of a payload whose own bytes begin at this offset of the segment."""
     return PAYLOAD.pack(len(payload), crc32(payload, (seed + offset) & _MASK))
 
 
@@ -64,7 +67,10 @@ def record_head(salt: int, end: bytes, payload_length: int, commit: int, synced:
 
 
 def read_head(data: bytes, offset: int, salt: int) -> Head | None:
-    """A head at that offset of these bytes, whose record ends within them; None if there is none."""
+    """Decode the head of a record at this offset of the data.
+
+    None if the head or the end does not match the checksum, or if the record is longer than the data.
+    """
     if offset + RECORD.size > len(data):
         return None
     found, check, *fields = RECORD.unpack_from(data, offset)
@@ -80,8 +86,8 @@ def read_head(data: bytes, offset: int, salt: int) -> Head | None:
     return head
 
 
-def stated_length(data: bytes, offset: int, salt: int) -> int:
-    """How long a record that may be torn says it is; 0 if none begins here."""
+def claimed_length(data: bytes, offset: int, salt: int) -> int:
+    """Return the length that the head of a possibly incomplete record states; 0 if no record begins here."""
     if offset + RECORD.size > len(data):
         return 0
     found, _, *fields = RECORD.unpack_from(data, offset)
@@ -89,7 +95,7 @@ def stated_length(data: bytes, offset: int, salt: int) -> int:
 
 
 def are_payloads_sound(data: bytes, offset: int, head: Head, seed: int, base: int) -> bool:
-    """Those of the record at that offset of these bytes, which begin at byte `base` of the segment."""
+    """Verify the payloads of the record at this offset of the data. The data begins at byte `base` of the segment."""
     at = offset + RECORD.size
     end = at + head.payload_length
     while at < end:
@@ -102,7 +108,7 @@ def are_payloads_sound(data: bytes, offset: int, head: Head, seed: int, base: in
 
 
 def find_records(data: bytes, offset: int, salt: int) -> Iterator[tuple[int, Head]]:
-    """Sound records from that offset on, whatever lies between them."""
+    """Find the records from this offset on whose heads and ends are intact, skipping unreadable bytes between them."""
     mark = salt.to_bytes(4, "little")
     while (offset := data.find(mark, offset)) >= 0:
         head = read_head(data, offset, salt)
@@ -114,7 +120,7 @@ def find_records(data: bytes, offset: int, salt: int) -> Iterator[tuple[int, Hea
 
 
 def sound_payloads(data: bytes, start: int, end: int, salt: int, seed: int) -> Iterator[bytes]:
-    """In these bytes of a segment, which have records that cannot be read: payloads whose own checksums match."""
+    """Find intact payloads in a part of a segment whose records cannot be read."""
     mark = salt.to_bytes(4, "little")
     while 0 <= start < end:
         at = start + RECORD.size

@@ -1,11 +1,11 @@
-"""The reading side of the log, at the start: what is in it behind what the index has, and where it ends.
+"""The replay of the log at the start: finds the records that the index does not have yet, and the end of the log.
 
-A record that cannot be read is one of two things. Where it was known to be synced, it is damage: the commit was
-acknowledged, and the start is refused. That is known from the file `synced`, from any later record, and from any later
-segment. Otherwise a crash tore it, no one was told of it, and the log ends before it.
+An unreadable record is either damaged or incomplete. If it was synced, it is damaged: its commit was acknowledged, and
+the start is refused. The file `synced`, every later record and every later segment tell that it was synced. Otherwise a
+crash left it incomplete, its commit was never acknowledged, and the log ends before it.
 
-Nothing is changed before all was read (`examine`); only then what was torn is put aside and the end made fit to be
-written on (`mend`).
+`examine` reads everything and changes nothing. Only then `fix_end` saves incomplete records to a file and prepares the
+end of the log for new records.
 """
 
 from __future__ import annotations
@@ -18,76 +18,81 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...base import StoreError
-from ..failures import WHAT_TO_DO, store_error
-from .records import are_payloads_sound, find_records, payload_seed, read_head, stated_length
-from .segments import HEADER, Place, Segment, Segments, sync
+from ..failures import DAMAGE_ADVICE, store_error
+from .records import are_payloads_sound, claimed_length, find_records, payload_seed, read_head
+from .segments import HEADER, LogPosition, Segment, Segments, sync
 
 log = logging.getLogger(__name__)
 
 TORN: Final = "torn"
-"""Files of this prefix have what was cut off the log; an orderly stop removes them."""
+"""The prefix of the files with incomplete records that were cut off the log; an orderly stop removes them."""
 
 
 class Record(NamedTuple):
     start: int
-    place: Place
-    """Where it ends."""
+    position: LogPosition
+    """The end of the record."""
     synced: int
+    """The last synced commit when the record was written."""
     is_sound: bool
-    """So are its payloads."""
+    """Whether its payloads match their checksums."""
     end: bytes
+    """The last part of the record, which describes the changes."""
 
 
 class Examined(NamedTuple):
-    end: Place
-    """Where the next record belongs."""
+    end: LogPosition
+    """The end of the log, where the next record begins."""
     last: Segment | None
-    """The segment that is in; None if there is no log yet."""
+    """The segment with the end of the log; None if there is no log yet."""
     synced: int
-    """Where the part of the last segment begins whose commits are not known to be synced."""
+    """The offset in the last segment of the first record that is not known to be synced."""
     torn: int
-    """Bytes behind the end that belong to records of no effect; 0 if there are none."""
+    """The length of the incomplete records after the end of the log; 0 if there are none."""
 
 
 class Replay:
-    """The log behind what was applied. One after the other: `examine`, `mend`, `records`."""
+    """The records of the log after the applied ones. Call `examine`, then `fix_end`, then `records`."""
 
-    def __init__(self, segments: Segments, after: Place, synced: int) -> None:
+    def __init__(self, segments: Segments, after: LogPosition, synced: int) -> None:
         self._segments = segments
         self._after = after
         self._known = synced
         self._found: dict[int, Segment] = {}
-        self._end: Place | None = None
+        self._end: LogPosition | None = None
 
     def examine(self) -> Examined:
-        """Read all of it and change nothing. StoreError when something is missing or damaged."""
+        """Read all records and find the end of the log; change nothing.
+
+        Raise StoreError if a segment is missing, or if an acknowledged record is damaged.
+        """
         self._found = self._segments.find(self._after.segment)
         if self._after.commit and self._after.segment not in self._found:
-            raise StoreError(f"{self._segments.path(self._after.segment)} is missing, and the store needs it.")
+            raise StoreError(f"{self._segments.path(self._after.segment)} is missing, and the index refers to it.")
         self._known = max([self._known, *(segment.first_commit - 1 for segment in self._found.values())])
         end = self._after
         doubtful: Record | None = None
-        """The first whose payloads are not sound: damaged, if it is known to have been synced, or else torn."""
+        """The first record with payloads that do not match: incomplete, unless it turns out that it was synced."""
         starts: list[tuple[int, int]] = []
-        """Commit and start of each record in the last segment."""
+        """Commit and offset of each record in the last segment."""
         for record in self._read():
-            if record.place.segment != end.segment:
+            if record.position.segment != end.segment:
                 starts.clear()
-            starts.append((record.place.commit, record.start))
-            end = record.place
+            starts.append((record.position.commit, record.start))
+            end = record.position
             self._known = max(self._known, record.synced)
-            if doubtful is not None and doubtful.place.commit <= self._known:
+            if doubtful is not None and doubtful.position.commit <= self._known:
                 doubtful = None
             if doubtful is None and not record.is_sound:
                 doubtful = record
-        if doubtful is not None and doubtful.place.commit > self._known:
-            end = Place(doubtful.place.segment, doubtful.start, doubtful.place.commit - 1)
+        if doubtful is not None and doubtful.position.commit > self._known:
+            end = LogPosition(doubtful.position.segment, doubtful.start, doubtful.position.commit - 1)
         segment = self._found.get(max(self._found, default=0))
         if segment is None:
             self._end = end
             return Examined(end, None, end.offset, 0)
         if segment.number > end.segment:
-            end = Place(segment.number, HEADER.size, end.commit)
+            end = LogPosition(segment.number, HEADER.size, end.commit)
             starts.clear()
         self._end = end
         behind = self._read_file(segment.number, end.offset, None)
@@ -97,8 +102,8 @@ class Replay:
         unsynced = [start for commit, start in starts if commit > self._known]
         return Examined(end, segment, min([*unsynced, end.offset]), _torn_bytes(behind, segment.salt))
 
-    def mend(self, examined: Examined, folder: Path) -> None:
-        """Put aside what was torn, and make durable what is not known to be. StoreError."""
+    def fix_end(self, examined: Examined, folder: Path) -> None:
+        """Save and erase incomplete records after the end, and sync the last records. Raise StoreError."""
         if examined.last is None:
             return
         file = self._segments.path(examined.last.number)
@@ -106,7 +111,7 @@ class Replay:
             descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
             try:
                 if examined.torn:
-                    self._put_aside(descriptor, examined, folder, file)
+                    self._save_torn(descriptor, examined, folder, file)
                 _rewrite(descriptor, examined.synced, examined.end.offset)
                 sync(descriptor)
             finally:
@@ -115,39 +120,42 @@ class Replay:
             raise store_error(error, file) from error
 
     def records(self) -> Iterator[Record]:
-        """What is to be applied, in order."""
+        """Yield the records to apply, in order."""
         assert self._end is not None
         for record in self._read():
-            if record.place.commit > self._end.commit:
+            if record.position.commit > self._end.commit:
                 return
             yield record
 
     def _read(self) -> Iterator[Record]:
-        """Up to the first that cannot be read in the last segment. StoreError for one in another."""
-        place = self._after
+        """Yield records up to the first unreadable one in the last segment.
+
+        Raise StoreError for an unreadable record in an earlier segment.
+        """
+        position = self._after
         numbers = sorted(self._found)
         for at, number in enumerate(numbers):
             segment = self._found[number]
             following = self._found[numbers[at + 1]] if at + 1 < len(numbers) else None
-            if number != place.segment:
-                if segment.first_commit != place.commit + 1:
+            if number != position.segment:
+                if segment.first_commit != position.commit + 1:
                     raise StoreError(
                         f"{self._segments.path(number)} begins with commit {segment.first_commit}, "
-                        f"but the log before it ends with {place.commit}: a part of it is missing or damaged."
+                        f"but the log before it ends with {position.commit}: a part of it is missing or damaged."
                     )
-                place = Place(number, HEADER.size, place.commit)
+                position = LogPosition(number, HEADER.size, position.commit)
             if following is None:
                 end = None
-            else:  # one that could not be made durable stays empty, and the next follows the one before it
+            else:  # a segment that could not be made durable has no records; the next one names the one before it
                 end = following.previous_end if following.previous == number else HEADER.size
-            for record in self._read_segment(segment, place, end):
-                place = record.place
+            for record in self._read_segment(segment, position, end):
+                position = record.position
                 yield record
-            if end is not None and place.offset < end:
-                raise self._damaged(place)
+            if end is not None and position.offset < end:
+                raise self._damaged(position)
 
-    def _read_segment(self, segment: Segment, place: Place, end: int | None) -> Iterator[Record]:
-        begin, commit = place.offset, place.commit
+    def _read_segment(self, segment: Segment, position: LogPosition, end: int | None) -> Iterator[Record]:
+        begin, commit = position.offset, position.commit
         data = self._read_file(segment.number, begin, end)
         seed = payload_seed(segment.number)
         at = 0
@@ -156,7 +164,7 @@ class Replay:
             at += head.length
             yield Record(
                 start=begin + start,
-                place=Place(segment.number, begin + at, commit),
+                position=LogPosition(segment.number, begin + at, commit),
                 synced=head.synced,
                 is_sound=are_payloads_sound(data, start, head, seed, begin),
                 end=data[at - head.end_length : at],
@@ -171,18 +179,18 @@ class Replay:
         except OSError as error:
             raise store_error(error, file) from error
 
-    def _put_aside(self, descriptor: int, examined: Examined, folder: Path, file: Path) -> None:
-        """Copy it, then see that no record is found in it any more."""
+    def _save_torn(self, descriptor: int, examined: Examined, folder: Path, file: Path) -> None:
+        """Copy the incomplete records to a file, then zero every salt in them, so that they are never read again."""
         assert examined.last is not None
         start = examined.end.offset
         torn = os.pread(descriptor, examined.torn, start)
         kept = folder / f"{TORN}-{examined.last.number:010}-{start}"
-        with suppress(OSError):  # on a full disk it is not kept: no one was told of it
+        with suppress(OSError):  # on a full disk there is no copy: the commit was never acknowledged
             kept.touch(0o600)
             kept.write_bytes(torn)
         log.warning(
-            "%s: discarded %d bytes at offset %d that were being written when the broker ended and were never "
-            "acknowledged; a copy is in %s until the next orderly stop",
+            "%s: discarded %d bytes at offset %d: incomplete records that were being written when the broker ended and "
+            "were never acknowledged; a copy is in %s until the next orderly stop",
             file,
             len(torn),
             start,
@@ -192,23 +200,23 @@ class Replay:
         while (at := torn.find(mark, at + 1)) >= 0:
             os.pwrite(descriptor, bytes(len(mark)), start + at)
 
-    def _damaged(self, place: Place) -> StoreError:
+    def _damaged(self, position: LogPosition) -> StoreError:
         return StoreError(
-            f"{self._segments.path(place.segment)} is damaged: at offset {place.offset} the record of commit "
-            f"{place.commit + 1}, which was acknowledged, cannot be read. {WHAT_TO_DO}"
+            f"{self._segments.path(position.segment)} is damaged: at offset {position.offset} the record of commit "
+            f"{position.commit + 1}, which was acknowledged, cannot be read. {DAMAGE_ADVICE}"
         )
 
 
 def remove_torn(folder: Path) -> None:
-    """At an orderly stop: who wanted to look at them has had the time."""
+    """Remove the files with incomplete records, at an orderly stop."""
     for file in folder.glob(f"{TORN}-*"):
         with suppress(OSError):
             file.unlink(missing_ok=True)
 
 
 def _torn_bytes(behind: bytes, salt: int) -> int:
-    """Of what lies behind the end of the log: how many there are up to the last that may belong to a record."""
-    torn = min(stated_length(behind, 0, salt), len(behind))
+    """Return how many of the bytes after the end of the log may belong to records."""
+    torn = min(claimed_length(behind, 0, salt), len(behind))
     for start, head in find_records(behind, 0, salt):
         torn = max(torn, start + head.length)
     last = behind.rfind(salt.to_bytes(4, "little"))
@@ -216,7 +224,7 @@ def _torn_bytes(behind: bytes, salt: int) -> int:
 
 
 def _rewrite(descriptor: int, begin: int, end: int) -> None:
-    """Write the same bytes again: after a sync that failed, the next one succeeds without writing what that dropped."""
+    """Write the same bytes again: after a failed sync, the next sync succeeds without writing the lost pages."""
     while begin < end:
         data = os.pread(descriptor, min(end - begin, 1 << 20), begin)
         if not data:

@@ -1,8 +1,9 @@
-"""The file `synced`: through which commit the log is durable.
+"""The file `synced`: the number of the last commit that is durable in the log.
 
-It is written after each sync of the log and before anyone is told, and is not synced itself: a kill leaves it as it is,
-a power cut may leave an earlier figure. Either way, what it says is so, and a record up to that commit that cannot be
-read is damaged, not torn. For all commits but those of the last group the records say the same of each other.
+It is written after each sync of the log and before the commits are acknowledged. It is not synced itself: after a kill
+it is exact, after a power cut it may have an earlier number. In both cases the commit that it names was synced, so an
+unreadable record up to that commit is damaged, not incomplete. For all commits except those of the last group, later
+records have the same information.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from typing import Final
 from .checksums import crc32
 
 NAME: Final = "synced"
-_FORM: Final = Struct("<QI")
-"""The commit, and the checksum of it."""
+_FORMAT: Final = Struct("<QI")
+"""The commit number and its checksum."""
 
 
 class Synced:
-    """One thread writes it."""
+    """Reads and writes the file `synced`. Used by one thread."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / NAME
         self._descriptor = -1
 
     def read(self) -> int:
-        """0 if there is none, or none that can be read: then the records alone say what was synced."""
+        """Read the commit number. 0 if the file is missing or damaged: then only the records tell what was synced."""
         try:
-            content = self._file.read_bytes()[: _FORM.size]  # no more is ever written; a power cut may leave more
+            content = self._file.read_bytes()[: _FORMAT.size]  # a power cut may leave the file longer
         except FileNotFoundError:
             return 0
-        if len(content) != _FORM.size:
+        if len(content) != _FORMAT.size:
             return 0
-        commit, check = _FORM.unpack(content)
+        commit, check = _FORMAT.unpack(content)
         return int(commit) if check == crc32(content[:8]) else 0
 
     def open(self) -> None:
@@ -43,7 +44,7 @@ class Synced:
 
     def write(self, commit: int) -> None:
         number = commit.to_bytes(8, "little")
-        with suppress(OSError):  # what it said before is still so
+        with suppress(OSError):  # the previous number in the file stays valid
             os.pwrite(self._descriptor, number + crc32(number).to_bytes(4, "little"), 0)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The writing side of the log: every commit is a record at its end, synced before anyone is told.
+"""The writer of the log: appends a record for each commit and syncs it before the commit is acknowledged.
 
-Records of commits that wait together are written and synced together. What was written and may not be durable is
-undone: its place is written over, and where not even that can be synced, the next segment says where the one before it
-ends.
+Records of commits that wait at the same time are written and synced together. If the write or the sync fails, the
+records are undone by overwriting their heads with zeros. If that cannot be synced either, the log continues in a new
+segment, whose header states where the previous segment ends.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import os
 from secrets import randbits
 from typing import Final
 
-from ..failures import NO_ROOM
+from ..failures import NO_SPACE
 from ..reserve import Reserve
 from .records import RECORD, record_head
-from .segments import HEADER, Place, Segment, Segments, sync
+from .segments import HEADER, LogPosition, Segment, Segments, sync
 from .synced import Synced
 
 _RESERVE: Final = 4 * 1024 * 1024
-"""Room at the end of a segment, or a quarter of it, for commits that add no message: settling a message must be
-possible when there is no room for a new segment. It is kept when the broker stops."""
+"""Space at the end of a segment (at most a quarter of it) for commits that add no message: settling a message must be
+possible when the disk has no space for a new segment. It stays allocated when the broker stops."""
 
-_MOST_PARTS: Final = 1000  # of the 1024 that Linux takes at once
+_MAX_PARTS: Final = 1000  # Linux accepts 1024 buffers in one pwritev call
 
 _LONG: Final = 16 * 1024
-"""Payloads of this length are handed to the system one by one; to join short ones takes less."""
+"""Payloads of this average length are passed to pwritev as separate buffers; joining shorter ones is faster."""
 
-_NOTHING: Final = bytes(RECORD.size)
+_ZEROED_HEAD: Final = bytes(RECORD.size)
 
 
 class Log:
-    """Writes records. One thread uses it."""
+    """Appends records to the last segment. Used by one thread."""
 
     def __init__(self, segments: Segments, synced: Synced, reserve: Reserve) -> None:
         self._segments = segments
@@ -40,47 +40,52 @@ class Log:
         self._descriptor = -1
         self._salt = 0
         self._size = 0
-        self._place = Place(0, 0, 0)
+        self._position = LogPosition(0, 0, 0)
         """The end of the last record that is committed."""
         self._is_broken = False
-        """What is behind the end may be durable, and must not be: only a new segment can say so."""
+        """Records of a failed commit could not be undone in this segment: the log must continue in a new one."""
         self._parts: list[bytes] = []
+        """The bytes of the added records."""
         self._starts: list[int] = []
-        """Where each of the records begins that were added."""
-        self._end = self._place
+        """The offset of each added record."""
+        self._end = self._position
 
     @property
-    def place(self) -> Place:
-        """The end of what was added."""
+    def position(self) -> LogPosition:
+        """The end of the last added record."""
         return self._end
 
-    def go_on(self, place: Place, last: Segment | None) -> None:
-        """The next record comes after this place, in the last segment, as long as that has room. OSError."""
-        self._place = self._end = place
+    def resume(self, position: LogPosition, last: Segment | None) -> None:
+        """Continue the log at this position of the last segment. Raise OSError."""
+        self._position = self._end = position
         if last is not None:
             self._descriptor, self._size = self._segments.open_for_writing(last.number)
             self._salt = last.salt
 
     def begin(self, payload_bytes: int, records: int, *, grows: bool) -> None:
-        """Records with so many bytes of payloads are added next, and then committed. OSError when there is no room."""
+        """Prepare for records with this many bytes of payloads; start a new segment if they do not fit in this one.
+
+        `grows` means that the commits add data: these cannot use the space reserved for settling. Raise OSError, also
+        if the disk is full.
+        """
         needed = payload_bytes + records * RECORD.size
-        room = self._size - self._place.offset
+        free = self._size - self._position.offset
         if grows:
-            if not self._reserve.hold():  # what is added now would need the room that settling is to have
+            if not self._reserve.hold():  # the reserve was released for settling and cannot be allocated again
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            room -= min(_RESERVE, self._size // 4)
-        if self._descriptor < 0 or self._is_broken or needed >= room:
-            self._roll(needed, grows)
+            free -= min(_RESERVE, self._size // 4)
+        if self._descriptor < 0 or self._is_broken or needed >= free:
+            self._start_segment(needed, grows)
 
     def payloads_at(self) -> tuple[int, int]:
-        """The segment, and where in it the payloads of the record that is added next begin."""
+        """Return the segment of the next record, and the offset at which its payloads begin."""
         return self._end.segment, self._end.offset + RECORD.size
 
     def add(self, payloads: list[bytes], end: bytes) -> None:
-        """Payloads with their heads, as `records` has them, and the end of the record."""
+        """Add a record. `payloads` alternates heads and payloads; `end` is the end of the record."""
         segment, offset, commit = self._end
         size = sum(map(len, payloads))
-        head = record_head(self._salt, end, size, commit + 1, self._place.commit)
+        head = record_head(self._salt, end, size, commit + 1, self._position.commit)
         self._parts.append(head)
         if size >= _LONG * (len(payloads) // 2):
             self._parts += payloads
@@ -88,71 +93,74 @@ class Log:
             self._parts.append(b"".join(payloads))
         self._parts.append(end)
         self._starts.append(offset)
-        self._end = Place(segment, offset + len(head) + size + len(end), commit + 1)
+        self._end = LogPosition(segment, offset + len(head) + size + len(end), commit + 1)
 
     def commit(self) -> None:
-        """Make durable what was added. OSError, and nothing of it was."""
+        """Write and sync the added records. Raise OSError if that failed; then none of them counts."""
         try:
-            _write(self._descriptor, self._parts, self._place.offset)
+            _write(self._descriptor, self._parts, self._position.offset)
             sync(self._descriptor)
         except BaseException:
             self._undo()
-            self.forget()
+            self.discard()
             raise
-        self._place = self._end
-        self._synced.write(self._place.commit)
-        self.forget()
+        self._position = self._end
+        self._synced.write(self._position.commit)
+        self.discard()
 
-    def forget(self) -> None:
-        """What was added is not to be committed any more."""
+    def discard(self) -> None:
+        """Remove the added records, which are not committed."""
         self._parts, self._starts = [], []
-        self._end = self._place
+        self._end = self._position
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            self._segments.cut(self._place.segment, self._place.offset + min(_RESERVE, self._size // 4))
+            self._segments.cut(self._position.segment, self._position.offset + min(_RESERVE, self._size // 4))
 
     def _undo(self) -> None:
-        """Every record: one that stays would fit behind another that is as long as the first."""
+        """Overwrite the heads of the added records.
+
+        All of them: a remaining one would count as the next record if a later record ended at its start.
+        """
         try:
             size = os.fstat(self._descriptor).st_size
             for start in self._starts:
                 if start < size:
-                    os.pwrite(self._descriptor, _NOTHING, start)
+                    os.pwrite(self._descriptor, _ZEROED_HEAD, start)
             sync(self._descriptor)
         except OSError:
             self._is_broken = True
 
-    def _roll(self, needed: int, grows: bool) -> None:
-        segment, offset, commit = self._place
+    def _start_segment(self, needed: int, grows: bool) -> None:
+        segment, offset, commit = self._position
         number = max(segment, self._segments.last) + 1
         following = Segment(number, commit + 1, segment, offset, randbits(31) << 1 | 1)  # never 0
         try:
             descriptor, size = self._make(following, HEADER.size + needed + min(_RESERVE, needed), grows)
         except BaseException:
-            # It is there perhaps, and says that the one before it ends here.
-            self._is_broken = self._is_broken or self._segments.has_orphan
+            # The new segment may exist after a crash, and its header states that the current segment ends here.
+            self._is_broken = self._is_broken or self._segments.has_uncertain_file
             raise
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._size, self._is_broken = descriptor, size, False
         self._salt = following.salt
-        self._place = self._end = Place(following.number, HEADER.size, commit)
+        self._position = self._end = LogPosition(following.number, HEADER.size, commit)
 
     def _make(self, following: Segment, size: int, grows: bool) -> tuple[int, int]:
         try:
             return self._segments.make(following, size)
         except OSError as error:
-            if grows or error.errno not in NO_ROOM or self._segments.has_orphan or not self._reserve.release():
+            if grows or error.errno not in NO_SPACE or self._segments.has_uncertain_file or not self._reserve.release():
                 raise
             return self._segments.make(following, size)
 
 
 def _write(descriptor: int, parts: list[bytes], offset: int) -> None:
-    """All of it, however little of it a call takes."""
-    if len(parts) > _MOST_PARTS or not hasattr(os, "pwritev"):
+    """Write all parts at this offset, also if a call writes only some of the bytes."""
+    if len(parts) > _MAX_PARTS or not hasattr(os, "pwritev"):
         parts = [b"".join(parts)]
     written = os.pwritev(descriptor, parts, offset) if len(parts) > 1 else os.pwrite(descriptor, parts[0], offset)
     if written < sum(map(len, parts)):

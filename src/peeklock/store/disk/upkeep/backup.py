@@ -27,7 +27,7 @@ from ..index.connections import connect_reader
 from ..index.sums import Sums, page_sum
 from ..index.writer import read_applied, read_segment_ends
 from ..log.records import are_payloads_sound, payload_seed, read_head
-from ..log.segments import HEADER, Place, Segments
+from ..log.segments import HEADER, LogPosition, Segments
 from ..log.synced import Synced
 from ..pin import Pin
 from .check import Checked, check
@@ -125,7 +125,7 @@ def _made_beside(target: Path) -> Iterator[Path]:
         raise store_error(error, target) from error
 
 
-def _copy_index(folder: Path, partial: Path, progress: Progress) -> tuple[Place, set[int]]:
+def _copy_index(folder: Path, partial: Path, progress: Progress) -> tuple[LogPosition, set[int]]:
     """As it is at one moment: how far the log is applied then, and the segments that it needs."""
     file, copy = folder / INDEX, partial / INDEX
     copy.touch(0o600)
@@ -196,7 +196,7 @@ def _verify_pages(copy: Path, database: int, seals: list[_Seals], file: Path) ->
                 )
 
 
-def _copy_segments(folder: Path, partial: Path, applied: Place, numbers: set[int], progress: Progress) -> None:
+def _copy_segments(folder: Path, partial: Path, applied: LogPosition, numbers: set[int], progress: Progress) -> None:
     files = [
         (file, file.stat().st_size)
         for number, file in Segments.files(folder)
@@ -217,33 +217,33 @@ def _copy(file: Path, target: Path, size: int, doing: str, total: int, progress:
             progress(doing, len(data), total)
 
 
-def _cut_after_last(folder: Path, applied: Place, synced: int) -> int:
+def _cut_after_last(folder: Path, applied: LogPosition, synced: int) -> int:
     """End the log after the last record that follows without a gap; the commit it ends with.
 
     A file that was copied while it was written may have later records and lack earlier ones.
     """
     segments = Segments(folder)
     found = segments.find(applied.segment)
-    place = applied
+    position = applied
     for number in sorted(found):
         segment = found[number]
-        if number != place.segment:
-            if segment.first_commit != place.commit + 1:
+        if number != position.segment:
+            if segment.first_commit != position.commit + 1:
                 break
-            place = Place(number, HEADER.size, place.commit)
+            position = LogPosition(number, HEADER.size, position.commit)
         data = segments.path(number).read_bytes()[: end_of(number, found)]
-        at, commit = place.offset, place.commit
+        at, commit = position.offset, position.commit
         while (head := read_head(data, at, segment.salt)) is not None and head.commit == commit + 1:
             if head.commit > synced and not are_payloads_sound(data, at, head, payload_seed(number), 0):
                 break
             at, commit = at + head.length, head.commit
-        place = Place(number, at, commit)
+        position = LogPosition(number, at, commit)
     for number in found:
-        if number > place.segment:
+        if number > position.segment:
             segments.path(number).unlink()
-    if place.segment in found:
-        segments.cut(place.segment, place.offset)
-    return place.commit
+    if position.segment in found:
+        segments.cut(position.segment, position.offset)
+    return position.commit
 
 
 def _write_synced(folder: Path, commit: int) -> None:
@@ -274,7 +274,7 @@ def _forget_reading(file: Path) -> None:
 
 
 def _move_aside(folder: Path) -> Path | None:
-    """StoreHeld while a broker uses it."""
+    """StoreLocked while a broker uses it."""
     if not folder.exists():
         return None
     if not folder.is_dir():

@@ -34,7 +34,7 @@ from ..index.sums import Sums
 from ..index.writer import SegmentEnd, Writer, apply_entry, read_applied
 from ..keys import LENGTH_MASK, NUMBER_BITS
 from ..log.records import PAYLOAD_HEAD
-from ..log.segments import HEADER, Place, Segment, Segments
+from ..log.segments import HEADER, LogPosition, Segment, Segments
 from ..log.synced import Synced
 from ..log.writer import Log
 from ..reserve import Reserve
@@ -207,8 +207,10 @@ def _change(
     connection.executemany(_DELETE, [(key,) for key in messages])
     connection.execute(_ORPHANED_BODIES)
     number = max(applied.segment, segments.last, *unsound, 0) + 1
-    place, ends = _go_on(connection, folder, segments, unsound, Place(number, HEADER.size, salvaged.last_commit))
-    connection.execute('UPDATE log SET segment = ?, "offset" = ?, "commit" = ?', place)
+    position, ends = _start_new_log(
+        connection, folder, segments, unsound, LogPosition(number, HEADER.size, salvaged.last_commit)
+    )
+    connection.execute('UPDATE log SET segment = ?, "offset" = ?, "commit" = ?', position)
     connection.executemany("INSERT OR REPLACE INTO segment VALUES (?, ?, ?, ?)", ends)
     connection.execute("DELETE FROM extent")
     connection.execute(_EXTENTS)
@@ -229,9 +231,9 @@ def _apply(connection: sqlite3.Connection, records: list[Readable]) -> Iterator[
         connection.execute("RELEASE record")
 
 
-def _go_on(
-    connection: sqlite3.Connection, folder: Path, segments: Segments, unsound: set[int], begin: Place
-) -> tuple[Place, list[SegmentEnd]]:
+def _start_new_log(
+    connection: sqlite3.Connection, folder: Path, segments: Segments, unsound: set[int], begin: LogPosition
+) -> tuple[LogPosition, list[SegmentEnd]]:
     """Begin a new segment, which says nothing about the log before it, and move there what unsound segments have."""
     segment = Segment(begin.segment, begin.commit + 1, 0, 0, randbits(31) << 1 | 1)
     descriptor, _ = segments.make(segment, HEADER.size)
@@ -241,19 +243,19 @@ def _go_on(
     log = Log(segments, synced, Reserve(folder))
     ends: dict[int, SegmentEnd] = {}
     try:
-        log.go_on(begin, segment)
+        log.resume(begin, segment)
         synced.write(begin.commit)
         for number in sorted(unsound):
             for batch in _moves(connection, segments, number):
                 log.begin(batch.size + PAYLOAD_HEAD * batch.rows, 1, grows=False)
                 entry, payloads = Entry.of(batch, *log.payloads_at())
-                start = log.place.offset
+                start = log.position.offset
                 log.add(payloads, to_bytes(entry))
-                end = log.place
+                end = log.position
                 log.commit()
                 apply_entry(connection, entry.parameters())
                 ends[end.segment] = SegmentEnd(end.segment, start, end.offset, end.commit)
-        return log.place, list(ends.values())
+        return log.position, list(ends.values())
     finally:
         log.close()
         synced.close()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ...base import StoreError
 from ..log.records import are_payloads_sound, find_records, payload_seed, sound_payloads
-from ..log.segments import HEADER, Place, Segment, Segments
+from ..log.segments import HEADER, LogPosition, Segment, Segments
 
 _SALT = slice(48, 52)
 """Of a segment's header."""
@@ -65,7 +65,7 @@ class _Found(NamedTuple):
     """Bytes between the readable record before it and this one."""
 
 
-def salvage(segments: Segments, folder: Path, applied: Place, synced: int) -> Salvaged:
+def salvage(segments: Segments, folder: Path, applied: LogPosition, synced: int) -> Salvaged:
     """Read the log behind what was applied, as far as it was acknowledged or is whole. Changes nothing. OSError."""
     files = [(number, file) for number, file in segments.files(folder) if number >= applied.segment]
     headers = readable_headers(segments, [number for number, _ in files])
