@@ -107,8 +107,9 @@ class Columns:
         self._partition_keys = self._text("partition_key")
         self._sources = self._text("dead_letter_source")
         self.maps = PropertyMaps(
-            count if "application_properties" in wanted else None,
-            count if "typed_properties" in wanted else None,
+            count,
+            "application_properties" in wanted,
+            "typed_properties" in wanted,
             self._text("dead_letter_reason"),
             self._text("dead_letter_error_description"),
             typed_json,

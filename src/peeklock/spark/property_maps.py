@@ -53,90 +53,68 @@ _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 class PropertyMaps:
     """The columns of this section; a column that is not wanted is None.
 
-    `count` is the number of rows where the map column is wanted, `typed_count` where the column is wanted that has the
-    values that are no text, with their types.
+    Senders often write the same properties into message after message. So each distinct section is decoded once, into
+    an entry, and a row has the number of its entry. Entry 0 has no properties.
+
+    `wants_map` says whether the map column is wanted, `wants_typed` whether the column is wanted that has the values
+    that are no text, with their types.
     """
 
     def __init__(
         self,
-        count: int | None,
-        typed_count: int | None,
+        count: int,
+        wants_map: bool,
+        wants_typed: bool,
         reasons: list[bytes | None] | None,
         descriptions: list[bytes | None] | None,
         is_typed: bool,
         checks: bool,
     ) -> None:
+        self.entries: list[int] = [0] * count
+        """The number of the entry of each row."""
         self.keys: list[bytes] = []
-        """Of all rows, one behind the other."""
+        """Of all entries, one behind the other."""
         self.values: list[bytes | None] = []
-        self.sizes: list[int] | None = None if count is None else [0] * count
-        """How many of them a row has."""
+        self.sizes: list[int] | None = [0] if wants_map else None
+        """How many of them an entry has."""
         self.typed_keys: list[bytes] = []
         self.typed_values: list[bytes | None] = []
-        self.typed_sizes: list[int] | None = None if typed_count is None else [0] * typed_count
-        self.is_wanted = not (count is None and typed_count is None and reasons is None and descriptions is None)
+        self.typed_sizes: list[int] | None = [0] if wants_typed else None
+        self.is_wanted = wants_map or wants_typed or reasons is not None or descriptions is not None
         self._reasons = reasons
         self._descriptions = descriptions
         self._is_typed = is_typed
         self._checks = checks
-        # Senders often write the same properties into message after message.
-        self._last = b""
-        """The section that was read last, of those that `_read_map` reads; what follows is what it had."""
-        self._last_keys: list[bytes] = []
-        self._last_values: list[bytes | None] = []
-        self._last_typed_keys: list[bytes] = []
-        self._last_typed_values: list[bytes | None] = []
-        self._last_reserved: dict[bytes, bytes] = {}
+        self._count = 1
+        """Of entries."""
+        self._known: dict[bytes, int] = {}
+        """The entry of each section that `_read_map` has read."""
+        self._reserved: dict[int, dict[bytes, bytes]] = {}
+        """Of the entries that have some."""
 
     def clear(self, row: int) -> None:
-        """Drop the entries of a row, which must be the newest that has some."""
-        sizes = self.sizes
-        if sizes is not None and sizes[row]:
-            kept = len(self.keys) - sizes[row]
-            del self.keys[kept:]
-            del self.values[kept:]
-            sizes[row] = 0
-        sizes = self.typed_sizes
-        if sizes is not None and sizes[row]:
-            kept = len(self.typed_keys) - sizes[row]
-            del self.typed_keys[kept:]
-            del self.typed_values[kept:]
-            sizes[row] = 0
+        self.entries[row] = 0
 
     def read(self, data: bytes, at: int, end: int, row: int) -> None:
         """Decode the section whose value is between `at` and `end`; of several in a message the last counts."""
-        self.clear(row)
         section = data[at:end]
-        if section == self._last:
-            self._add_last(row)
-        elif data[at] == 0xC1 and self._read_map(data, at + 2, end):
-            self._last = section
-            self._add_last(row)
-        else:
-            self._read_any_map(data, at, row)
-
-    def _add_last(self, row: int) -> None:
-        reserved = self._last_reserved
-        if reserved:
+        entry = self._known.get(section, 0)
+        if not entry:
+            if data[at] != 0xC1 or not self._read_map(data, at + 2, end):
+                self._read_any_map(data, at, row)
+                return
+            self._known[section] = entry = self._count
+            self._count += 1
+        self.entries[row] = entry
+        if self._reserved and entry in self._reserved:
+            reserved = self._reserved[entry]
             if self._reasons is not None and _REASON in reserved:
                 self._reasons[row] = reserved[_REASON]
             if self._descriptions is not None and _DESCRIPTION in reserved:
                 self._descriptions[row] = reserved[_DESCRIPTION]
-        sizes = self.sizes
-        if sizes is not None:
-            keys = self._last_keys
-            sizes[row] = len(keys)
-            self.keys += keys
-            self.values += self._last_values
-        sizes = self.typed_sizes
-        if sizes is not None:
-            keys = self._last_typed_keys
-            sizes[row] = len(keys)
-            self.typed_keys += keys
-            self.typed_values += self._last_typed_values
 
     def _read_map(self, data: bytes, at: int, end: int) -> bool:
-        """Decode the entries behind the count at `at`; return False if one is unusual."""
+        """Decode the pairs behind the count at `at` into a new entry; return False if one is unusual."""
         pairs = data[at] >> 1
         if data[at] & 1 or pairs > _MOST_PAIRS:
             return False
@@ -182,10 +160,28 @@ class PropertyMaps:
             values.append(text)
         if i != end or len(keys) + len(reserved) != pairs:
             return False
-        self._last_keys, self._last_values = keys, values
-        self._last_typed_keys, self._last_typed_values = typed_keys, typed_values
-        self._last_reserved = reserved
+        self._add(keys, values, typed_keys, typed_values)
+        if reserved:
+            self._reserved[self._count] = reserved
         return True
+
+    def _add(
+        self,
+        keys: list[bytes],
+        values: list[bytes | None],
+        typed_keys: list[bytes],
+        typed_values: list[bytes | None],
+    ) -> None:
+        sizes = self.sizes
+        if sizes is not None:
+            sizes.append(len(keys))
+            self.keys += keys
+            self.values += values
+        sizes = self.typed_sizes
+        if sizes is not None:
+            sizes.append(len(typed_keys))
+            self.typed_keys += typed_keys
+            self.typed_values += typed_values
 
     def _read_any_map(self, data: bytes, at: int, row: int) -> None:
         value, _ = READERS[data[at]](data, at + 1, 1, new_budget())
@@ -200,23 +196,20 @@ class PropertyMaps:
             description = encoded_text(value.pop(DESCRIPTION))
             if self._descriptions is not None:
                 self._descriptions[row] = description
-        sizes = self.sizes
-        if sizes is not None:
-            texts: dict[bytes, bytes | None] = {}
-            for name, each in value.items():
-                text = typed_text(each).encode() if self._is_typed else encoded_text(each)
-                texts[str(plain_text(name)).encode()] = text
-            sizes[row] = len(texts)
-            self.keys += list(texts)
-            self.values += list(texts.values())
-        sizes = self.typed_sizes
-        if sizes is not None:
-            # Of names that are the same as text the last one counts, here as there.
-            by_name = {str(plain_text(name)).encode(): each for name, each in value.items()}
-            typed = {name: typed_text(each).encode() for name, each in by_name.items() if type(each) is not str}
-            sizes[row] = len(typed)
-            self.typed_keys += list(typed)
-            self.typed_values += list(typed.values())
+        texts: dict[bytes, bytes | None] = {}
+        typed: dict[bytes, bytes | None] = {}
+        for name, each in value.items():
+            # Of names that are the same as text the last one counts, in both columns.
+            key = str(plain_text(name)).encode()
+            if self.sizes is not None:
+                texts[key] = typed_text(each).encode() if self._is_typed else encoded_text(each)
+            if self.typed_sizes is not None:
+                typed.pop(key, None)
+                if type(each) is not str:
+                    typed[key] = typed_text(each).encode()
+        self._add(list(texts), list(texts.values()), list(typed), list(typed.values()))
+        self.entries[row] = self._count
+        self._count += 1
 
 
 def _value(data: bytes, at: int, end: int, is_typed: bool) -> tuple[bytes | None, int]:
