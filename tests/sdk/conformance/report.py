@@ -17,13 +17,13 @@ HEAD = """\
 
 For people who want to know whether their SDK works with Peeklock. `make conformance` writes this page; do not edit it.
 
-It runs the same scenarios through every official SDK, unmodified, each by a small program in the SDK's language against
-a broker of its own. `tests/sdk/conformance/scenarios.toml` lists the scenarios, `tests/sdk/conformance/steps` has their
-steps, and `tests/sdk/conformance/explanations.toml` the reason of each failure.
-[Compatibility](compatibility.md) has further tests with the SDKs.
+The suite runs the same scenarios through every official SDK, unmodified. For each SDK, a small program in the SDK's
+language runs them against its own broker. `tests/sdk/conformance/scenarios.toml` lists the scenarios,
+`tests/sdk/conformance/steps` contains their steps, and `tests/sdk/conformance/explanations.toml` explains each failure.
+[Compatibility](compatibility.md) names further tests with the SDKs.
 
-The brokers listen on the ports that the SDKs expect (5671, 5672, 443, 5300), each in a network namespace of its own, or
-on a loopback address of its own if namespaces cannot be created.
+The brokers listen on the ports that the SDKs expect (5671, 5672, 443, 5300). Each broker has its own network namespace,
+or its own loopback address if the machine does not allow namespaces.
 """
 
 

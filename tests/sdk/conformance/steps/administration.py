@@ -126,12 +126,12 @@ def topic_counts(world: World) -> None:
     equal((found["active"], found["dead"], found["total"]), (1, 1, 2))
 
 
-@scenario("ask for the namespace")
+@scenario("get the properties of the namespace")
 def namespace(world: World) -> None:
     equal(world.administer().namespace(), "sbemulatorns")
 
 
-@scenario("create what is there already")
+@scenario("create an entity that exists already")
 def exists(world: World) -> None:
     administrator = world.administer()
     with refused("exists"):
@@ -144,7 +144,7 @@ def exists(world: World) -> None:
         administrator.create("rule", "topic", "all", "$Default", filter={"sql": "1 = 1"})
 
 
-@scenario("administer what is not there")
+@scenario("administer a missing entity")
 def missing(world: World) -> None:
     administrator = world.administer()
     paths: dict[Kind, tuple[str, ...]] = {
@@ -160,7 +160,7 @@ def missing(world: World) -> None:
             administrator.delete(kind, *path)
 
 
-@scenario("create what cannot be")
+@scenario("create an entity with invalid settings")
 def impossible(world: World) -> None:
     administrator = world.administer()
     with refused("bad-request"):
@@ -178,7 +178,7 @@ def nothing_new(administrator: Administrator) -> None:
         raise AssertionError("it is there all the same")
 
 
-@scenario("change what cannot be changed")
+@scenario("change a setting that is fixed")
 def fixed(world: World) -> None:
     administrator = world.administer()
     with refused("bad-request"):
@@ -210,7 +210,7 @@ def use(world: World) -> None:
     equal(world.active("new"), 0)
 
 
-@scenario("let new rules decide on the next message")
+@scenario("change rules and publish at once")
 def rules_decide(world: World) -> None:
     administrator, bus = world.administer(), world.connect()
     sender = bus.publisher()

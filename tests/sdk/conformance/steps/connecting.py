@@ -63,7 +63,7 @@ def wrong_key(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("use a key name that is not there")
+@scenario("use an unknown key name")
 def wrong_name(world: World) -> None:
     bus = world.connect(key=("nobody", DEFAULT_KEY))
     with refused("unauthorized"):
@@ -71,7 +71,7 @@ def wrong_name(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("use a token that has expired")
+@scenario("use an expired token")
 def expired(world: World) -> None:
     bus = world.connect(signature=world.signature(minutes=-5))
     with refused("unauthorized"):
@@ -109,7 +109,7 @@ def many(world: World) -> None:
     equal(sorted(bodies(messages)), [f"m{number}" for number in range(10)])
 
 
-@scenario("name a queue in other letters")
+@scenario("write a queue's name in another case")
 def any_case(world: World) -> None:
     bus = world.connect()
     bus.send("QUEUE", "a")

@@ -16,7 +16,7 @@ IDLE = 130.0
 """Seconds: more than twice the longest idle time-out that an SDK asks for."""
 
 
-@scenario("stay connected while nothing happens")
+@scenario("stay connected while idle")
 def idle(world: World) -> None:
     world.in_real_time()
     bus = world.connect()
@@ -31,7 +31,7 @@ def idle(world: World) -> None:
     equal(bodies(receiver.asked(asking, patience=60)), ["after"])
 
 
-@scenario("handle messages as they come")
+@scenario("handle messages as they arrive")
 def process(world: World) -> None:
     bus = world.connect()
     numbers = [f"m{number}" for number in range(20)]
@@ -117,7 +117,7 @@ def many(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("go on after the connection was lost")
+@scenario("continue after the connection is lost")
 def cut(world: World) -> None:
     bus = world.connect(retries=5)
     sender, receiver = bus.sender("queue"), bus.receiver("queue")
@@ -128,7 +128,7 @@ def cut(world: World) -> None:
     equal(_patiently(receiver), "after")
 
 
-@scenario("go on after the broker was restarted")
+@scenario("continue after the broker is restarted")
 def restart(world: World) -> None:
     broker = world.in_a_process()
     bus = world.connect(retries=10)

@@ -16,7 +16,7 @@ def deletes(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("receive under a lock")
+@scenario("receive with peek-lock")
 def locks(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "a")
@@ -38,7 +38,7 @@ def several(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("ask for more messages than there are")
+@scenario("request more messages than the queue has")
 def more(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "a", "b")
@@ -54,7 +54,7 @@ def more(world: World) -> None:
     equal(found, ["a", "b"])
 
 
-@scenario("wait for a message that comes later")
+@scenario("wait for a message that is sent later")
 def wait(world: World) -> None:
     bus = world.connect()
     receiver = bus.receiver("queue")
@@ -66,7 +66,7 @@ def wait(world: World) -> None:
     receiver.complete(messages[0])
 
 
-@scenario("wait in vain")
+@scenario("wait at an empty queue")
 def in_vain(world: World) -> None:
     receiver = world.connect().receiver("queue")
     equal(receiver.ask(1, wait=1), [])
@@ -83,7 +83,7 @@ def share(world: World) -> None:
     equal({message.delivery_count for message in halves}, {0})
 
 
-@scenario("close a receiver that holds a message")
+@scenario("close a receiver that has locked a message")
 def close_holding(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "held")
@@ -110,7 +110,7 @@ def prefetch(world: World) -> None:
     equal(sorted(bodies(rest)), sorted(f"m{number}" for number in range(5, 20)))
 
 
-@scenario("receive from a queue that is not there")
+@scenario("receive from a missing queue")
 def not_there(world: World) -> None:
     bus = world.connect()
     with refused(world.kind("no-entity")):
@@ -136,7 +136,7 @@ def disabled_for_receiving(world: World) -> None:
 # --- peeking ---
 
 
-@scenario("peek without taking")
+@scenario("peek")
 def peek(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "a", "b")
@@ -146,7 +146,7 @@ def peek(world: World) -> None:
     equal([message.delivery_count for message in messages], [0, 0])
 
 
-@scenario("peek on where it stopped")
+@scenario("peek repeatedly")
 def peek_on(world: World) -> None:
     bus = world.connect()
     numbers = [f"m{number}" for number in range(25)]
@@ -157,7 +157,7 @@ def peek_on(world: World) -> None:
     equal([body for page in pages for body in page], numbers)
 
 
-@scenario("peek from a number on")
+@scenario("peek from a sequence number")
 def peek_from(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "a", "b", "c", "d")
@@ -182,6 +182,6 @@ def peek_states(world: World) -> None:
     equal([message.scheduled for message in found if message.body == "scheduled"], [due])
 
 
-@scenario("peek into an empty queue")
+@scenario("peek at an empty queue")
 def peek_nothing(world: World) -> None:
     equal(world.connect().receiver("queue").peek(), [])

@@ -79,7 +79,7 @@ def batch(world: World) -> None:
     equal([message.sequence for message in messages], list(range(1, 51)))
 
 
-@scenario("send a batch that is full")
+@scenario("send a full batch")
 def full_batch(world: World) -> None:
     bus = world.connect()
     count = bus.sender("queue").fill(10_000)
@@ -97,7 +97,7 @@ def too_large(world: World) -> None:
     equal(world.active(), 1)
 
 
-@scenario("send to a queue that is not there")
+@scenario("send to a missing queue")
 def not_there(world: World) -> None:
     bus = world.connect()
     with refused(world.kind("no-entity")):
@@ -143,7 +143,7 @@ def schedule_several(world: World) -> None:
     equal(bus.receiver("queue").take(3), ["a", "b", "c"])
 
 
-@scenario("send a message with a time to be enqueued at")
+@scenario("send a message with a scheduled enqueue time")
 def enqueue_time(world: World) -> None:
     bus = world.connect()
     bus.send("queue", {"body": "later", "at": world.now(minutes=5)}, "now")
@@ -166,7 +166,7 @@ def cancel(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("cancel a scheduled message that is not there")
+@scenario("cancel a missing scheduled message")
 def cancel_nothing(world: World) -> None:
     sender = world.connect().sender("queue")
     (number,) = sender.schedule(world.now(minutes=1), "a")

@@ -46,7 +46,7 @@ def waits(world: World) -> None:
     equal((receiver.session, receiver.take()), ("s", ["m"]))
 
 
-@scenario("wait for the next session in vain")
+@scenario("wait for the next session of an empty queue")
 def waits_in_vain(world: World) -> None:
     bus = world.connect()
     accepting = bus.accepting("sessions")
@@ -56,7 +56,7 @@ def waits_in_vain(world: World) -> None:
         bus.accepted(accepting)
 
 
-@scenario("accept a session that another receiver holds")
+@scenario("accept a session that another receiver has locked")
 def held(world: World) -> None:
     bus = world.connect()
     send(bus, ("s", "m"))
@@ -66,7 +66,7 @@ def held(world: World) -> None:
     equal(holder.take(), ["m"])
 
 
-@scenario("receive from two sessions side by side")
+@scenario("receive from two sessions at once")
 def two_receivers(world: World) -> None:
     one, two = world.connect(), world.connect()
     send(one, ("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2"))
@@ -138,7 +138,7 @@ def lost(world: World) -> None:
     equal(again.one().delivery_count, 1)
 
 
-@scenario("renew the lock of a session that was lost")
+@scenario("renew the lock of a lost session")
 def renew_lost(world: World) -> None:
     receiver = world.connect().accept("sessions", "s")
     world.advance(61)

@@ -152,7 +152,7 @@ def settle_deferred(world: World) -> None:
     equal(bodies(again), ["abandon", "defer"])
 
 
-@scenario("fetch a deferred message that is not there")
+@scenario("fetch a missing deferred message")
 def fetch_nothing(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "active")
@@ -165,7 +165,7 @@ def fetch_nothing(world: World) -> None:
             receiver.deferred(number)
 
 
-@scenario("let the lock of a deferred message run out")
+@scenario("let the lock of a deferred message expire")
 def deferred_lock(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "later")
@@ -197,7 +197,7 @@ def renew(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("settle a message whose lock ran out")
+@scenario("settle a message whose lock has expired")
 def lost(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "slow")
@@ -212,7 +212,7 @@ def lost(world: World) -> None:
     equal(world.active(), 0)
 
 
-@scenario("renew a lock that ran out")
+@scenario("renew an expired lock")
 def renew_lost(world: World) -> None:
     bus = world.connect()
     bus.send("queue", "slow")
@@ -223,7 +223,7 @@ def renew_lost(world: World) -> None:
         receiver.renew(message)
 
 
-@scenario("look for a message that another receiver has locked")
+@scenario("receive while another receiver has locked the message")
 def locked(world: World) -> None:
     one, two = world.connect(), world.connect()
     one.send("queue", "held")
@@ -234,7 +234,7 @@ def locked(world: World) -> None:
     equal(two.receiver("queue").one().delivery_count, 1)
 
 
-@scenario("settle a message after the connection was lost")
+@scenario("settle a message after the connection is lost")
 def after_cut(world: World) -> None:
     bus = world.connect(retries=5)
     bus.send("queue", "a")

@@ -35,7 +35,7 @@ def correlation(world: World) -> None:
     equal(world.active("topic/Subscriptions/orders"), 0)
 
 
-@scenario("let an action change the copy")
+@scenario("change a copy by an action")
 def action(world: World) -> None:
     bus = world.connect()
     bus.publisher().send({"body": "a", "properties": {"amount": 11, "secret": "s"}})
@@ -53,7 +53,7 @@ def batch(world: World) -> None:
     equal(bus.subscriber("red").take(20), numbers)
 
 
-@scenario("publish what nobody wants")
+@scenario("publish a message that matches no rule")
 def nobody(world: World) -> None:
     bus = world.connect()
     bus.publisher("quiet").send("a", {"body": "b", "properties": {"color": "blue"}})
@@ -105,7 +105,7 @@ def session(world: World) -> None:
     equal(bus.accept_of_subscription("talks", "all").session, "t")
 
 
-@scenario("receive from a subscription that is not there")
+@scenario("receive from a missing subscription")
 def not_there(world: World) -> None:
     bus = world.connect()
     with refused("not-found"):
@@ -128,7 +128,7 @@ def rules(world: World) -> None:
     equal((tested["subject"], tested["properties"]), ("x", {"color": "red"}))
 
 
-@scenario("let rules of the messaging client decide on the next message")
+@scenario("change rules with the messaging client and publish at once")
 def rules_decide(world: World) -> None:
     bus = world.connect()
     sender = bus.publisher()
@@ -142,7 +142,7 @@ def rules_decide(world: World) -> None:
     equal((before.body, after.body, after.properties["seen"]), ("before", "after", True))
 
 
-@scenario("add a rule that cannot be, or is there")
+@scenario("add a rule that is invalid or exists already")
 def bad_rules(world: World) -> None:
     bus = world.connect()
     with refused_in_words("a = = 1"):
@@ -182,7 +182,7 @@ def forward_letters(world: World) -> None:
     equal((found.body, found.reason, found.source), ("bad", "a reason", "letters"))
 
 
-@scenario("forward what the destination does not take")
+@scenario("forward a message that the destination refuses")
 def astray(world: World) -> None:
     bus = world.connect()
     bus.send("astray", "without a session")
