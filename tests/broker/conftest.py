@@ -14,7 +14,7 @@ FAILS_ON_PURPOSE = {"test_agenda.py", "test_journal.py", "test_timetable.py", "t
 
 @pytest.fixture(autouse=True)
 def _nothing_fails_in_silence(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What raises in an appointment or after a commit is logged, so that others go on: here it is a failure."""
+    """Fail the test if an exception was logged: the broker logs exceptions of appointments and commit callbacks."""
     yield
     if request.path.name not in FAILS_ON_PURPOSE:
         assert not [record for record in caplog.get_records("call") if record.exc_info]
@@ -22,7 +22,7 @@ def _nothing_fails_in_silence(request: pytest.FixtureRequest, caplog: pytest.Log
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[AwaitedStore]:
-    """A store on disk, closed in the end, however often it was opened again."""
+    """Make stores on disk, and close the last one of each at the end of the test."""
     store: AwaitedStore | None = AwaitedStore(tmp_path / "data")
     first = store
     assert first is not None
@@ -34,5 +34,5 @@ def disk(tmp_path: Path) -> Iterator[AwaitedStore]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest) -> FlakyStore | AwaitedStore:
-    """Each kind in turn."""
+    """Return a store of each kind in turn."""
     return FlakyStore() if request.param == "memory" else request.getfixturevalue("disk")

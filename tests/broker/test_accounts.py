@@ -1,4 +1,4 @@
-"""Memory that clients hold: each has a limit, and whoever holds most is refused first."""
+"""Limits on the memory held for clients: each client has a limit, and the clients that hold most are refused first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from peeklock.broker.accounts import MODESTY, STEP, Account, Accounts
+from peeklock.broker.accounts import SHARE_DIVISOR, STEP, Account, Accounts
 from peeklock.broker.errors import QuotaExceeded
 
 MB = 1 << 20
@@ -25,7 +25,7 @@ class Bench:
 
 
 def fill(account: Account, step: int = MB, most: int = 1000) -> int:
-    """Take until refused; how much that was."""
+    """Take memory until it is refused, and return how much was taken."""
     taken = 0
     while taken < most * MB:
         try:
@@ -63,7 +63,7 @@ def test_many_greedy_connections_of_a_rule_leave_room_for_a_modest_one_and_for_o
     held = sum(fill(each) for each in greedy)
     assert 60 * MB <= held <= 120 * MB
     modest, other = bench.connect("modest"), bench.connect("other", "listener")
-    assert fill(modest, step=10_000) >= 60 * MB // 9 // MODESTY // 2
+    assert fill(modest, step=10_000) >= 60 * MB // 9 // SHARE_DIVISOR // 2
     assert fill(other) >= 20 * MB
     assert all(each.is_full for each in greedy)
 

@@ -1,4 +1,4 @@
-"""Changes of a live namespace: what may be created, updated and deleted, and what becomes of what is there."""
+"""Changes of a live namespace: what may be created, updated and deleted, and the effects on messages and links."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def queue(name: str = "q", **settings: Any) -> QueueDefinition:
 
 
 def start(*entities: Any, **options: Any) -> World:
-    """A namespace with nothing in it but these."""
+    """Start a namespace that has only these entities."""
     return World(*(entities or (queue("other"),)), **options)
 
 
@@ -72,7 +72,7 @@ def subscribe(world: World, of: str, *definitions: SubscriptionDefinition) -> No
 
 
 def delete(world: World, path: str) -> None:
-    """A queue, a topic, or a subscription by its path."""
+    """Delete a queue, a topic, or a subscription by its path."""
     of, _, name = path.partition("/Subscriptions/")
     administration = world.administration
     if name:
@@ -85,14 +85,14 @@ def delete(world: World, path: str) -> None:
 
 
 def begin(change: Callable[..., None], *arguments: Any) -> list[BrokerError | None]:
-    """Make a change and do not wait for it; returns the outcomes to come."""
+    """Begin a change without waiting for its commit. Return the list to which its outcome will be added."""
     outcomes: list[BrokerError | None] = []
     change(*arguments, outcomes.append)
     return outcomes
 
 
 def rows(world: World) -> dict[str, int]:
-    """What the store has, by path."""
+    """Return the rows of the store by path."""
     if isinstance(world.store, AwaitedStore):
         return dict(query(world.store, "SELECT path, id FROM entity"))
     assert isinstance(world.store, MemoryStore)
@@ -791,7 +791,7 @@ def test_a_deletion_that_could_not_be_stored_leaves_everything_as_it_was() -> No
 
 
 def deleting(world: World, path: str = "q") -> list[BrokerError | None]:
-    """Delete a queue, and come as far as a store that holds its commits."""
+    """Begin to delete a queue whose store holds back the commit."""
     outcomes = begin(world.administration.delete_queue, path)
     world.run()
     return outcomes
@@ -932,7 +932,7 @@ def test_locks_do_not_run_out_while_it_is_being_deleted() -> None:
 
 
 def spared(world: World, store: FlakyStore, outcomes: list[BrokerError | None]) -> None:
-    """The deletion fails."""
+    """Make the deletion fail."""
     store.fails = lambda changes: StoreError("not now")
     store.release_commits()
     store.fails = lambda changes: None

@@ -1,4 +1,4 @@
-"""What is due when: one heap, one clock."""
+"""The agenda: appointments in the order of their times, with a clock that tests move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The window of waiting messages: everything comes once and in order, however late the store answers."""
+"""The window of active messages: each message is taken once and in order, even if the store answers late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peeklock.store.base import Body, MessagesRead, Range, StoredMessage, StoreE
 
 
 class LateStore:
-    """Holds the messages of one entity and answers reads when told to, with what it has then or had before."""
+    """A store of one entity that answers reads on request, with its current messages or with earlier ones."""
 
     def __init__(self) -> None:
         self.messages: dict[int, StoredMessage] = {}
@@ -41,7 +41,7 @@ class LateStore:
 
 
 class Bench:
-    """A backlog with a store, and what was heard from it."""
+    """A backlog with a store, and the calls that it has made."""
 
     def __init__(self, *, stored: int = 0, budget: int = 64 * 1024 * 1024, size: int = 10) -> None:
         self.store = LateStore()
@@ -71,21 +71,21 @@ class Bench:
         return StoredMessage(number, bytes(self.size), 0)
 
     def arrive(self, count: int = 1) -> None:
-        """New messages: in the store, then here."""
+        """Add new messages to the store and then to the backlog."""
         for _ in range(count):
             self.tail += 1
             message = self.store.messages[self.tail] = self.message(self.tail)
             self.backlog.add(message)
 
     def take(self) -> int | None:
-        """Take the next message for good."""
+        """Take the next message, and remove it from the store."""
         message = self.backlog.take()
         if message is None:
             return None
         return message.sequence_number
 
     def drain(self) -> list[int]:
-        """Take all there is, with a store that answers at once."""
+        """Take all messages, with a store that answers at once."""
         found: list[int] = []
         while True:
             number = self.take()
@@ -97,7 +97,7 @@ class Bench:
                 return found
 
     def come(self, number: int) -> None:
-        """A message with that number: in the store, then here."""
+        """Add a message with that number to the store and then to the backlog."""
         message = self.store.messages[number] = self.message(number)
         self.tail = max(self.tail, number)
         self.backlog.add(message)

@@ -1,4 +1,4 @@
-"""Claims of clients that ask without end, or go: what is kept for them has bounds, and ends with them."""
+"""Bounds of the requests of clients for claims. The requests of a client end when it detaches."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ OWNER = bytes(16)
 
 
 class Client:
-    """Claims under a name, and writes down what it is answered."""
+    """A client that claims under a name and records the answers."""
 
     def __init__(self, world: World, path: str = "q", name: str = "mine", owner: bytes = OWNER) -> None:
         self.world = world
@@ -66,7 +66,7 @@ class Client:
         self.claims.claim(request, self.owner, self)
 
     def claim(self, count: int = 1000, **limits: int) -> Claim | None:
-        """Claim, and have the answer."""
+        """Claim messages, and return the answer."""
         before = len(self.answers)
         self.ask(count, **limits)
         self.world.run()
@@ -86,7 +86,7 @@ class Client:
         return self._end(self.claims.release, claim, numbers)
 
     def leave(self) -> None:
-        self.claims.leave(self)
+        self.claims.remove_holder(self)
         self.world.run()
 
     def _end(self, end: Any, claim: Claim, numbers: tuple[int, ...]) -> Any:
@@ -538,7 +538,7 @@ def test_a_message_that_is_found_damaged_under_a_claim_stays_damaged_and_is_not_
 
 
 def flip(folder: Path, text: bytes) -> None:
-    """One bit of it, where the store has it."""
+    """Flip one bit of a message in the store's files."""
     places = [(path, path.read_bytes().find(text)) for path in folder.rglob("*") if path.is_file()]
     ((path, at),) = [(path, at) for path, at in places if at >= 0]
     with path.open("r+b") as file:

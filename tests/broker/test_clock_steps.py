@@ -1,4 +1,4 @@
-"""The system's clock is set, forwards or back: durations last as long as they would have, moments come when it says."""
+"""The system's clock is set, forwards or back: durations are not affected, and points in time follow the clock."""
 
 from __future__ import annotations
 

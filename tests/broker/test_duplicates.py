@@ -1,4 +1,4 @@
-"""Duplicate detection: a message with an id that came within the window is taken and dropped."""
+"""Duplicate detection: a message whose id was accepted within the window is accepted and dropped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def detecting(name: str = "q", **settings: Any) -> QueueDefinition:
 
 
 def remembered(world: World, path: str = "q") -> int:
-    """How many ids the store has of a queue, however old."""
+    """Return how many ids the store has for a queue, including expired ones."""
     found: list[Any] = []
     world.store.read_seen(world.namespace.entity(path).id, 0, found.append)
     world.run()
@@ -227,7 +227,7 @@ def test_a_clock_that_was_set_back_is_no_harm() -> None:
 
 
 def both_on_their_way(store: FlakyStore) -> tuple[World, list[BrokerError | None], list[BrokerError | None]]:
-    """The first is handed to the store and not stored yet; the second comes, in a commit of its own."""
+    """Send a message whose commit is under way, and a duplicate in a second commit."""
     world = World(detecting(), store=store)
     store.held = []
     first = world.send("one")
@@ -273,7 +273,7 @@ def test_the_same_in_one_commit() -> None:
 
 
 def test_a_second_attempt_is_not_taken_for_the_first_that_failed() -> None:
-    """The first fails, a second that repeated it is still on its way, a third is stored: only the third counts."""
+    """The first fails while its duplicate is being committed, and a third is stored: only the third counts."""
     store = FlakyStore()
     world, _, second = both_on_their_way(store)
     store.fails = refuse
@@ -336,7 +336,7 @@ def test_a_transaction_does_not_rely_on_a_message_that_is_still_on_its_way() -> 
 
 
 def discharge_and_send(world: World) -> tuple[list[BrokerError | None], list[BrokerError | None]]:
-    """A transaction and a plain send of the same id in one turn, in that order; the outcomes of both."""
+    """Discharge a transaction and then send a message with the same id in one turn. Return both outcomes."""
     transactions = Transactions(world.namespace.journal, world.namespace.agenda)
     id = transactions.declare()
     transactions.get(id).send(world.queue(), [incoming("one")], Scope("q", None))
@@ -367,7 +367,7 @@ def test_a_send_that_repeats_what_is_forwarded_in_the_same_turn_is_accepted() ->
 
 
 def test_a_send_waits_for_what_it_repeats_while_that_is_tried_again() -> None:
-    """A commit fails for its sends and is tried again without them: what repeats the rest is not told too early."""
+    """A commit is tried again without its sends: duplicates of the rest must not get an early outcome."""
     store = FlakyStore()
     world = World(detecting(), QueueDefinition(name="full"), store=store)
     store.held = []

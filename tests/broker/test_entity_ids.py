@@ -1,4 +1,4 @@
-"""Ids of entities are used again, and no entity has anything of the one that had its id before."""
+"""Ids of entities are used again, and an entity has no data of the entity that had its id before."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ids_of(world: World, path: str) -> list[int]:
 
 
 class Ids:
-    """Ids without a namespace, whose store answers when told to."""
+    """Ids without a namespace, with a store that answers on request."""
 
     def __init__(self, highest: int) -> None:
         self.store = FlakyStore()
@@ -146,7 +146,7 @@ def test_an_id_is_free_when_reads_that_were_asked_before_are_answered() -> None:
 
 
 def test_creating_and_deleting_goes_on_for_ever(store: FlakyStore | AwaitedStore) -> None:
-    """Whoever may manage one topic cannot keep others from creating entities."""
+    """A client that may manage one topic cannot prevent others from creating entities."""
     world = World(queue("other"), topic("t"), store=store, highest_entity_id=FEW)
     given: set[int] = set()
     for turn in range(3 * FEW):
@@ -207,7 +207,7 @@ def test_by_default_there_are_half_a_million() -> None:
 def test_a_body_that_outlives_its_topic_is_not_taken_for_that_of_another_message(
     store: FlakyStore | AwaitedStore,
 ) -> None:
-    """The topic that comes after has the id of the first, and starts its numbers again."""
+    """The second topic has the id of the first, and its sequence numbers start again."""
     forwarding = SubscriptionDefinition(name="forwarding", forward_to="kept")
     world = World(queue("kept"), topic("t", "a", forwarding), store=store, highest_entity_id=FEW)
     first = world.topic().id
@@ -237,7 +237,7 @@ def test_a_body_that_outlives_its_topic_is_not_taken_for_that_of_another_message
 
 
 class LateStore(FlakyStore):
-    """Reads that are late see what was committed meanwhile, as they may on disk."""
+    """A store whose late reads include later commits, as is possible on disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class LateStore(FlakyStore):
 
 
 def churn(world: World, name: str = "new") -> bool:
-    """Whether a queue can be created, in a namespace that has ids for one more only."""
+    """Return whether a queue can be created in a namespace that has ids for only one more."""
     try:
         create(world, queue(name))
     except QuotaExceeded:
@@ -353,7 +353,7 @@ def test_a_settlement_that_fails_after_the_deletion_is_not_made_on_the_next_enti
 
 
 class Churn:
-    """Entities come and go under few names and with few ids, and all that clients do goes on.
+    """Entities are created and deleted under few names and with few ids while clients work.
 
     Every message has a number of its own, and every entity knows which one was the last when it was created: a lower
     number in it is a message of its predecessor.
@@ -481,7 +481,7 @@ class Churn:
         self.world.run()
 
     def settle_stale(self) -> None:
-        """Receivers of entities that are gone do not know it yet."""
+        """Settle messages of receivers whose entity was deleted."""
         for container, lock in self.stale[-20:]:
             how = self.random.choice(["complete", "abandon", "defer", "dead_letter"])
             with suppress(BrokerError):

@@ -1,4 +1,4 @@
-"""What the broker takes off a message on its way in and writes in front of it on its way out."""
+"""The sections that the broker removes from a received message, and those that it adds to a delivery."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bare_of(message: Message) -> bytes:
 
 
 def kept_annotations(annotations: dict[Any, Any]) -> dict[Any, Any]:
-    """What a receiver gets of the annotations that a sender wrote."""
+    """Return the sender's annotations that a receiver gets."""
     incoming = read_incoming(Message(message_annotations=annotations, data=[b"x"]).encode(), False)
     out = Message.decode(head(StoredMessage(7, incoming.bare, 1000, annex=incoming.annex), None) + incoming.bare)
     assert out.message_annotations is not None
@@ -198,7 +198,7 @@ def test_a_partition_key_in_binary_that_is_no_such_string_is_refused(name: str, 
 
 
 def with_group_id(group_id: Any) -> bytes:
-    """A message whose group-id has any type."""
+    """Return a message whose group-id has any type."""
     fields = [encode_value("id"), *[NULL] * 9, encode_value(group_id), encode_value(UInt(7))]
     return list_section(PROPERTIES, fields) + BODY
 
@@ -301,7 +301,7 @@ def test_a_time_to_live_beyond_the_header_is_the_way_from_creation_to_expiry(
     ],
 )
 def test_what_is_no_message_is_refused(garbage: bytes) -> None:
-    with pytest.raises(InvalidMessage, match="could not be read"):
+    with pytest.raises(InvalidMessage, match="could not be decoded"):
         read_incoming(garbage, True)
 
 

@@ -1,4 +1,4 @@
-"""The short way to read a usual message gives what the scan gives."""
+"""The fast decoder of usual messages returns the same result as the scan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fields_of(read: Incoming) -> list[Any]:
 
 
 def short(payload: bytes) -> Incoming | None:
-    """The short way, in the middle of other bytes; they make no difference."""
+    """Decode with the fast decoder, as a part of other bytes, which must not matter."""
     alone = incoming._read_usual(payload, 0, len(payload))
     for before, behind in ((b"", payload), (payload, b"")):
         among = incoming._read_usual(before + payload + behind, len(before), len(before) + len(payload))
@@ -56,7 +56,7 @@ def short(payload: bytes) -> Incoming | None:
 
 
 def by_scan(payload: bytes) -> list[Any] | None:
-    """An empty section in front of the properties, which is not kept, is nothing for the short way."""
+    """Decode with the scan: the fast decoder refuses a message with an empty section before the properties."""
     at = 5 + payload[4] if payload[:4] == b"\x00\x53\x70\xc0" and len(payload) > 4 else 0
     try:
         return fields_of(read_incoming(payload[:at] + b"\x00\x53\x71\xc1\x01\x00" + payload[at:], False))

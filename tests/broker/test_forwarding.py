@@ -1,4 +1,4 @@
-"""Forwarding: a message leaves one entity for another in one commit, or ends in the transfer dead-letter queue."""
+"""Forwarding: one commit moves a message to another entity, or to the transfer dead-letter queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def queue(name: str, forward_to: str | None = None, **settings: Any) -> QueueDef
 
 
 def pair(store: Any = None, **settings: Any) -> World:
-    """`q` forwards to `to`."""
+    """Return a world in which `q` forwards to `to`."""
     return World(queue("q", "to"), queue("to", **settings), store=store)
 
 
@@ -214,7 +214,7 @@ def test_a_message_that_expired_before_it_could_go_does_not_go() -> None:
 
 
 def chain(length: int, **settings: Any) -> World:
-    """`q0` forwards to `q1`, and so on: as many hops as that."""
+    """Return a world in which `q0` forwards to `q1`, and so on, with that many hops."""
     hops = [queue(f"q{number}", f"q{number + 1}", **settings) for number in range(length)]
     return World(*hops, queue(f"q{length}"))
 
@@ -567,7 +567,7 @@ def test_what_was_made_durable_but_not_told_before_a_restart_is_not_forwarded_tw
 
 
 def held_on_the_way() -> tuple[World, FlakyStore]:
-    """A message of which the forward is handed to the store and not done yet."""
+    """Return a world with a message whose forwarding is being committed."""
     store = FlakyStore()
     world = pair(store)
     store.held = []

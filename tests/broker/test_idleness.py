@@ -1,4 +1,4 @@
-"""Entities that delete themselves when nobody has used them for a while."""
+"""Entities that are deleted when they were idle for a time (AutoDeleteOnIdle)."""
 
 from __future__ import annotations
 

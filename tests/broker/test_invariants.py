@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: the counters are those of the store, and no message is lost or there twice."""
+"""Random operations in random order: counters equal those of the store, and no message is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ happens = rule(chance=st.randoms(use_true_random=True))
 
 
 class Broker(RuleBasedStateMachine):
-    """Clients that do what they like, and a store that is slow, late, and sometimes refuses."""
+    """Random operations of clients, on a store that is slow, answers late, and sometimes refuses."""
 
     orders = False
     """Whether `q` delivers by priority."""
@@ -77,7 +77,7 @@ class Broker(RuleBasedStateMachine):
         self._begin()
 
     def _begin(self) -> None:
-        """Clients after a start."""
+        """Connect the clients after a start."""
         self.receivers: list[tuple[str, Receiver | SelectingReceiver]] = []
         self.holders: list[SessionReceiver] = []
         namespace = self.world.namespace
@@ -194,7 +194,7 @@ class Broker(RuleBasedStateMachine):
     # --- settling ---
 
     def _lock(self, chance: Random) -> tuple[str, Lock] | None:
-        """One that somebody got, most likely one that still holds."""
+        """Choose a lock that a receiver got, most likely one that is still held."""
         found = [(to, lock) for to, receiver in self.receivers for lock in receiver.locks]
         found += [("s", lock) for holder in self.holders for lock in holder.locks]
         found += self.fetched
@@ -304,7 +304,7 @@ class Broker(RuleBasedStateMachine):
         with suppress(BrokerError):
             claims.claim(request, bytes(16), self)
         if chance.random() < 0.1:
-            claims.leave(self)
+            claims.remove_holder(self)
         self.world.run()
 
     @happens
@@ -394,7 +394,7 @@ class Broker(RuleBasedStateMachine):
 
     @happens
     def release(self, chance: Random) -> None:
-        """Some of what is held; in its order, but for answers to reads of different entities."""
+        """Release some held commits and answers, in order except for reads of different entities."""
         held = getattr(self.store, chance.choice(HELD))
         for _ in range(min(len(held or ()), chance.randrange(1, 4))):
             held.pop(0)()
@@ -428,7 +428,7 @@ class Broker(RuleBasedStateMachine):
     # --- what must hold ---
 
     def _come_to_rest(self) -> None:
-        """The store does all it was asked for, and what follows from that."""
+        """Let the store complete all requests, and all that follow from them."""
         self.store.fails = lambda changes: None
         self.store.fails_to_read = False
         self.world.run()
@@ -469,7 +469,7 @@ class Broker(RuleBasedStateMachine):
         assert len(lost) <= self.deleted, f"lost: {lost}"
 
     def _drain(self) -> None:
-        """Everything that is active can be received in the end, each message once."""
+        """Check that all active messages can be received, each once."""
         for _, receiver in self.receivers:
             receiver.leave()
         for holder in self.holders:
@@ -528,7 +528,7 @@ class Broker(RuleBasedStateMachine):
 
 
 class OrderingBroker(Broker):
-    """As above, with priorities and with selectors in sessions. The store makes every commit, sooner or later."""
+    """As `Broker`, with priorities and with selectors in sessions. The store never refuses a commit."""
 
     orders = True
 
@@ -566,7 +566,7 @@ def test_whatever_happens_nothing_is_lost_or_there_twice(kind: type[Broker]) -> 
     ("kind", "seed"), [*((Broker, seed) for seed in range(20)), *((OrderingBroker, seed) for seed in range(8))]
 )
 def test_whatever_happens_for_a_long_time_nothing_is_lost_or_there_twice(kind: type[Broker], seed: int) -> None:
-    """Longer than the machine would go on by itself, with all that can happen about equally often."""
+    """A longer run than the state machine makes by default, in which all operations are about equally frequent."""
     chance = Random(seed)
     names = [name for name, member in vars(Broker).items() if hasattr(member, "hypothesis_stateful_rule")]
     assert len(names) > 15

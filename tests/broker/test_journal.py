@@ -1,4 +1,4 @@
-"""Group commit: what one turn staged goes to the store as one, and what fails apart is told apart."""
+"""Group commit: the changes of one turn are one commit, and separate failures have separate outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBE = Changes(forgotten=[(0, 0)])
 
 
 class Disk:
-    """A store that answers when it is told to."""
+    """A store that answers on request."""
 
     def __init__(self) -> None:
         self.commits: list[tuple[Changes, Committed]] = []
@@ -25,20 +25,20 @@ class Disk:
         self.commits.append((changes, done))
 
     def answer(self, error: StoreError | None = None) -> Changes:
-        """Answer the oldest commit; returns what it was."""
+        """Answer the oldest commit, and return its changes."""
         changes, done = self.commits.pop(0)
         done(error)
         return changes
 
     def fail(self, error: StoreError) -> None:
-        """Fail the oldest commit, and the probe that asks whether it is the store that fails."""
+        """Fail the oldest commit, and the probe that follows it."""
         self.answer(error)
         if not isinstance(error, StoreFull):
             assert self.answer(error) == PROBE
 
 
 class Desk:
-    """A journal with a disk, and turns that are run by hand."""
+    """A journal with a store, whose turns the test runs."""
 
     def __init__(self) -> None:
         self.disk = Disk()
@@ -254,7 +254,7 @@ def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(desk: Desk, capl
 
 
 def refuse_together(desk: Desk, guilty: str) -> None:
-    """The store works, and refuses what holds this."""
+    """Make the store refuse commits that have all of these changes."""
     desk.disk.answer(StoreError("cannot hold it"))
     assert desk.disk.answer() == PROBE
     while desk.disk.commits:

@@ -1,4 +1,4 @@
-"""Lock tokens: nobody can guess one from those that were given before."""
+"""Lock tokens: they cannot be guessed from earlier ones."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_the_index_by_tag_is_dropped_when_no_client_asks_any_more() -> None:
         message = StoredMessage(number, b"", 0)
         lock = locks[number] = Lock(message, number.to_bytes(16), number.to_bytes(16), 0, 0)
         if index.is_kept:
-            index.added(lock)
+            index.add(lock)
         return lock
 
     first = lend(1)

@@ -1,4 +1,4 @@
-"""A namespace: what the store has and what the definition wants become the entities that are served."""
+"""The start of a namespace: stored entities are merged with those of the definition."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_store_that_cannot_keep_the_entities_is_told() -> None:
 
 
 def again(world: World, *entities: Any, only_if_empty: bool = False) -> World:
-    """The broker is started again with another file."""
+    """Restart the broker with another configuration file."""
     return World(*entities, store=world.store, now=world.clock(), only_if_empty=only_if_empty)
 
 

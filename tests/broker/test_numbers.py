@@ -1,4 +1,4 @@
-"""Messages by their numbers: peeking, fetching deferred ones, deleting many."""
+"""Messages by their sequence numbers: peeking, receiving deferred messages, batch deletion."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_peeking_in_a_store_that_cannot_be_read_is_an_error() -> None:
 
 
 def deferring(world: World, *bodies: str) -> list[int]:
-    """Messages that are sent and deferred; their numbers."""
+    """Send and defer messages, and return their sequence numbers."""
     queue = world.queue()
     world.send(*bodies)
     receiver = Receiver(world, queue)
@@ -577,7 +577,7 @@ def test_a_message_completed_while_a_deletion_reads_is_counted_once() -> None:
 
 
 def test_a_sweep_and_a_deletion_at_once_do_not_bring_back_what_they_remove() -> None:
-    """No page is read before both are done: it would hold messages that are about to go."""
+    """No page is read before both are done, because it would have messages that are being removed."""
     store = FlakyStore()
     world = World(store=store)
     world.send("a", ttl=SECOND)

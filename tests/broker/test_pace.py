@@ -1,4 +1,4 @@
-"""Expensive work has its share of the time, and no more."""
+"""Expensive work gets a limited share of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed reads: what is left in memory when they are answered."""
+"""Packed reads keep no messages in memory after the answer."""
 
 from __future__ import annotations
 

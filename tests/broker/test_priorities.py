@@ -1,4 +1,4 @@
-"""Queues and subscriptions with `OrderByPriority`: higher priorities first, and each in order."""
+"""Queues and subscriptions with `OrderByPriority`: higher priorities first, and each priority in order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def world() -> World:
 
 
 def send(world: World, *texts: str, to: str = "q", ttl: int | None = None, at: int | None = None) -> None:
-    """Each text begins with its priority."""
+    """Send messages. Each text begins with its priority."""
     for text in texts:
         message = incoming(text, header=Header(priority=int(text[0]), ttl=ttl), at=at)
         outcomes: list[Any] = []
@@ -106,7 +106,7 @@ def test_a_new_message_overtakes_however_many_wait() -> None:
 
 @pytest.fixture(params=["memory", "disk"])
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """With messages that were there before a restart."""
+    """Return a world whose messages were stored before a restart."""
     world = World(queue(), store=FlakyStore() if request.param == "memory" else AwaitedStore(tmp_path / "data"))
     send(world, "4a", "9a", "0a", "9b", "4b")
     receiver = Receiver(world, world.queue(), credit=1)

@@ -1,4 +1,4 @@
-"""Queues: the way of messages through sending, locks, settlement, counts and expiry."""
+"""Queues: sending, locks, settlement, counters and expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What time does: scheduled messages are enqueued when they are due, and others expire."""
+"""Scheduled messages are enqueued when they are due, and messages expire."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ignore(error: BrokerError | None) -> None:
 
 
 def schedule(world: World, *bodies: str, after: int = MINUTE, to: str = "q", **fields: Any) -> list[int]:
-    """Schedule messages as the management operation does: their numbers are said before they are stored."""
+    """Schedule messages as the management operation does: their numbers are returned before they are stored."""
     queue = world.namespace.queue(to)
     admitted = queue.admit([incoming(body, at=world.clock() + after, **fields) for body in bodies])
     numbers = queue.number(admitted)

@@ -1,4 +1,4 @@
-"""Consumers with selectors: each gets what it selects, once and in order, and looks at every message once."""
+"""Consumers with selectors: each gets the matching messages once and in order, and evaluates each message once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world() -> World:
 
 @pytest.fixture
 def stored() -> World:
-    """With messages that no window has: a start reads none of them."""
+    """Return a world with messages that are not in a window, because a start reads none."""
     world = World(QueueDefinition(name="q", max_delivery_count=3, lock_duration_ms=30 * SECOND))
     world.send(*numbers(*range(1000)))
     return world.restarted()
@@ -43,7 +43,7 @@ def check(world: World) -> None:
 
 @pytest.fixture(params=["in memory", "in the store"])
 def either(request: pytest.FixtureRequest) -> World:
-    """A queue with a thousand messages."""
+    """Return a queue with a thousand messages, in memory or only in the store."""
     world = World(QueueDefinition(name="q", max_delivery_count=3, lock_duration_ms=30 * SECOND))
     world.send(*numbers(*range(1000)))
     return world if request.param == "in memory" else world.restarted()

@@ -1,4 +1,4 @@
-"""Holders of a session with a selector: each gets what it selects of its session, and the rest stays there."""
+"""Holders of a session with selectors: each gets the matching messages of its session, and the others stay active."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def new_world() -> World:
 
 @pytest.fixture(params=["in memory", "in the store"])
 def either(request: pytest.FixtureRequest) -> World:
-    """Two sessions with five hundred messages each: the even and the odd ones are in both."""
+    """Return two sessions with five hundred messages each, with even and odd numbers in both."""
     world = new_world()
     for number in range(500):
         world.send(str(number), to="s", session_id="one")

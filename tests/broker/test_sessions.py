@@ -1,4 +1,4 @@
-"""Sessions: each belongs to one receiver at a time, who gets its messages in order."""
+"""Sessions: one receiver at a time holds a session and gets its messages in order."""
 
 from __future__ import annotations
 
@@ -534,7 +534,7 @@ def test_a_session_closed_while_its_messages_are_being_deleted_is_offered_withou
 
 
 def deferred(world: World) -> int:
-    """The number of a message of the session a that was deferred."""
+    """Defer a message of the session `a`, and return its sequence number."""
     send(world, "a", "1")
     receiver = SessionReceiver(world, "a")
     world.sessions().settlements.defer(receiver.locks[0], ignore)

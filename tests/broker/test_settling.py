@@ -1,4 +1,4 @@
-"""Who asks for something while its settlement is on the way to the store hears what became of it."""
+"""A request for a message whose settlement is being committed waits for the outcome of the commit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Holder:
 
 
 class SlowStore(FlakyStore):
-    """Commits wait from `hold` to `let_go`."""
+    """A store whose commits wait from `hold` to `release`."""
 
     def hold(self) -> None:
         self.held = []
@@ -62,7 +62,7 @@ class SlowStore(FlakyStore):
 
 
 def world_with_a_session() -> tuple[World, SlowStore, SessionQueue, Holder, Session]:
-    """One session with one message, held, with its message delivered."""
+    """Return a world with a held session, whose one message was delivered."""
     store = SlowStore()
     world = World(QueueDefinition(name="q", requires_session=True, lock_duration_ms=MINUTE), store=store)
     queue = world.queue()

@@ -1,4 +1,4 @@
-"""Settlements of many messages: all of them or, when one lock is lost or the store refuses, none."""
+"""Settlements of many messages: all are settled or, if one lock is lost or the store refuses, none."""
 
 from __future__ import annotations
 

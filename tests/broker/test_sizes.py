@@ -1,4 +1,4 @@
-"""What counts in the size of a message and of an entity beside what is sent: states of sessions, added properties."""
+"""The size of entities and messages includes states of sessions and added properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timetable looks when something is due, once at a time, and misses nothing."""
+"""The timetable looks when a message is due, one look at a time, and misses no message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def enqueued_at(message: StoredMessage) -> int:
 
 
 class Bench:
-    """A timetable with a store of times, and what it did."""
+    """A timetable with a store of due times, and a record of its calls."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(1_000_000)
@@ -39,7 +39,7 @@ class Bench:
         self.run()
 
     def answer(self) -> None:
-        """As the store would now."""
+        """Answer the read with the current content of the store."""
         now = self.clock()
         past = sorted(at for at in self.due if at <= now)[:BATCH]
         others = sorted(self.due)[len(past) :]
@@ -54,7 +54,7 @@ class Bench:
         self.run()
 
     def answer_with(self, times: list[int], following: int | None) -> None:
-        """What the store says; the number of a message is its time too."""
+        """Answer the read with these messages. The number of a message is also its due time."""
         self.reads.pop(0)(([StoredMessage(at, b"", at) for at in times], following))
         self.run()
 

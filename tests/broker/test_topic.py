@@ -1,4 +1,4 @@
-"""A topic: what is sent to it reaches the subscriptions that want it, all of them or none."""
+"""A topic: a message is copied to all subscriptions whose rules match, or to none."""
 
 from __future__ import annotations
 
@@ -423,7 +423,7 @@ def test_the_time_to_live_of_a_message_for_later_starts_when_it_is_due() -> None
 
 
 def scheduled(world: World, text: str, after: int) -> int:
-    """Schedule a message on the topic; returns its number."""
+    """Schedule a message on the topic, and return its sequence number."""
     admitted = world.topic().admit([incoming(text, at=world.clock() + after)])
     (number,) = world.topic().number(admitted)
     outcomes: list[BrokerError | None] = []
@@ -527,7 +527,7 @@ def test_a_short_body_or_a_single_copy_is_not_shared() -> None:
 
 
 def full_message(text: str) -> bytes:
-    """All sections of the bare message."""
+    """Return a message with all sections of a bare message."""
     return Message(
         properties=Properties(message_id="m", subject="s", content_type=Symbol("text/plain")),
         application_properties={"colour": "red", "long": "y" * 500},
@@ -616,7 +616,7 @@ def small_topic() -> World:
 
 
 def fill(world: World) -> int:
-    """Send until it is refused; returns how many were taken."""
+    """Send until a message is refused, and return how many were accepted."""
     for taken in range(100):
         try:
             assert world.send("x" * 100_000, to="t") == [None]

@@ -1,4 +1,4 @@
-"""Transactions: all of it in one commit, or nothing."""
+"""Transactions: all work in one commit, or none."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ignore(error: BrokerError | None) -> None:
 
 
 class Connection:
-    """What a client does in transactions on one connection."""
+    """The transactions of a client on one connection."""
 
     def __init__(self, world: World, accounts: Accounts | None = None, rule: str = "") -> None:
         self.world = world
@@ -184,7 +184,7 @@ def test_a_rollback_forgets_what_was_sent_and_keeps_what_was_settled_locked() ->
 
 
 def commit_fails(connection: Connection, id: bytes) -> None:
-    connection.transactions.spoil(id, QuotaExceeded("too much"))
+    connection.transactions.mark_rollback_only(id, QuotaExceeded("too much"))
     assert isinstance(connection.discharge(id), TransactionRolledBack)
 
 
@@ -450,7 +450,7 @@ def test_a_transaction_with_a_flaw_nobody_was_told_of_cannot_be_committed() -> N
     connection = Connection(world)
     id = connection.declare()
     connection.send(id, "a")
-    connection.transactions.get(id).spoil(OperationNotAllowed("The second message was refused."))
+    connection.transactions.get(id).mark_rollback_only(OperationNotAllowed("The second message was refused."))
     assert "second message" in str(connection.discharge(id))
     assert counts(world) == (0, 0, 0)
 

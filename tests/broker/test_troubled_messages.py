@@ -1,4 +1,4 @@
-"""One message's trouble is its own: what the broker fails at is set aside, and what is behind it goes on."""
+"""A message on which the broker fails is dead-lettered, and later messages are handled."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ GUILTY = b"guilty"
 
 
 def refuse_the_guilty(changes: Changes) -> StoreError | None:
-    """As a store does that cannot hold one of the changes."""
+    """Refuse commits with a marked message, like a store that cannot hold it."""
     held = [message for _, message in changes.appends]
     return StoreError("cannot hold it") if any(GUILTY in message.content for message in held) else None
 
 
 def unread(text: str, annex: bytes | None, at: int | None = None, ttl: int | None = None) -> Incoming:
-    """A message with an annex that nobody has looked into, as an older broker might have kept it."""
+    """Return a message whose annex was not checked, as an older broker may have stored it."""
     return Incoming(read_incoming(encoded(text), False).bare, annex, ttl, None, at)
 
 
@@ -227,7 +227,7 @@ def test_a_due_message_that_the_store_does_not_take_is_a_dead_letter() -> None:
 
 
 def troubled() -> bytes:
-    """Its application properties can be decoded whole, and not one by one: one is described more often than we read."""
+    """Return a message whose application properties can be decoded together, but not one by one."""
     value = b"\x00\x53\x01" * 9 + b"\x40"
     section = map_section(APPLICATION_PROPERTIES, [encode_value("odd"), value])
     plain = encoded("troubled")

@@ -1,4 +1,4 @@
-"""The watermark of free disk space: what is refused below it, what goes on, and when it is over."""
+"""The watermark of free disk space: what is refused below it, what is allowed, and when sends are accepted again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 class Disk:
-    """A disk whose free space the test says."""
+    """A disk whose free space the test sets."""
 
     def __init__(self, free: int = 100 * GIB, total: int = 1000 * GIB) -> None:
         self.free = free

@@ -1,4 +1,4 @@
-"""What must hold of the windows in memory at any time when nothing is under way."""
+"""The invariants of windows when no commit and no read is under way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peeklock.store.base import ACTIVE, StoredMessage
 
 
 def check_windows(world: World) -> None:
-    """In the windows is what waits in the store and nothing else, and their memory is counted."""
+    """Check that the windows have exactly the active messages of the store, and that their memory is counted."""
     used = 0
     for container in world.namespace.entities:
         assert not container.leaving

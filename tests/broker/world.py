@@ -1,4 +1,4 @@
-"""A namespace without a server: a clock that is moved, turns that are run, receivers that write down what they get."""
+"""A namespace without a server, with a clock that the test moves, turns that it runs, and recording receivers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Counted = tuple[int, int, int, int, int]
 
 
 class World:
-    """One namespace and the time in it."""
+    """One namespace with its clock, store and scheduled calls."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class World:
         return self.queue(f"{path}/$DeadLetterQueue")
 
     def unforwarded(self, path: str = "q") -> Queue:
-        """The transfer dead-letter queue."""
+        """Return the transfer dead-letter queue of an entity."""
         return self.queue(f"{path}/$Transfer/$DeadLetterQueue")
 
     @property
@@ -125,7 +125,7 @@ class World:
         return self.namespace.administration
 
     def administer(self, change: Callable[..., None], *arguments: Any) -> BrokerError | None:
-        """Make a change and wait for it; what is wrong with it at once is raised."""
+        """Make a change and wait for it. Errors before its commit are raised."""
         outcomes: list[BrokerError | None] = []
         change(*arguments, outcomes.append)
         self.run()
@@ -136,9 +136,9 @@ class World:
         return self.administration.runtime(self.namespace.entity(path))
 
     def restarted(self) -> World:
-        """The same store and time after a restart; the old world must not be used any more.
+        """Return the same store and time after a restart. The old world must not be used any more.
 
-        What was created, changed and deleted meanwhile stays so.
+        Entities that were created, changed and deleted stay so.
         """
         definition = self.namespace.definition
         return World(
@@ -152,7 +152,7 @@ class World:
         )
 
     def run(self) -> None:
-        """Let everything happen that happens by itself at this moment."""
+        """Run all scheduled calls and due appointments, until there are none."""
         while True:
             while self._turn:
                 self._turn.popleft()()
@@ -168,7 +168,7 @@ class World:
         self.run()
 
     def send(self, *bodies: str, to: str = "q", **fields: Any) -> list[BrokerError | None]:
-        """Send each body as a message of its own; returns the outcomes."""
+        """Send each body as a separate message, and return the outcomes."""
         outcomes: list[BrokerError | None] = []
         for body in bodies:
             self.namespace.entity(to).send([incoming(body, **fields)], outcomes.append)
@@ -176,14 +176,14 @@ class World:
         return outcomes
 
     def send_together(self, *messages: Incoming, to: str = "q") -> list[BrokerError | None]:
-        """Send them as a batch; what is wrong with it at once is raised."""
+        """Send messages as a batch. Errors before its commit are raised."""
         outcomes: list[BrokerError | None] = []
         self.namespace.entity(to).send(messages, outcomes.append)
         self.run()
         return outcomes
 
     def settle(self, how: Callable[..., None], *arguments: Any) -> None:
-        """Settle a message: it must work."""
+        """Settle a message, and check that it succeeds."""
         outcomes: list[BrokerError | None] = []
         how(arguments[0], outcomes.append, *arguments[1:])
         self.run()
@@ -192,7 +192,7 @@ class World:
     # --- what the store has ---
 
     def stored(self, path: str = "q") -> list[StoredMessage]:
-        """Its messages in any state, by number."""
+        """Return the messages of an entity in any state, by number."""
         return self.stored_of(self.namespace.entity(path).id)
 
     def stored_of(self, entity: int) -> list[StoredMessage]:
@@ -206,11 +206,11 @@ class World:
         return found[0]
 
     def bodies(self, path: str = "q") -> list[str]:
-        """Those of its messages, by number."""
+        """Return the bodies of the messages of an entity, by number."""
         return [body(message) for message in self.stored(path)]
 
     def check(self) -> None:
-        """Nothing is under way, and what every entity believes of itself is so."""
+        """Check that no commit is under way, and that the memory of every entity agrees with the store."""
         assert self.namespace.journal.idle
         counted = stored_counters(self.store)
         paths: list[str] = []
@@ -231,7 +231,7 @@ class World:
         assert len(paths) == len(counted) - 1, "the store has what there is, and the namespace"
 
     def _check_claims(self, container: AnyQueue, numbers: set[int]) -> None:
-        """Each claimed message is of one claim, which is in the store as it is known."""
+        """Check that each claimed message belongs to one claim, and that memory and store have the same claims."""
         claims = container.claims.of(None)
         claimed = [number for claim in claims for run in claim.runs for number in range(run.first, run.last + 1)]
         assert sorted(claimed) == sorted(numbers), container.path
@@ -239,12 +239,12 @@ class World:
 
 
 def settlement(how: str) -> Settlement:
-    """By the name of the method that does the same."""
+    """Return the settlement for the name of a method of `Settlements`."""
     return Settlement(Verdict(how.replace("_", "-")))
 
 
 def stored_claims(store: Store, entity: int) -> dict[bytes, bytes]:
-    """By id, what the store keeps of the claims of an entity."""
+    """Return the stored claims of an entity by id."""
     if isinstance(store, MemoryStore):
         return store._entities[entity].claims
     assert isinstance(store, DiskStore)
@@ -256,7 +256,7 @@ def _counted(counters: Counters) -> Counted:
 
 
 def stored_counters(store: Store) -> dict[int, Counted]:
-    """By the number of the entity, the namespace's included."""
+    """Return the stored counters by entity id, including the namespace's row."""
     if isinstance(store, MemoryStore):
         return {id: _counted(entity.stored.counters) for id, entity in store._entities.items()}
     assert isinstance(store, DiskStore)
@@ -265,7 +265,7 @@ def stored_counters(store: Store) -> dict[int, Counted]:
 
 
 def shared_bodies(store: Store) -> int:
-    """How many bodies the store keeps for messages that share them."""
+    """Return how many shared bodies the store has."""
     if isinstance(store, MemoryStore):
         messages = [message for entity in store._entities.values() for message in entity.messages.values()]
         return len({id(message.body) for message in messages if message.body is not None})
@@ -274,7 +274,7 @@ def shared_bodies(store: Store) -> int:
 
 
 def bodies_in_the_end(store: Store) -> int:
-    """As above, once the store has deleted what dropped entities left behind. It is closed then."""
+    """Return how many shared bodies the store has after it has deleted those of dropped entities. Closes the store."""
     if isinstance(store, AwaitedStore):
         store.close()
         while query(store, "SELECT 1 FROM dropped_entity"):
@@ -292,7 +292,7 @@ def query(store: DiskStore, statement: str) -> list[Any]:
 
 
 class AwaitedStore(DiskStore):
-    """A SQLite store whose answers are waited for, one at a time."""
+    """A store on disk that is called synchronously: each call waits for its answer."""
 
     def __init__(self, folder: Path) -> None:
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -302,7 +302,7 @@ class AwaitedStore(DiskStore):
         super().__init__(folder, self._calls.put)
 
     def reopened(self) -> AwaitedStore:
-        """As after a restart."""
+        """Return the store as after a restart."""
         self.close()
         self.successor = AwaitedStore(self._folder)
         return self.successor
@@ -326,7 +326,7 @@ class AwaitedStore(DiskStore):
 
 
 class FlakyStore(MemoryStore):
-    """A memory store that can be told to fail or to wait."""
+    """A memory store that fails or waits on request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -392,7 +392,7 @@ class FlakyStore(MemoryStore):
 
 
 class Consumer:
-    """Takes messages as long as it has credit, and writes down what it got."""
+    """Takes messages while it has credit, and records them."""
 
     def __init__(self, world: World, credit: int, deletes: bool) -> None:
         self.deletes = deletes
@@ -448,7 +448,7 @@ class Receiver(Consumer):
 
 
 class Only:
-    """Selects messages by their bodies, and counts how often it looked at each."""
+    """A selector of messages by their bodies, which counts how often it evaluated each."""
 
     def __init__(self, selects: Callable[[str], bool] = lambda text: True, cost: int = 1) -> None:
         self._selects = selects
@@ -465,7 +465,7 @@ class Only:
 
 
 class SelectingReceiver(Consumer):
-    """A receiver of a queue that takes some messages only."""
+    """A receiver of a queue with a selector."""
 
     def __init__(self, world: World, queue: Queue, selector: Only, credit: int = 1000, deletes: bool = False) -> None:
         super().__init__(world, credit, deletes)
@@ -484,7 +484,7 @@ class SelectingReceiver(Consumer):
 
 
 class SessionReceiver(Consumer):
-    """Holds a session: a given one, or the next that is free."""
+    """Holds a session: one with a given id, or the next free session."""
 
     def __init__(
         self,
@@ -541,7 +541,7 @@ class SessionReceiver(Consumer):
 
 
 class Standing:
-    """Somebody who stands at an entity, as a link does."""
+    """A watcher of an entity, like an attached link."""
 
     def __init__(self, entity: AnyEntity) -> None:
         self.changes = 0
@@ -560,13 +560,13 @@ class Standing:
 
 
 def topic(name: str = "t", *subscriptions: str | SubscriptionDefinition, **settings: Any) -> TopicDefinition:
-    """With subscriptions, of which a name is enough."""
+    """Return the definition of a topic with subscriptions, which may be given by name."""
     whole = tuple(SubscriptionDefinition(name=each) if isinstance(each, str) else each for each in subscriptions)
     return TopicDefinition(name=name, subscriptions=whole, **settings)
 
 
 def subscription(name: str, *rules: RuleDefinition, **settings: Any) -> SubscriptionDefinition:
-    """With these rules; without any it has the one that lets everything pass."""
+    """Return the definition of a subscription with these rules; by default with the rule that matches all messages."""
     if rules:
         settings["rules"] = rules
     return SubscriptionDefinition(name=name, **settings)
@@ -587,7 +587,7 @@ def session_queue(name: str = "s", **settings: Any) -> QueueDefinition:
 def incoming(
     text: str, session_id: str | None = None, at: int | None = None, ttl: int | None = None, **fields: Any
 ) -> Incoming:
-    """A message as a sender gives it: of a session, for a time, with a time to live."""
+    """Return a message from a sender, with a session id, a scheduled time and a time to live if given."""
     if session_id is not None:
         fields.setdefault("properties", Properties(message_id=f"id-{text[:20]}", group_id=session_id))
     if at is not None:
@@ -608,7 +608,7 @@ TOKEN = LockTags().next()[1]
 
 
 def delivered(message: StoredMessage, locked_until: int | None = None, of: Entity | None = None) -> Message:
-    """As a receiver would read it, of that entity; by default of one that is no subscription."""
+    """Return the message as a receiver of the entity decodes it; by default the entity is not a subscription."""
     token = None if locked_until is None else TOKEN
     front = head(message, locked_until, token, is_copy=of is not None and of.holds_copies)
     return Message.decode(front + message.content)

@@ -1,4 +1,4 @@
-"""Rules over AMQP: what they do to messages, how they are described, and what is refused."""
+"""Rules over AMQP: their effect on messages, their descriptions, and the refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def add(subscription: Management, name: str, description: Any) -> None:
 
 
 def only(subscription: Management, description: Any) -> None:
-    """A rule in place of $Default."""
+    """Replace the rule `$Default` by another."""
     subscription.ok("remove-rule", {"rule-name": "$Default"})
     add(subscription, "only", description)
 
 
 def refused(subscription: Management, description: Any, name: str = "r") -> str:
-    """A description that is no good: why."""
+    """Add a rule with an invalid description, and return the reason of the refusal."""
     status, condition, text = subscription.refusal("add-rule", {"rule-name": name, "rule-description": description})
     assert (status, condition) == ARGUMENT_ERROR, text
     assert names(subscription) == ["$Default"]
@@ -94,7 +94,7 @@ def publish(connection: Connection, body: bytes, **properties: Any) -> None:
 
 
 def arrived(broker: BrokerThread, connection: Connection) -> list[bytes]:
-    """What the subscription has; taken away."""
+    """Receive and delete the messages of the subscription."""
     with connection.receiver(SUBSCRIPTION, mode="receive-and-delete", credit=0) as receiver:
         return [message.body for message in receive(receiver, broker.counters(SUBSCRIPTION).active)]
 
@@ -445,7 +445,7 @@ def test_a_refused_rule_tells_that_its_subscription_has_none(
     assert told[:2] == ARGUMENT_ERROR
     assert told[2] in (f"{text}{gap}{NO_RULES}" for gap in " \n")
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        f"a rule of '{SUBSCRIPTION}' was refused, which has no other: it receives no messages"
+        f"the rule was refused, and subscription '{SUBSCRIPTION}' has no other: it gets no messages"
     ]
     add(subscription, "r", sql("a = 1"))
     assert "no rules" not in subscription.refusal("add-rule", body)[2]

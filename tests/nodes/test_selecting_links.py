@@ -20,7 +20,7 @@ def world() -> World:
 
 
 def selecting(world: World, text: Any, path: str = "q", **options: Any) -> Browsing:
-    """A link that consumes."""
+    """Attach a receiver with a selector."""
     fields = {"distribution_mode": None, "filter": {SELECTOR: Described(SELECTOR, text)}, "mode": MIXED, **options}
     return Browsing(world, path, **fields)
 
@@ -95,7 +95,7 @@ def test_a_link_that_goes_leaves_nothing_behind(world: World) -> None:
         ("q", "n = ", "amqp:invalid-field", "expected a value (line 1, column 4)"),
         ("q", 7, "amqp:invalid-field", "must be a string"),
         ("q", "x" * 2000, "amqp:invalid-field", "more than the 1024 allowed"),
-        ("q", "n @ 1", "amqp:invalid-field", 'The character "@" means nothing here'),
+        ("q", "n @ 1", "amqp:invalid-field", 'The character "@" has no meaning here'),
     ],
 )
 def test_a_bad_selector_is_refused_with_the_reason(

@@ -144,7 +144,7 @@ def test_a_message_that_a_crash_has_left_is_removed() -> None:
     store = FlakyStore()
 
     async def story(health: Health, namespace: Namespace) -> None:
-        ((entity, left),) = namespace.passing_message().appends
+        ((entity, left),) = namespace.make_probe().appends
         store.commit(Changes(appends=[(entity, left)]), lambda error: None)
         assert numbers_in(store, entity) == [left.sequence_number]
         assert await health.problem() is None

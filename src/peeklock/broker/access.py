@@ -1,7 +1,7 @@
-"""Who may do what: shared access keys, the tokens signed with them, and the claims that a connection holds.
+"""Access control: shared access keys, the tokens signed with them, and the claims of a connection.
 
-A claim names a path, the rights there, and when it ends. It covers everything below its path: an entity's
-sub-queues and `$management`, a topic's subscriptions.
+A claim has a path, the rights at that path, and the time when it expires. It covers everything below its path: an
+entity's sub-queues and `$management`, a topic's subscriptions.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from peeklock.limits.broker import MAX_AUDIENCE_LENGTH, MAX_TOKEN_LENGTH, MAX_TO
 
 SAS_PREFIX: Final = "SharedAccessSignature "
 MAX_NAMED: Final = 10
+"""The most key names in one log line."""
 _JWT = re.compile(r"^[\w-]+\.[\w-]+\.[\w-]*$")
 
 
 def spelt_path(uri: str) -> str:
-    """A resource's path as the client spelt it, without scheme, host and query. For log lines and errors."""
+    """Return a resource's path as the client spelt it, without scheme, host and query. For log lines and errors."""
     path = without_origin(uri.split("?", 1)[0])
     return unquote(path).strip("/")
 
 
 def resource_path(uri: str) -> str:
-    """A resource's path for comparisons: as `spelt_path`, folded."""
+    """Return a resource's path for comparisons: as `spelt_path`, folded."""
     return fold(spelt_path(uri))
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """The path itself and everything above it, up to the namespace (the empty path)."""
+    """Return the path itself and everything above it, up to the namespace (the empty path)."""
     while path:
         yield path
         path = path.rpartition("/")[0]
@@ -52,7 +53,7 @@ def _is_same(known: str, shown: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Rights at a path and below. `expires_at` is in Unix milliseconds; None: never.
+    """Rights at a path and below it. `expires_at` is in Unix milliseconds; None: the claim never expires.
 
     `owner` is the path of the entity whose own rule gives the rights; it is empty for a rule of the namespace. A rule
     of an entity gives no right to another entity, even if its name starts with the same segments.
@@ -63,7 +64,7 @@ class Claim:
     rights: frozenset[Right]
     expires_at: int | None
     rule: str = field(default="", compare=False)
-    """The rule that gives the rights: the path of its entity, and its name. Limits per rule are counted by it."""
+    """The rule that gives the rights: the path of its entity, and its name. Limits per rule are counted by this."""
     key: str = field(default="", repr=False, compare=False)
     """The rule's key that the client presented, or that signed the token."""
 
@@ -73,23 +74,23 @@ class Claim:
         return self.rule.rpartition("/")[2]
 
     def allows(self, right: Right, entity: str | None) -> bool:
-        """Whether it gives the right at that queue or topic, whose path it covers; None: at the namespace."""
+        """Return whether the claim gives the right at a queue or topic whose path it covers; None: at the namespace."""
         return right in self.rights and (not self.owner or (entity is not None and self.owner == fold(entity)))
 
 
 class KeysWatcher(Protocol):
-    """A connection: its claims depend on rules."""
+    """A connection, whose claims depend on authorization rules."""
 
     def rules_changed(self, path: str) -> None:
-        """The rules of an entity changed: at a folded path, which is empty for the namespace.
+        """Update the claims: the rules of the entity at this folded path changed. Empty path: those of the namespace.
 
-        A deleted entity has none.
+        A deleted entity has no rules.
         """
         ...
 
 
 def key_name_of(token: str) -> str:
-    """The name of the key that a token claims to be signed with. It is not verified."""
+    """Return the name of the key that a token claims to be signed with. It is not verified."""
     fields = dict(pair.partition("=")[::2] for pair in token[:MAX_TOKEN_LENGTH].split(" ", 1)[-1].split("&"))
     return unquote_plus(fields.get("skn", ""))
 
@@ -114,21 +115,24 @@ class Keys:
             watcher.rules_changed(path)
 
     def current(self, claim: Claim) -> Claim | None:
-        """The claim with the rights that its rule gives now; None if the rule was deleted or its key was replaced."""
+        """Return the claim with the rights that its rule gives now; None if the rule or its key no longer exists."""
         for rule in self._rules.get(claim.owner, ()):
             if f"{claim.owner}/{rule.name}" == claim.rule and any(_is_same(key, claim.key) for key in rule.keys):
                 return claim if rule.rights == claim.rights else replace(claim, rights=rule.rights)
         return None
 
     def verify(self, token: str, audience: str, now: int, grace_ms: int = 0) -> Claim:
-        """Verify a token that was put for `audience`; returns what it allows. InvalidToken when it allows nothing.
+        """Verify a token that a client sent for `audience`, and return its claim.
 
-        `grace_ms`: how long a token is accepted after it has expired.
+        Raise InvalidToken if the token gives no right. `grace_ms`: how long a token is accepted after it has expired.
         """
         if len(token) > MAX_TOKEN_LENGTH:
-            raise InvalidToken("The token is too long.")
+            raise InvalidToken(f"The token has {len(token)} characters; at most {MAX_TOKEN_LENGTH} are allowed.")
         if len(audience) > MAX_AUDIENCE_LENGTH:
-            raise InvalidToken("The name of what the token is for is too long.")
+            raise InvalidToken(
+                f"The resource that the token is for has a name of {len(audience)} characters; "
+                f"at most {MAX_AUDIENCE_LENGTH} are allowed."
+            )
         if not token.startswith(SAS_PREFIX):
             if _JWT.match(token):
                 raise InvalidToken("Tokens of an identity provider are not accepted here: use a shared access key.")
@@ -145,14 +149,14 @@ class Keys:
             raise InvalidToken("The token was made for another resource than the one it was sent for.")
         expires_at = int(fields["se"]) * 1000
         if expires_at + grace_ms <= now:
-            # It is not later than now, so a datetime can hold it.
+            # The expiry is not later than now, so it is within the range of a datetime.
             expired = datetime.fromtimestamp(expires_at / 1000, UTC).isoformat().replace("+00:00", "Z")
             raise InvalidToken(f"The token has expired: it was valid until {expired}.")
         owner, rule, key = self._signed_by(fields, path)
         return Claim(path, owner, rule.rights, expires_at, f"{owner}/{rule.name}", key)
 
     def claims_for(self, name: str, key: str) -> list[Claim]:
-        """The claims of a client that presents a rule's name and its key (SASL PLAIN)."""
+        """Return the claims of a client that presents a rule's name and its key (SASL PLAIN)."""
         return [
             Claim(path, path, rule.rights, None, f"{path}/{rule.name}", key)
             for path, rules in self._rules.items()
@@ -161,7 +165,7 @@ class Keys:
         ]
 
     def _signed_by(self, fields: dict[str, str], path: str) -> tuple[str, AuthorizationRule, str]:
-        """The rule and the key that signed the token: the entity's own rules first, then the namespace's."""
+        """Return the rule and the key that signed the token: the entity's own rules first, then the namespace's."""
         signed = f"{fields['sr']}\n{fields['se']}".encode()  # as transmitted, still percent-encoded
         signature = unquote(fields["sig"]).encode()
         name = unquote_plus(fields["skn"])
@@ -177,7 +181,7 @@ class Keys:
 
 
 class Claims:
-    """The claims of one connection, which end with it."""
+    """The claims of one connection, valid until it closes."""
 
     def __init__(self) -> None:
         self._claims: dict[str, Claim] = {}
@@ -197,17 +201,17 @@ class Claims:
     def add(self, claim: Claim) -> None:
         """Add a claim. It replaces an older one for the same path."""
         if claim.path not in self._claims and len(self._claims) >= MAX_TOKENS:
-            raise QuotaExceeded(f"The connection has put {MAX_TOKENS} tokens; no more are allowed.")
+            raise QuotaExceeded(f"The connection has sent {MAX_TOKENS} tokens; no more are allowed.")
         self._claims[claim.path] = claim
 
     @property
     def has_lasting(self) -> bool:
-        """Whether a claim never expires: it comes from a key that was presented at login."""
+        """Whether a claim never expires. Such a claim comes from a key that the client presented at login."""
         return any(claim.expires_at is None for claim in self._claims.values())
 
     def revise(self, path: str, current: Callable[[Claim], Claim | None]) -> list[str]:
-        """Update the claims of the rules at that path; returns the names of rules that give less than before."""
-        less: list[str] = []
+        """Update the claims of the rules at a path. Return the names of the rules that now give fewer rights."""
+        reduced: list[str] = []
         for place, claim in list(self._claims.items()):
             if claim.owner != path:
                 continue
@@ -217,26 +221,26 @@ class Claims:
             else:
                 self._claims[place] = revised
             if revised is None or not revised.rights >= claim.rights:
-                less.append(claim.key_name)
-        return less
+                reduced.append(claim.key_name)
+        return reduced
 
     def forget(self, by: int) -> None:
-        """Remove the claims that had expired by then."""
+        """Remove the claims that expire at or before the time `by`."""
         for claim in list(self._claims.values()):
             if claim.expires_at is not None and claim.expires_at <= by:
                 del self._claims[claim.path]
 
     def has(self, right: Right, now: int) -> bool:
-        """Whether a claim gives the right to any entity."""
+        """Return whether a claim gives the right to any entity."""
         return any(
             right in claim.rights and (claim.expires_at is None or claim.expires_at > now)
             for claim in self._claims.values()
         )
 
     def check(self, path: str, entity: str, right: Right, now: int) -> Claim:
-        """The claim that gives the right at that path, which belongs to that queue or topic.
+        """Return the claim that gives `right` at `path`, which belongs to the queue or topic `entity`.
 
-        Unauthorized if there is none.
+        Raise Unauthorized if there is none.
         """
         expired = False
         entity = fold(entity)

@@ -1,7 +1,7 @@
-"""Limits of the memory that the broker holds for clients: per connection, per authorization rule, and in all.
+"""Limits on the memory that the broker holds for clients: per connection, per authorization rule, and in all.
 
-When a rule, or all of them together, reached the limit, accounts far below their fair share may still take some.
-So a client that holds much is refused, and clients that hold little are served.
+When a rule, or all rules together, have reached the limit, accounts far below their fair share may still take some.
+So the broker refuses a client that holds much memory, and serves clients that hold little.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from peeklock.broker.errors import QuotaExceeded
 from peeklock.limits.broker import MAX_ALL_HELD_BYTES, MAX_RULE_HELD_BYTES
 
 STEP: Final = 4096
-"""What an account reserves at least beyond what it holds. A connection holds another amount after every message, and
-the pools above it are not updated each time."""
-MODESTY: Final = 8
-"""Beyond the limit an account may take more if it holds less than its fair share divided by this. The divisor bounds
-the excess: without it a thousand new accounts, each below its fair share, could take twice the limit."""
+"""The least that an account reserves beyond what it holds, in bytes. The memory of a connection changes with every
+message; because of the reserve, the pools above it need no update each time."""
+SHARE_DIVISOR: Final = 8
+"""Beyond the limit, an account may take more if it holds less than its fair share divided by this. The divisor bounds
+the excess: without it, a thousand new accounts, each below its fair share, could take twice the limit."""
 MAX_IDLE_RULES: Final = 1000
+"""Pools of rules that hold nothing are removed when there are this many pools."""
 
 
 class _Pool:
-    """The sum of what the accounts, or pools, below it hold."""
+    """The total of the memory that the accounts, or pools, below it hold."""
 
     def __init__(self, limit: int, parent: _Pool | None) -> None:
         self.limit = limit
         self.parent = parent
         self.used = 0
         self.holders = 0
-        """How many accounts or pools below it hold something."""
+        """The number of accounts or pools below it that hold memory."""
 
     def allows(self, held: int) -> bool:
-        """Whether an account or pool below it that holds so much may take more."""
+        """Return whether an account or pool below it that holds `held` bytes may take more."""
         if self.used >= self.limit:
-            share = self.limit // (MODESTY * max(1, self.holders))
+            share = self.limit // (SHARE_DIVISOR * max(1, self.holders))
             if held >= share or self.used >= 2 * self.limit:
                 return False
         return self.parent is None or self.parent.allows(self.used)
 
     def change(self, before: int, after: int) -> None:
-        """An account or pool below it holds another amount."""
+        """Update the total: an account or pool below it held `before` bytes and now holds `after`."""
         own = self.used
         self.used = own + after - before
         self.holders += (after > 0) - (before > 0)
@@ -56,7 +57,7 @@ class Accounts:
         self._rule_bytes = rule_bytes
         self._rules: dict[str, _Pool] = {}
         self.full: set[Account] = set()
-        """Accounts that may not take more, and are told when they may."""
+        """Accounts that may not take more. They are checked again when another account releases memory."""
 
     @property
     def used(self) -> int:
@@ -76,7 +77,7 @@ def held_accounts() -> Accounts:
 
 
 class Account:
-    """What one connection holds. It outlives the connection as long as locks of that are left."""
+    """The memory that one connection holds. Its locks keep the account after the connection has closed."""
 
     def __init__(self, what: str, limit: int, accounts: Accounts, on_room: Callable[[], None] = lambda: None) -> None:
         self._what = what
@@ -96,9 +97,9 @@ class Account:
             self._reserve(self._reserved)
 
     def check(self) -> None:
-        """QuotaExceeded when the account may take no more."""
+        """Raise QuotaExceeded if the account is full."""
         if self.is_full:
-            self.look_again()
+            self.recheck()
             if self.is_full:
                 raise QuotaExceeded(
                     f"{self._what} hold {self.used} bytes of this connection and {self._accounts.used} bytes in all; "
@@ -106,27 +107,28 @@ class Account:
                 )
 
     def take(self, size: int) -> None:
-        """Add what the connection holds.
+        """Add memory that the connection holds.
 
-        Only what it held before is checked, so a large message is accepted in the end.
+        The check happened before, and did not include this size: so a message larger than the limit can be accepted.
         """
         self.used += size
         if self.used >= self._reserved:
             ahead = self.used + max(STEP, self.used >> 3)
             self._reserve(max(self.used, min(ahead, self.limit)))
-            self.look_again()
+            self.recheck()
 
     def release(self, size: int) -> None:
+        """Subtract memory that the connection no longer holds."""
         self.used -= size
         if self.used < self._reserved >> 1 or not self.used:
             self._reserve(self.used + max(STEP, self.used >> 3) if self.used else 0)
             for account in list(self._accounts.full):
-                account.look_again()
+                account.recheck()
         elif self.is_full:
-            self.look_again()
+            self.recheck()
 
-    def look_again(self) -> None:
-        """Check again whether the account is full."""
+    def recheck(self) -> None:
+        """Check again whether the account is full, and call `on_room` if it no longer is."""
         pool = self._pool
         is_full = self.used >= self.limit or (pool is not None and not pool.allows(self._reserved))
         if is_full is self.is_full:

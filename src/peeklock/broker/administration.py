@@ -1,7 +1,7 @@
 """Creates, updates and deletes entities and rules while the namespace serves clients.
 
-A change is checked at once, stored in one commit, and applied when that is done. An entity has one change at a time: a
-second one that comes meanwhile is refused.
+A change is checked at once, stored in one commit, and applied after the commit. An entity has one change at a time: a
+second one that arrives meanwhile is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ C = TypeVar("C", bound=Entity)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """The state of an entity at the moment. Times are Unix milliseconds."""
+    """The current state of an entity. Times are Unix milliseconds."""
 
     active: int = 0
     deferred: int = 0
@@ -49,13 +49,13 @@ class Runtime:
     """Active messages that wait to be forwarded."""
     transfer_dead_letter: int = 0
     claimed: int = 0
-    """Messages that belong to claims: see `claims`."""
+    """Messages that belong to claims: see the module `claims`."""
     damaged: int = 0
-    """Messages found damaged on disk, which are no longer delivered: of the entity and its sub-queues."""
+    """Messages of the entity and its sub-queues that are damaged on disk and no longer delivered."""
     size_in_bytes: int = 0
     subscription_count: int = 0
     sql_filter_count: int = 0
-    """Of all subscriptions of a topic; true and false filters count as SQL filters."""
+    """Filters of all subscriptions of a topic; true and false filters count as SQL filters."""
     correlation_filter_count: int = 0
     created_at: int
     updated_at: int
@@ -68,7 +68,7 @@ class Runtime:
 
 
 class Administration:
-    """Finds and changes entities by name. Errors known at once are raised; `done` gets the outcome of the commit.
+    """Finds and changes entities by name. Invalid requests raise an error; `done` gets the outcome of the commit.
 
     Temporary entities are hidden from administrators: they are deleted with the connection that made them.
     """
@@ -78,7 +78,7 @@ class Administration:
         self._journal = journal
         self._profile = profile
         self.allows_default_key = True
-        """Whether an entity may have the well-known key: only where the broker listens on loopback."""
+        """Whether an entity may have the well-known key: only if the broker listens on loopback."""
         self._changing: set[str] = set()
         """Folded paths of entities with a change under way."""
 
@@ -93,7 +93,7 @@ class Administration:
         return _permanent(sorted(self._catalogue.topics, key=lambda topic: fold(topic.path)))
 
     def entity(self, name: str) -> AnyEntity:
-        """A queue or a topic."""
+        """Return a queue or a topic. Raise EntityNotFound for all other paths."""
         found = self._catalogue.find(name)
         if found.is_dead_letter_queue or found.kind is EntityKind.SUBSCRIPTION or found.definition.temporary:
             raise EntityNotFound(name)
@@ -128,7 +128,7 @@ class Administration:
 
     def runtime(self, entity: Entity) -> Runtime:
         counters = entity.counters
-        letters, unforwardable = entity.dead_letters, entity.transfer_dead_letters
+        dead_letters, transfer_dead_letters = entity.dead_letters, entity.transfer_dead_letters
         forwards = entity.forwards
         subscriptions = _permanent([*entity.subscriptions.values()]) if is_topic(entity) else []
         kinds = Counter(rule.filter_kind is FilterKind.CORRELATION for each in subscriptions for rule in rules_of(each))
@@ -138,8 +138,8 @@ class Administration:
             deferred=counters.deferred,
             scheduled=counters.scheduled,
             claimed=counters.claimed,
-            dead_letter=_in_sub_queue(letters),
-            transfer_dead_letter=_in_sub_queue(unforwardable),
+            dead_letter=_in_sub_queue(dead_letters),
+            transfer_dead_letter=_in_sub_queue(transfer_dead_letters),
             damaged=sum(part.counters.damaged for part in entity.parts),
             size_in_bytes=entity.size_in_bytes,
             subscription_count=len(subscriptions),
@@ -176,7 +176,7 @@ class Administration:
 
     def create_subscription(self, topic: str, definition: SubscriptionDefinition, done: Done) -> None:
         parent = self.topic(topic) if not definition.temporary else self._catalogue.topic(topic)
-        subscriptions = len(parent.subscriptions) + self._coming(fold(parent.path))
+        subscriptions = len(parent.subscriptions) + self._count_being_created(fold(parent.path))
         if subscriptions >= self._profile.max_subscriptions:
             raise QuotaExceeded(f"The topic '{parent.path}' has {subscriptions} subscriptions; no more are allowed.")
         rules = tuple(self._dated(rule) for rule in definition.rules)
@@ -231,7 +231,7 @@ class Administration:
         if self._catalogue.has(path):
             raise EntityExists(f"The messaging entity '{path}' already exists.")
         if parent is None and not definition.temporary:
-            entities = self._catalogue.count + self._coming("")
+            entities = self._catalogue.count + self._count_being_created("")
             if entities >= self._profile.max_entities:
                 raise QuotaExceeded(f"The namespace has {entities} queues and topics; no more are allowed.")
         definition = self._checked(definition)
@@ -257,7 +257,7 @@ class Administration:
                 lane.changes.entities[row.id] = row
             self._commit(lane, path, created)
 
-        # All or nothing: other entities that are created in this turn write the namespace's row too.
+        # One commit, because other entities that are created in this turn write the namespace's row too.
         self._journal.all_or_nothing(stage)
 
     def _update(self, entity: AnyEntity, definition: AnyDefinition, done: Done) -> None:
@@ -305,7 +305,7 @@ class Administration:
         self._delete(entity, done)
 
     def delete_idle(self, entity: Entity) -> None:
-        """Delete an entity that was idle for as long as its definition says."""
+        """Delete an entity that was idle for the time in its definition (AutoDeleteOnIdle)."""
         try:
             found = self._catalogue.find(entity.path)
             if found is entity:
@@ -314,8 +314,8 @@ class Administration:
         except BrokerError as failure:
             log.info("an idle entity could not be deleted: %s", failure)
 
-    def _coming(self, topic: str) -> int:
-        """How many subscriptions of a topic (folded) are being created; for the empty name: queues and topics."""
+    def _count_being_created(self, topic: str) -> int:
+        """Return how many subscriptions of a topic (folded path) are being created; empty path: queues and topics."""
         return sum(topic_of(path) == topic and not self._catalogue.has(path) for path in self._changing)
 
     def _checked(self, definition: D) -> D:
@@ -326,7 +326,10 @@ class Administration:
         return definition
 
     def _begin(self, path: str, of: Entity | None) -> None:
-        """Begin a change at a path. EntityChanging when another is under way, or when entity `of` is being deleted."""
+        """Begin a change at a path.
+
+        Raise EntityChanging if another change is under way there, or if the entity `of` is being deleted.
+        """
         if fold(path) in self._changing or (of is not None and of.is_deleting):
             raise EntityChanging(f"The entity '{path}' is being changed; try again.")
         self._changing.add(fold(path))
@@ -348,7 +351,7 @@ def rules_of(subscription: AnyQueue) -> tuple[RuleDefinition, ...]:
 
 
 def explain_refused_rule(subscription: AnyEntity, reason: str) -> str:
-    """The reason why a rule was refused, with a warning if the subscription has no rule. The warning is logged too.
+    """Return the reason why a rule was refused, with a warning if the subscription has no rule. Log the warning too.
 
     Clients replace the default rule in two steps: they delete it, then add their own. If the second step fails, the
     subscription receives nothing. The broker does not add a rule that no client asked for.
@@ -357,7 +360,7 @@ def explain_refused_rule(subscription: AnyEntity, reason: str) -> str:
         return reason
     if subscription.is_dead_letter_queue or rules_of(subscription):
         return reason
-    log.warning("a rule of '%s' was refused, which has no other: it receives no messages", subscription.path)
+    log.warning("the rule was refused, and subscription '%s' has no other: it gets no messages", subscription.path)
     left = f"The subscription '{subscription.path}' has no rules now and receives no messages until one is added."
     return f"{reason}\n{left}" if "\n" in reason else f"{reason} {left}"
 

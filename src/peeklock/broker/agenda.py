@@ -1,9 +1,9 @@
-"""Time: the one clock of the broker, and the appointments that are due next.
+"""The clock of the broker, and its appointments: actions that run at a given time.
 
-The clock has two readings, in milliseconds. Moments are Unix time: when a message expires or is enqueued, when a token
-expires, times sent to clients. The operator may set that clock, forwards or back. Durations use the monotonic clock,
-which is never set: locks, time-outs, retries, idle entities, the window for duplicates. So a step of the system's clock
-ends no lock.
+The clock has two readings, in milliseconds. Points in time are Unix time: when a message expires or is enqueued, when a
+token expires, times sent to clients. The operator may set that clock, forwards or back. Durations use the monotonic
+clock, which is never set: locks, time-outs, retries, idle entities, the window for duplicates. So a change of the
+system's clock does not end a lock.
 
 The server waits for `next_due` and calls `run`; tests move the clock instead.
 """
@@ -20,18 +20,18 @@ from typing import Final, Protocol
 log = logging.getLogger(__name__)
 
 MAX_CANCELLED = 100
-"""Up to this many cancelled appointments stay in a heap."""
+"""Cancelled appointments that may stay in a heap, if they are not more than half of it."""
 
 
 class Clock(Protocol):
     """A source of Unix time and of elapsed time."""
 
     def now(self) -> int:
-        """Unix time in milliseconds, for moments. The operator may set it."""
+        """Return the Unix time in milliseconds, for points in time. The operator may set it."""
         ...
 
     def monotonic(self) -> int:
-        """Milliseconds since an arbitrary origin, for durations. It never steps, and stops while the machine sleeps."""
+        """Return milliseconds since an arbitrary origin, for durations. They do not count while the machine sleeps."""
         ...
 
 
@@ -49,7 +49,7 @@ system_clock: Final = SystemClock()
 
 
 class ManualClock:
-    """A clock that tests move. A call returns the Unix time."""
+    """A clock that tests move. Calling it returns the Unix time."""
 
     def __init__(self, now: int | None = None) -> None:
         self._now = system_clock.now() if now is None else now
@@ -65,12 +65,12 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass."""
+        """Move both readings forward: time passes."""
         self._now += milliseconds
         self._monotonic += milliseconds
 
     def step(self, milliseconds: int) -> None:
-        """Set the Unix time; no time passes."""
+        """Change the Unix time only, as an operator does: no time passes."""
         self._now += milliseconds
 
 
@@ -81,7 +81,7 @@ class Appointment:
 
     def __init__(self, at: int, action: Callable[[], None], heap: _Heap) -> None:
         self.at = at
-        """In the reading of the clock that it was made for."""
+        """When it is due, in the reading of the clock that it was made for."""
         self.action: Callable[[], None] | None = action
         self._heap = heap
 
@@ -92,7 +92,7 @@ class Appointment:
 
 
 class _Heap:
-    """The appointments of one of the two readings."""
+    """The appointments for one of the two readings of the clock."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int, Appointment]] = []
@@ -109,7 +109,7 @@ class _Heap:
         return appointment
 
     def cancelled(self) -> None:
-        """Count a cancelled appointment. It stays until its time, which may be far away, unless there are many."""
+        """Count a cancelled appointment. It stays in the heap until it is due, unless too many are cancelled."""
         self._cancelled += 1
         if self._cancelled > MAX_CANCELLED and self._cancelled > len(self._entries) // 2:
             self._entries = [entry for entry in self._entries if entry[2].action is not None]
@@ -135,31 +135,31 @@ class Agenda:
         self.now: Callable[[], int] = clock.now
         self.monotonic: Callable[[], int] = clock.monotonic
         self.on_earlier: Callable[[], None] = lambda: None
-        """Called when a new appointment is the earliest: the server must wake sooner."""
+        """Called when a new appointment may be the earliest: the server must wake sooner."""
         self._moments = _Heap()
         self._durations = _Heap()
 
     def at(self, moment: int, action: Callable[[], None]) -> Appointment:
-        """Run an action when the Unix time reaches a moment."""
-        return self._told(self._moments, self._moments.add(moment, action))
+        """Run an action when the Unix time reaches `moment`."""
+        return self._notify_if_earliest(self._moments, self._moments.add(moment, action))
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> Appointment:
-        """Run an action after a delay, whatever the Unix time is set to meanwhile."""
+        """Run an action after a delay. Setting the Unix time has no effect on it."""
         return self.when_elapsed(self.monotonic() + delay_ms, action)
 
     def when_elapsed(self, monotonic: int, action: Callable[[], None]) -> Appointment:
-        """Run an action when `monotonic` reaches a value."""
-        return self._told(self._durations, self._durations.add(monotonic, action))
+        """Run an action when the monotonic clock reaches a value."""
+        return self._notify_if_earliest(self._durations, self._durations.add(monotonic, action))
 
-    def _told(self, heap: _Heap, appointment: Appointment) -> Appointment:
-        # The first of its heap need not be the first of both: then the server wakes for nothing, which does no harm.
+    def _notify_if_earliest(self, heap: _Heap, appointment: Appointment) -> Appointment:
+        # The other heap may have an earlier appointment. The server then wakes without need, which does no harm.
         if heap.next is appointment:
             self.on_earlier()
         return appointment
 
     @property
     def next_due(self) -> int | None:
-        """The moment of the next appointment, if the clock is not set before."""
+        """The Unix time when the next appointment is due, if nobody sets the clock before."""
         moment, elapsed = self._moments.next, self._durations.next
         if elapsed is None:
             return None if moment is None else moment.at
@@ -180,5 +180,5 @@ class Agenda:
             try:
                 action()
             except Exception:
-                # A failure in one entity must not stop the appointments of all others.
+                # A failure in one entity must not stop the appointments of other entities.
                 log.exception("an appointment failed")

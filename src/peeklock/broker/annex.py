@@ -1,4 +1,4 @@
-"""What the broker keeps of a message beside its bare message: parts of the header and the annotations."""
+"""The annex of a stored message: the parts of its header and annotations that are stored beside the bare message."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ class Annex(NamedTuple):
 
     priority: int | None = None
     annotations: bytes = b""
-    """Encoded keys and values."""
+    """The message annotations: encoded keys and values."""
     annotation_fields: int = 0
     dead_letter_source: str | None = None
     ttl_ms: int | None = None
     """The time to live of a scheduled message, which starts when it is enqueued."""
     enqueued_number: int | None = None
-    """The sequence number in the entity that the message was sent to, if that was another entity."""
+    """For a forwarded message: its sequence number in the entity that the client sent it to."""
     hops: int = 0
     """How often the message was forwarded."""
     delivery_annotations: bytes = b""
-    """The delivery annotations of the sender, which are passed on: an encoded map, or empty."""
+    """The sender's delivery annotations, which are delivered with the message: an encoded map, or empty."""
     durable: bool = False
-    """As in the sender's header. Every message is stored; JMS clients see this as the delivery mode."""
+    """The flag in the sender's header. Every message is stored; JMS clients see this as the delivery mode."""
 
     def encode(self) -> bytes:
-        # Few messages have the last fields.
+        # Few messages have the last two fields, so they are left out when they have their defaults.
         fields = list(self)
         if not self.durable:
             del fields[-1 if self.delivery_annotations else -2 :]

@@ -1,6 +1,6 @@
 """Events of the audit log: denied access, administration, and changes of many messages at once.
 
-Events have no bodies, keys or tokens. The code that decides or changes something reports it; the server writes the log.
+Events have no bodies, keys or tokens. The code that makes a decision or a change records it; the server writes the log.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ class AuditEvent:
 
 
 class Audit(Protocol):
+    """The audit log."""
+
     def record(self, event: AuditEvent) -> None: ...
 
 
 class NoAudit:
-    """Used when there is no audit log."""
+    """An audit log that records nothing."""
 
     def record(self, event: AuditEvent) -> None:
         pass

@@ -1,10 +1,10 @@
 """The active messages of a queue: a window of the lowest sequence numbers in memory, the rest in the store.
 
-Every active message with a number up to `_through` is in memory, or was taken. Messages beyond it are only in the store
-and are read when the window runs low. So memory holds the working set, however long the queue is.
+Every active message with a number up to `_through` is in memory, or was taken. Messages with higher numbers are only in
+the store and are read when the window runs low. So memory holds the working set, whatever the length of the queue.
 
-All messages in memory count in a budget that all windows share. A message that is returned when the budget is used up
-shortens this window: the highest numbers are dropped from memory, and are read again in their turn.
+All messages in memory count in a budget that all windows share. If a message is returned when the budget is used up,
+this window is shortened: the messages with the highest numbers are dropped from memory and read again later.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _number_of = attrgetter("sequence_number")
 
 ReadPage = Callable[[Callable[[list[StoredMessage] | StoreError], None]], None]
 PageRead = Callable[[list[StoredMessage] | StoreError, set[int]], None]
-"""(the page, numbers of messages that changed while it was read)"""
+"""Called with the page, and with the numbers of messages that changed while it was read."""
 
 
 def _unwatched(read: ReadPage, found: PageRead) -> None:
-    """Without `watch`. (A function, because mypyc does not compile a lambda within a lambda that is a default.)"""
+    """Read a page without noting changes. (mypyc does not compile a lambda within a lambda that is a default.)"""
     read(lambda page: found(page, set()))
 
 
 class Backlog(Waiting):
-    """Active messages in order of their numbers: all of a queue, or those of one session or priority."""
+    """Active messages in order of their numbers: all messages of a queue, or of one session or priority."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Backlog(Waiting):
     ) -> None:
         self._entity = entity
         self.session_id = session_id
-        """None: messages of any session."""
+        """The session or priority whose messages it has; None: all messages of the queue."""
         self._store = store
         self._budget = budget
         self._on_loaded = on_loaded
@@ -64,7 +64,7 @@ class Backlog(Waiting):
         self._is_taken = is_taken
         """Whether a message was taken and not returned."""
         self._watch = watch
-        """Reads a page, and notes which messages change meanwhile. Used when taken messages may be on the page."""
+        """Reads a page and notes which messages change meanwhile. Used if messages of the page may have been taken."""
         self._ready: deque[StoredMessage] = deque()
         """By ascending number."""
         self._returned = ReturnedMessages()
@@ -73,11 +73,11 @@ class Backlog(Waiting):
         self._through = 0
         self._tail = 0
         self._read_again = 0
-        """Up to this number messages beyond the window may be taken: the window was longer before."""
+        """Messages beyond the window and up to this number may be taken, because the window was longer before."""
         self._back_beyond = MAX_NUMBER
-        """The lowest number that was returned beyond the window since a claim last began to search."""
+        """The lowest number returned beyond the window since a claim last began to search."""
         self._removed: set[int] = set()
-        """Numbers of messages in memory that were removed: they are skipped when they are taken."""
+        """Numbers of messages in memory that were removed. `take` skips them."""
         self._paging = Paging(budget)
         self._loading = False
         self._is_load_watched = False
@@ -85,14 +85,14 @@ class Backlog(Waiting):
         """Set while consumers with selectors use the window."""
         self._forgotten = False
         self._late: list[StoredMessage] = []
-        """Messages that arrived with a number in the range that is being read: the page may miss them."""
+        """Messages that arrived with a number in the range that is being read. The page may not have them."""
         self._missed: int | None = None
-        """The lowest number of further such messages, for which there was no memory."""
+        """The lowest number of messages that belong to `_late`, but for which there was no memory."""
         self.held = False
-        """While set no page is read: a sweep removes messages beyond the window."""
+        """While set, no page is read, because a sweep removes messages beyond the window."""
 
     def resume(self, tail: int, any_stored: bool) -> None:
-        """Start with what the store has: numbers up to `tail`."""
+        """At start: set the highest number in the store, and whether the store has any message."""
         self._tail = tail
         self._through = 0 if any_stored else tail
 
@@ -105,7 +105,7 @@ class Backlog(Waiting):
 
     @property
     def at_hand(self) -> int:
-        """About how many messages can be taken without reading."""
+        """About how many messages can be taken without reading from the store."""
         return len(self._ready)
 
     @property
@@ -139,7 +139,7 @@ class Backlog(Waiting):
                 self._missed = number
 
     def take(self) -> StoredMessage | None:
-        """Take the message with the lowest number. None: there is none, or it is still being read."""
+        """Take the message with the lowest number. Return None if there is none, or if it is still being read."""
         ready, returned = self._ready, self._returned.heap
         while ready or returned:
             if returned and (not ready or returned[0][0] < ready[0].sequence_number):
@@ -164,7 +164,8 @@ class Backlog(Waiting):
             return
         ready, removed = self._ready, self._removed
         removed.add(number)
-        while ready and ready[0].sequence_number in removed:  # no consumer may come to take them: release their memory
+        # Release the memory of removed messages at the head: there may be no consumer whose `take` would do it.
+        while ready and ready[0].sequence_number in removed:
             message = ready.popleft()
             removed.discard(message.sequence_number)
             self._release_memory(message)
@@ -175,7 +176,7 @@ class Backlog(Waiting):
 
     def drop_runs(self, runs: list[Run]) -> None:
         self.drop_some(runs)
-        # No other message up to there is active, except those that were returned meanwhile beyond the window.
+        # No other message up to `last` is active, except messages that were returned meanwhile beyond the window.
         last = runs[-1].last
         self._tail = max(self._tail, last)
         if self._back_beyond <= last:
@@ -183,7 +184,10 @@ class Backlog(Waiting):
         self._through = max(self._through, min(last, self._back_beyond - 1))
 
     def drop_some(self, runs: list[Run]) -> None:
-        """As `drop_runs`, when messages of other lanes are in between."""
+        """Drop claimed messages from memory, if messages between the runs may still be active.
+
+        `drop_runs` also ends the window after the runs. This method does not: other lanes have messages in between.
+        """
         ready, last = self._ready, runs[-1].last
         at = 0
         kept: list[StoredMessage] = []
@@ -209,7 +213,7 @@ class Backlog(Waiting):
         if first <= self._through:
             self._shorten(first - 1)
         if self._loading and (self._missed is None or first < self._missed):
-            self._missed = first  # the page may have been read before
+            self._missed = first  # the store may have read the page before the messages became active
 
     def next_after(self, number: int, session_id: str | None = None) -> int:
         ready = self._ready
@@ -223,7 +227,7 @@ class Backlog(Waiting):
     # --- for consumers with selectors ---
 
     def select(self, returns: ReturnLog | None) -> None:
-        """Note returned messages from now on; None ends that."""
+        """Record returned messages in this log from now on; None: stop recording."""
         self._returns = returns
 
     @property
@@ -238,11 +242,11 @@ class Backlog(Waiting):
 
     @property
     def may_take_beyond(self) -> bool:
-        """Whether a message beyond the window can be taken: no page is being read without a watch."""
+        """Whether messages beyond the window can be taken: no page is being read, or its changes are watched."""
         return not self._loading or self._is_load_watched
 
     def merge_returned(self) -> None:
-        """Sort the returned messages in among the others."""
+        """Merge the returned messages into the window, by number."""
         returned = self._returned.clear()
         if len(returned) > 16:
             self._ready = deque(sorted([*self._ready, *returned], key=_number_of))
@@ -251,7 +255,7 @@ class Backlog(Waiting):
             self._ready.insert(bisect_left(self._ready, message.sequence_number, key=_number_of), message)
 
     def next_waiting(self, after: int) -> StoredMessage | None:
-        """The first message in memory above a number. Returned messages count only if they were merged."""
+        """Return the first message in memory above a number. Returned messages count only if they were merged."""
         ready = self._ready
         at = bisect_right(ready, after, key=_number_of)
         while at < len(ready):
@@ -262,7 +266,7 @@ class Backlog(Waiting):
         return None
 
     def waiting(self, number: int) -> StoredMessage | None:
-        """The message with that number, if it is in memory. Returned messages count only if they were merged."""
+        """Return the message with that number, if it is in memory. Returned messages count only if they were merged."""
         message = self.next_waiting(number - 1)
         return message if message is not None and message.sequence_number == number else None
 
@@ -276,7 +280,7 @@ class Backlog(Waiting):
         self._release_memory(message)
 
     def take_beyond(self, number: int) -> None:
-        """Note that a message beyond the window is taken."""
+        """Record that a message beyond the window is taken."""
         self._read_again = max(self._read_again, number)
 
     def forget(self) -> None:
@@ -291,11 +295,11 @@ class Backlog(Waiting):
         self._through = self._tail
 
     def _put_back(self, message: StoredMessage) -> None:
-        """Put a returned message into its place, unless it is there already."""
+        """Put a returned message into the window, unless the window has it."""
         number = message.sequence_number
         if number in self._removed:
-            self._removed.discard(number)  # it was to be removed, and was not
-        # A page may have had the message before its commit was answered; it may even be taken by now.
+            self._removed.discard(number)  # its removal failed, and it is still in memory
+        # A page may have had the message before its commit was answered. It may even be taken by now.
         elif number not in self._returned.numbers and not self._is_ready(number) and not self._is_taken(number):
             if not self._has_room(message):
                 self._make_room(message)
@@ -308,7 +312,7 @@ class Backlog(Waiting):
         return self._budget.used + size <= self._budget.limit
 
     def _make_room(self, message: StoredMessage) -> None:
-        """Drop the higher half of the window from memory; if that is not enough, all from the message on."""
+        """Drop the higher half of the window from memory; if that is not enough, also drop all after the message."""
         held = sorted([*self._ready, *(each for _, each in self._returned.heap)], key=_number_of)
         kept, most = 0, self._bytes // 2
         for each in held:
@@ -378,12 +382,12 @@ class Backlog(Waiting):
         for message in late:
             self._release_memory(message)
         if isinstance(page, StoreError):
-            # It is read again when a consumer next wants a message.
+            # The page is read again when a consumer next asks for a message.
             log.error("messages of entity %d could not be read: %s", self._entity, page)
             self._on_failed()
             return
         self._paging.on_page(wanted.limit)
-        if self._through == wanted.after:  # otherwise the window was shortened, and the page does not follow it
+        if self._through == wanted.after:  # otherwise the window was shortened, and the page is not adjacent to it
             whole = len(page) < wanted.limit and sum(message.read_size for message in page) < wanted.max_bytes
             self._through = wanted.through if whole else page[-1].sequence_number
             for message in page:

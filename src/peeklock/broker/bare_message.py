@@ -1,4 +1,4 @@
-"""Reads what the broker needs of an encoded bare message (its properties, application properties and body)."""
+"""Reads single fields of an encoded bare message (its properties, application properties and body)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONG_DATA_START: Final = bytes((0x00, 0x53, DATA, 0xB0))
 
 
 def split(bare: bytes) -> tuple[bytes, bytes]:
-    """Split a message into the part that may differ between copies, and its body."""
+    """Split a message into its properties, which may differ between copies, and its body."""
     found = scan(bare)
     ends = [part.stop for part in (found.properties, found.application_properties) if part is not None]
     end = max(ends, default=0)
@@ -29,7 +29,7 @@ def split(bare: bytes) -> tuple[bytes, bytes]:
 
 
 def session_id_of(bare: bytes) -> str | None:
-    """The session id; None when there is none, or when the properties cannot be decoded."""
+    """Return the session id; None when there is none, or when the properties cannot be decoded."""
     try:
         return text_of(property_of(scan(bare), GROUP_ID), "session id")
     except DecodeError:
@@ -37,7 +37,7 @@ def session_id_of(bare: bytes) -> str | None:
 
 
 def message_id_of(bare: bytes) -> str | None:
-    """The message id as text, whatever its type; None when the properties cannot be decoded."""
+    """Return the message id as text, whatever its type; None when the properties cannot be decoded."""
     try:
         value = property_of(scan(bare), MESSAGE_ID)
     except DecodeError:
@@ -46,7 +46,7 @@ def message_id_of(bare: bytes) -> str | None:
 
 
 def session_of(bare: bytes) -> bytes:
-    """The session id as bytes, whatever its type; empty when there is none."""
+    """Return the session id as bytes, whatever its type; empty when there is none."""
     try:
         value = property_of(scan(bare), GROUP_ID)
     except DecodeError:
@@ -55,12 +55,15 @@ def session_of(bare: bytes) -> bytes:
 
 
 def destination_of(encoded: bytes) -> Any:
-    """The `to` field of a message with header and annotations; None if it has none. DecodeError."""
+    """Return the `to` field of a message with header and annotations; None if it has none.
+
+    Raise DecodeError if the properties cannot be decoded.
+    """
     return property_of(scan(encoded), TO)
 
 
 def identity_of(bare: bytes) -> bytes:
-    """The key of duplicate detection: the message id as text, whatever its type."""
+    """Return the key of duplicate detection: the message id as text, whatever its type."""
     found = scan(bare)
     try:
         return _as_bytes(property_of(found, MESSAGE_ID))
@@ -69,14 +72,14 @@ def identity_of(bare: bytes) -> bytes:
 
 
 def partition_key_of(annex: bytes | None) -> bytes:
-    """The partition key of the message; empty when there is none."""
+    """Return the partition key of the message; empty when there is none."""
     encoded = Annex.decode(annex).annotations
     at = 0
     try:
         while at < len(encoded):
             name, at = decode_value(encoded, at)
             end = value_end(encoded, at)
-            # Only this value: the others were not checked when the message was sent.
+            # Only this value is decoded: the other values were not checked when the message was sent.
             if name == PARTITION_KEY and encoded[at:end] != NULL:
                 return _as_bytes(decode_value(encoded, at)[0])
             at = end
@@ -86,6 +89,7 @@ def partition_key_of(annex: bytes | None) -> bytes:
 
 
 def property_of(found: Scanned, index: int) -> Any:
+    """Return a decoded field of the properties section; None if the message does not have it."""
     if found.properties is None:
         return None
     fields = raw_fields(found.bare, found.properties)
@@ -93,18 +97,18 @@ def property_of(found: Scanned, index: int) -> Any:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """A value as text in UTF-8. Binary values are taken as text."""
+    """Return a value as text in UTF-8. A binary value is returned unchanged."""
     return value if type(value) is bytes else str(value).encode()
 
 
 def text_of(value: Any, what: str) -> str | None:
-    """A text of at most 128 characters.
+    """Return an id as text; None if there is none. Raise InvalidProperty if it is not text or is too long.
 
-    It may be binary: the Python SDK sends strings that it received in that form.
+    The value may be binary: the Python SDK sends strings that it received in that form.
     """
     if value is None:
         return None
-    if type(value) is bytes:  # not a decimal, whose class is derived from bytes
+    if type(value) is bytes:  # isinstance would include decimals, whose class is derived from bytes
         try:
             value = value.decode()
         except UnicodeDecodeError:
@@ -117,7 +121,7 @@ def text_of(value: Any, what: str) -> str | None:
 
 
 def data_end(data: bytes, at: int) -> int:
-    """The end of the data section that begins at an offset; -1 when there is none."""
+    """Return the end of the data section that begins at an offset; -1 when there is none."""
     start = data[at : at + 4]
     if start == _LONG_DATA_START and len(data) >= at + 8:
         return at + 8 + (data[at + 4] << 24 | data[at + 5] << 16 | data[at + 6] << 8 | data[at + 7])

@@ -1,14 +1,14 @@
 """The keys under which the store keeps bodies that several messages share.
 
-A body may outlive the topic that it was sent to: a copy is dead-lettered elsewhere, or forwarded. So keys are
-unique in the namespace and do not depend on an entity, whose id and sequence numbers may be used again.
+A body may outlive the topic that it was sent to, if a copy is dead-lettered to another entity or forwarded. So keys are
+unique in the namespace. They do not depend on an entity, whose id and sequence numbers may be used again.
 """
 
 from __future__ import annotations
 
 
 class BodyKeys:
-    """Counts up from the highest key in the store, so that a key is never used twice while a message has its body."""
+    """Assigns keys in ascending order, after the highest key in the store. So two bodies in use never share a key."""
 
     __slots__ = ("_last",)
 
@@ -16,7 +16,7 @@ class BodyKeys:
         self._last = 0
 
     def resume(self, last: int) -> None:
-        """At start: continue after the highest key that the store has."""
+        """At start: continue after the highest key in the store."""
         self._last = last
 
     def next(self) -> int:

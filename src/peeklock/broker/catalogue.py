@@ -1,7 +1,7 @@
 """The entities of a namespace by name: made from the rows of the store, changed, and removed.
 
-Names are case-insensitive; clients see the spelling of the creation. A queue or subscription is three entities of the
-store: itself and its two sub-queues. `administration` decides what may be changed, and when a change is applied.
+Names are case-insensitive; clients see the name as it was spelt at creation. A queue or subscription is three entities
+in the store: itself and its two sub-queues. `administration` decides what may be changed, and when it is applied.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from peeklock.entities.names import fold
 from peeklock.store.base import MAX_ENTITY_ID, StoredEntity
 
 NAMESPACE: Final = "namespace"
-"""The kind of the row that stands for the namespace: it has the id that was assigned last."""
+"""The kind of the namespace's own row, which has the id that was assigned last."""
 DEAD_LETTER_QUEUE, TRANSFER_DEAD_LETTER_QUEUE = "dead-letter-queue", "transfer-dead-letter-queue"
 DEAD_LETTER_SUFFIX: Final = "$DeadLetterQueue"
 TRANSFER_DEAD_LETTER_SUFFIX: Final = "$Transfer/$DeadLetterQueue"
@@ -40,7 +40,7 @@ AnyEntity = Queue | SessionQueue | Topic
 
 
 def is_queue(entity: AnyEntity) -> TypeGuard[AnyQueue]:
-    """Whether messages can be received from the entity: all but topics."""
+    """Return whether messages can be received from the entity: true for all but topics."""
     return entity.kind is not EntityKind.TOPIC
 
 
@@ -49,12 +49,12 @@ def subscription_path(topic: str, name: str) -> str:
 
 
 def topic_of(path: str) -> str:
-    """The folded path of a subscription's topic; empty if the path is not that of a subscription."""
+    """Return the folded path of a subscription's topic; empty if the path is not that of a subscription."""
     return fold(path).rpartition(f"/{fold(SUBSCRIPTIONS)}/")[0]
 
 
 def owner_of(path: str) -> str:
-    """The folded path of the queue or topic at that path, or of the owner of the subscription or sub-queue there."""
+    """Return the folded path of the queue or topic that the entity at a path is, or that it belongs to."""
     path = fold(path)
     for suffix in (TRANSFER_DEAD_LETTER_SUFFIX, DEAD_LETTER_SUFFIX):
         path = path.removesuffix(f"/{fold(suffix)}")
@@ -74,14 +74,14 @@ class Rows:
 
 
 def left_over(stored: list[StoredEntity]) -> list[StoredEntity]:
-    """The rows of temporary entities of an earlier run, with their sub-queues and subscriptions."""
+    """Return the rows of temporary entities of an earlier run, with their sub-queues and subscriptions."""
     ended = {fold(row.path) for row in stored if row.definition.get("temporary")}
     ended |= {fold(row.path) for row in stored if row.kind == EntityKind.SUBSCRIPTION and topic_of(row.path) in ended}
     return [row for row in stored if _main_path(row) in ended]
 
 
 def _main_path(row: StoredEntity) -> str:
-    """The folded path of the entity of a row; for a sub-queue, that of its owner."""
+    """Return the folded path of the entity of a row; for a sub-queue, that of its owner."""
     for suffix, kind in SUB_QUEUES:
         if row.kind == kind:
             return fold(row.path.removesuffix(f"/{suffix}"))
@@ -139,7 +139,7 @@ class Catalogue:
 
     @property
     def count(self) -> int:
-        """How many queues and topics there are, without temporary ones."""
+        """The number of queues and topics, without temporary ones."""
         return self._count
 
     def has(self, path: str) -> bool:
@@ -154,7 +154,7 @@ class Catalogue:
         return found
 
     def queue(self, path: str) -> AnyQueue:
-        """The queue, subscription or sub-queue at that path."""
+        """Return the queue, subscription or sub-queue at that path."""
         folded = fold(path)
         found = self._queues.get(folded)
         if found is None:
@@ -170,7 +170,7 @@ class Catalogue:
         return found
 
     def destination(self, path: str) -> Entity:
-        """The queue or topic that messages for that name go to."""
+        """Return the queue or topic at a path that messages can be sent or forwarded to."""
         found = self.find(path)
         if found.is_dead_letter_queue or found.kind is EntityKind.SUBSCRIPTION:
             raise EntityNotFound(path)
@@ -179,7 +179,7 @@ class Catalogue:
     # --- rows of the store ---
 
     def remember(self, stored: list[StoredEntity]) -> None:
-        """At start: take over the rows that the store has."""
+        """At start: add the rows of the store."""
         for entity in stored:
             self._stored[entity.id] = entity
             if entity.kind == NAMESPACE:
@@ -188,7 +188,7 @@ class Catalogue:
         self._ids.resume(self._stored, last)
 
     def forget(self, rows: list[StoredEntity]) -> None:
-        """At start: rows that were dropped from the store."""
+        """At start: remove rows that were dropped from the store."""
         for row in rows:
             del self._stored[row.id]
         if rows:
@@ -201,7 +201,7 @@ class Catalogue:
         return int(self._namespace_row.definition["created_at"])
 
     def namespace_row(self) -> StoredEntity:
-        """The row to store whenever an entity is added, so that ids continue after a restart."""
+        """Return the row to store whenever an entity is added, so that ids continue after a restart."""
         row = self._namespace_row
         if row is None:
             row = StoredEntity(self._ids.take(1)[0], "", NAMESPACE, {"created_at": self._machinery.agenda.now()})
@@ -210,9 +210,9 @@ class Catalogue:
         return self._namespace_row
 
     def new_rows(self, path: str, definition: AnyDefinition, known: dict[str, StoredEntity] | None = None) -> Rows:
-        """Make the rows of a new entity. Rows that are `known`, by folded path, keep their ids.
+        """Make the rows of a new entity. Rows in `known`, by folded path, keep their ids.
 
-        QuotaExceeded when there are no ids left. If the rows cannot be stored, `discard` them.
+        Raise QuotaExceeded if there are no ids left. If the rows cannot be stored, `discard` them.
         """
         now = self._machinery.agenda.now()
         known = known or {}
@@ -234,14 +234,14 @@ class Catalogue:
         self._ids.release(row.id for row in rows.all())
 
     def changed_row(self, entity: AnyEntity, definition: AnyDefinition) -> StoredEntity:
-        """The row of an entity with a new definition."""
+        """Return the row of an entity with a new definition."""
         now = self._machinery.agenda.now()
         return replace(self._stored[entity.id], definition=_to_json(definition, entity.created_at, now))
 
     # --- adding, changing, removing ---
 
     def add(self, rows: Rows, definition: AnyDefinition) -> AnyEntity:
-        """Add an entity that is in the store. Its timers do not run before `begin`."""
+        """Add an entity that is in the store. `begin` starts its timers."""
         for row in rows.all():
             self._stored[row.id] = row
         main = rows.main
@@ -259,17 +259,17 @@ class Catalogue:
 
     def _add_queue(self, rows: Rows, definition: QueueDefinition | SubscriptionDefinition) -> AnyQueue:
         main = rows.main
-        letters, unforwardable = (
+        dead_letters, transfer_dead_letters = (
             Queue(row.id, row.path, definition, self._machinery, row.counters, None)
             for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
         )
         queue: AnyQueue
-        made = main.id, main.path, definition, self._machinery, main.counters, letters, unforwardable
+        made = main.id, main.path, definition, self._machinery, main.counters, dead_letters, transfer_dead_letters
         if definition.requires_session:
             queue = SessionQueue(*made)
         else:
             queue = Queue(*made, by_priority=self._is_by_priority(main.path, definition))
-        for part in (letters, unforwardable, queue):
+        for part in (dead_letters, transfer_dead_letters, queue):
             self._queues[fold(part.path)] = part
         if queue.kind is EntityKind.SUBSCRIPTION:
             self._topics[topic_of(main.path)].add(queue)
@@ -281,7 +281,7 @@ class Catalogue:
         return self._topics[topic_of(path)].orders_by_priority
 
     def begin(self, entity: AnyEntity) -> None:
-        """Start the timers and the forwarding of an entity. All entities that it refers to exist."""
+        """Start the timers and the forwarding of an entity. All entities that it refers to must exist."""
         entity.begin()
         self._apply(entity)
 
@@ -297,7 +297,7 @@ class Catalogue:
         entity.notify_changed()
 
     def ids_of(self, entity: Entity) -> list[int]:
-        """The ids of an entity, its sub-queues and its subscriptions."""
+        """Return the ids of an entity, its sub-queues and its subscriptions."""
         ids = [part.id for part in entity.parts]
         for subscription in entity.dependents:
             ids += self.ids_of(subscription)
@@ -319,11 +319,11 @@ class Catalogue:
         self._topics.pop(fold(entity.path), None)
         self._idleness.forget(entity)
         entity.close()
-        self._keys.set(entity.path, ())  # after its links were told that it is deleted
+        self._keys.set(entity.path, ())  # after `close`, so that its links get the error EntityNotFound
         self._ids.retire(ids)
 
     def _apply(self, entity: AnyEntity) -> None:
-        """Apply what a definition says beyond the entity itself."""
+        """Apply the parts of a definition that other objects need: keys, idle deletion, forwarding."""
         definition = entity.definition
         if definition.kind is not EntityKind.SUBSCRIPTION:
             self._keys.set(entity.path, definition.authorization_rules)

@@ -1,4 +1,4 @@
-"""Checks of a new or changed definition against the former definition and against other entities."""
+"""Checks of a new or changed definition against the old definition and against other entities."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ D = TypeVar("D", bound=AnyDefinition)
 
 
 def check_change(before: AnyDefinition, after: AnyDefinition) -> None:
-    """DefinitionError when a setting changes that is fixed at creation, because stored messages depend on it."""
+    """Raise DefinitionError if a setting that is fixed at creation changes: stored messages depend on such settings."""
     for name, setting in settings_of(type(before)).items():
         was, wanted = getattr(before, name), getattr(after, name)
         if not setting.changeable and was != wanted:
@@ -31,10 +31,10 @@ def check_change(before: AnyDefinition, after: AnyDefinition) -> None:
 
 
 def merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
-    """The rules of an existing subscription after a configuration file: rules are added and changed, not removed.
+    """Return the rules of an existing subscription after a configuration file was applied.
 
-    A file without rules changes none. The default rule is removed when the file has rules, because it lets every
-    message pass, whatever they say.
+    The file adds and changes rules, and does not remove any. A file without rules changes none. If the file has rules,
+    the default rule is removed, because it matches every message.
     """
     if wanted == (RuleDefinition(),):
         return before
@@ -46,7 +46,7 @@ def merged_rules(before: tuple[RuleDefinition, ...], wanted: tuple[RuleDefinitio
 
 
 def fitted(definition: D, profile: Profile) -> D:
-    """The definition under that profile: no time to live means the longest. Some clients always ask for none."""
+    """Return the definition; if it has no time to live, with the longest of the profile. Some clients never set one."""
     longest = DEFAULT_TTL.ranges[profile.name][1]
     if definition.default_message_ttl_ms is None and longest < MAX_DURATION_MS:
         return replace(definition, default_message_ttl_ms=longest)
@@ -54,16 +54,21 @@ def fitted(definition: D, profile: Profile) -> D:
 
 
 def check_keys(definition: AnyDefinition) -> None:
-    """DefinitionError for the well-known key of the development emulator."""
+    """Raise DefinitionError if a rule has the well-known key of the development emulator."""
     if any(DEFAULT_KEY in rule.keys for rule in definition.authorization_rules):
-        raise DefinitionError("PrimaryKey", "(not shown)", "must not be the well-known one where others can reach it")
+        raise DefinitionError(
+            "PrimaryKey", "(not shown)", "must not be the well-known key if other machines can reach the broker"
+        )
 
 
 def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue) -> None:
-    """DefinitionError unless the destinations exist. The entity itself is allowed: the limit of hops ends the loop."""
+    """Raise DefinitionError unless the destinations exist.
+
+    An entity may forward to itself: the limit of hops ends the loop.
+    """
     for setting, destination in destinations(definition):
         if fold(destination) == fold(path):
-            continue  # it may be about to be created
+            continue  # the entity itself may not exist yet
         try:
             catalogue.destination(destination)
         except BrokerError:
@@ -73,7 +78,7 @@ def check_forwarding(path: str, definition: AnyDefinition, catalogue: Catalogue)
 def check_filters(
     topic: Topic, subscription: AnyQueue | None, rules: tuple[RuleDefinition, ...], profile: Profile
 ) -> None:
-    """QuotaExceeded when the topic would have too many filters, with these as the rules of that subscription."""
+    """Raise QuotaExceeded if the topic would have too many filters with `rules` as the subscription's rules."""
     counts: dict[bool, int] = {True: 0, False: 0}
     others = [each for each in topic.subscriptions.values() if each is not subscription]
     for rule in (*rules, *(rule for each in others for rule in each.subscription_definition.rules)):

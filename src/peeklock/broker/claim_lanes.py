@@ -1,6 +1,6 @@
-"""Where claims look for active messages: in the lanes of a queue, which are sessions, priorities, or the queue itself.
+"""The lanes of a queue, in which claims search for active messages: its sessions, its priorities, or the whole queue.
 
-`claiming` looks through the lanes in order. While it does, the queue delivers no message that the claim may find.
+`claiming` searches the lanes in order. During a search the queue delivers no message that the claim may find.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ class ClaimLanes:
     """The lanes of one queue. Abstract."""
 
     def pause(self) -> bool:
-        """Stop delivering messages that a claim may find, until `resume`; False if that is not possible now."""
+        """Stop delivering messages that a claim may find, until `resume`. Return False if that is not possible now."""
         raise NotImplementedError  # abstract
 
     def resume(self) -> None:
+        """Deliver messages again."""
         raise NotImplementedError  # abstract
 
     def names(self, claim_name: str, most: int) -> list[str | None]:
-        """The lanes to look through, in order, at most so many sessions. None stands for all messages."""
+        """Return the lanes to search, in order; at most `most` sessions. None is the lane with all messages."""
         raise NotImplementedError  # abstract
 
-    def keep(self, lane: str | None, claim_name: str) -> int | None:
-        """Keep the lane for claims of that name.
+    def reserve(self, lane: str | None, claim_name: str) -> int | None:
+        """Reserve the lane for claims of that name.
 
-        Returns the sequence number after which to look; None if the lane is not available.
+        Return the sequence number after which to search; None if the lane is not available.
         """
         raise NotImplementedError  # abstract
 
     def load(self, claim: Claim) -> None:
-        """At start: keep the lanes of a claim that the store has."""
+        """At start: reserve the lanes of a claim in the store."""
         raise NotImplementedError  # abstract
 
     def on_staged(self, lane: str | None, runs: list[Run]) -> None:
@@ -49,13 +50,13 @@ class ClaimLanes:
     def on_undone(self, lane: str | None, runs: list[Run]) -> None:
         """Messages of the lane are active again: the store refused the claim, or the claim was released.
 
-        Without runs: the search found none there, or the claimed messages were removed.
+        Without runs: the search found no messages in the lane, or the claimed messages were removed.
         """
         raise NotImplementedError  # abstract
 
 
 class QueueLanes(ClaimLanes):
-    """Those of a queue without sessions: one lane, or one for each priority."""
+    """The lanes of a queue without sessions: one for each priority, or one lane with all messages."""
 
     def __init__(self, queue: Queue, waiting: Waiting) -> None:
         self._queue = queue
@@ -70,11 +71,11 @@ class QueueLanes(ClaimLanes):
     def names(self, claim_name: str, most: int) -> list[str | None]:
         return [lane.session_id for lane in self._waiting.lanes]
 
-    def keep(self, lane: str | None, claim_name: str) -> int | None:
+    def reserve(self, lane: str | None, claim_name: str) -> int | None:
         return next(each.begin_claim() for each in self._waiting.lanes if each.session_id == lane)
 
     def load(self, claim: Claim) -> None:
-        pass  # claimed messages are not active, so no lane has to be kept
+        pass  # claimed messages are not active, so no lane has to be reserved
 
     def on_staged(self, lane: str | None, runs: list[Run]) -> None:
         self._waiting.drop_runs(runs)
@@ -87,39 +88,39 @@ class QueueLanes(ClaimLanes):
 
 
 class SessionLanes(ClaimLanes):
-    """Those of a queue with sessions: its sessions, of which claims keep those that no receiver holds."""
+    """The lanes of a queue with sessions: one for each session. Claims can reserve sessions that no receiver holds."""
 
     def __init__(self, queue: SessionQueue) -> None:
         self._queue = queue
         self._sessions = queue.sessions
 
     def pause(self) -> bool:
-        return True  # claims look only into sessions that no receiver holds
+        return True  # claims search only sessions that no receiver holds
 
     def resume(self) -> None:
         pass
 
     def names(self, claim_name: str, most: int) -> list[str | None]:
-        """First sessions that claims of this name keep, so that their later messages follow, then free ones."""
+        """Return the sessions that claims of this name hold, so that later messages follow, and then free sessions."""
         kept: list[str | None] = [
             session.id for session in self._sessions if session.active and is_kept_for(session, claim_name)
         ]
         return [*kept, *self._sessions.free_ids][:most]
 
-    def keep(self, lane: str | None, claim_name: str) -> int | None:
+    def reserve(self, lane: str | None, claim_name: str) -> int | None:
         session = self._sessions.find(lane or "")
         if session is None:
             return None
         if session.is_free:
-            self._sessions.keep_free(session, ClaimHolder(claim_name))
+            self._sessions.reserve(session, ClaimHolder(claim_name))
         return 0 if is_kept_for(session, claim_name) else None
 
     def load(self, claim: Claim) -> None:
         for lane in claim.parts:
-            self._sessions.keep_free(self._sessions.enter(lane or ""), ClaimHolder(claim.name))
+            self._sessions.reserve(self._sessions.enter(lane or ""), ClaimHolder(claim.name))
 
     def on_staged(self, lane: str | None, runs: list[Run]) -> None:
-        # Below zero for a moment, if the store had messages of which the queue had not been told yet.
+        # The count is below zero for a moment if the store has messages whose commit was not answered yet.
         self._sessions.enter(lane or "").active -= sum(run.count for run in runs)
 
     def on_undone(self, lane: str | None, runs: list[Run]) -> None:

@@ -1,6 +1,6 @@
-"""A claim as the broker and the store keep it: a name, an id, and runs of messages, by session where there are any.
+"""A claim as the broker and the store keep it: a name, an id, and runs of messages, by session in a session queue.
 
-Values and arithmetic on runs. What is done with claims is in `claims` and `claiming`.
+This module has values and arithmetic on runs only. `claims` and `claiming` change claims.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from peeklock.store.base import Run
 
 Parts = dict[str | None, list[Run]]
-"""Runs in ascending order by session; None is the key where there are no sessions."""
+"""Runs in ascending order, by session. A queue without sessions has the one key None."""
 
 
 class Claim:
-    """Messages that one client has set aside for itself, all with one commit."""
+    """Messages that one client has set aside for itself with one commit."""
 
     __slots__ = ("_coverage", "_parts", "_waiting", "id", "is_changing", "name", "runs", "since")
 
@@ -24,23 +24,23 @@ class Claim:
         self.id = id
         self.name = name
         self.since = since
-        """Unix milliseconds."""
+        """When it was made, in Unix milliseconds."""
         self.runs: list[Run]
-        """Of all parts."""
+        """The runs of all parts."""
         self.parts = parts
         self.is_changing = False
-        """A commit that makes, shortens or ends it is on its way."""
+        """Whether a commit that makes, shortens or ends the claim is under way."""
         self._waiting: list[Callable[[], None]] = []
 
     def when_unchanging(self, action: Callable[[], None]) -> None:
-        """Do that once no commit is on its way; it has to look again."""
+        """Call `action` when no commit of the claim is under way. The action must check the claim again."""
         if self.is_changing:
             self._waiting.append(action)
         else:
             action()
 
-    def changed(self) -> None:
-        """The commit is over, whatever came of it."""
+    def end_change(self) -> None:
+        """End a change: its commit is done or has failed. Call the actions that wait for this."""
         self.is_changing = False
         waiting, self._waiting = self._waiting, []
         for action in waiting:
@@ -48,7 +48,7 @@ class Claim:
 
     @property
     def parts(self) -> Parts:
-        """Not to be changed in place."""
+        """The messages. Assign a new value to change them; do not change it in place."""
         return self._parts
 
     @parts.setter
@@ -72,7 +72,7 @@ class Claim:
         return sum(run.size for run in self.runs)
 
     def encode(self) -> bytes:
-        """What the store keeps."""
+        """Encode the claim for the store. The store has its id beside it."""
         parts = [[id, [[run.first, run.last, run.size] for run in runs]] for id, runs in self.parts.items()]
         return json.dumps({"name": self.name, "since": self.since, "parts": parts}, separators=(",", ":")).encode()
 
@@ -84,7 +84,7 @@ class Claim:
 
 
 class Coverage:
-    """Which numbers some runs have, looked up quickly."""
+    """The sequence numbers in some runs, for lookups by bisection."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -98,7 +98,7 @@ class Coverage:
         return at >= 0 and number <= self._lasts[at]
 
     def has_all(self, first: int, last: int) -> bool:
-        """Whether one run has all numbers between these."""
+        """Return whether one run covers all numbers from `first` to `last`."""
         at = bisect_right(self._firsts, first) - 1
         return at >= 0 and last <= self._lasts[at]
 
@@ -112,7 +112,7 @@ def _end(span: Span) -> int:
 
 
 def common(runs: Sequence[Run], spans: Sequence[Span]) -> list[Span]:
-    """The numbers that both have; both are in ascending order."""
+    """Return the numbers that are both in the runs and in the spans. Both arguments are in ascending order."""
     found: list[Span] = []
     for run in runs:
         at = bisect_left(spans, run.first, key=_end)
@@ -123,7 +123,7 @@ def common(runs: Sequence[Run], spans: Sequence[Span]) -> list[Span]:
 
 
 def outside(runs: Sequence[Run], spans: Sequence[Span]) -> list[Span]:
-    """The numbers of the runs that the spans do not have; both are in ascending order."""
+    """Return the numbers of the runs that are not in the spans. Both arguments are in ascending order."""
     found: list[Span] = []
     for run in runs:
         first = run.first
@@ -137,7 +137,7 @@ def outside(runs: Sequence[Run], spans: Sequence[Span]) -> list[Span]:
 
 
 def without(runs: list[Run], numbers: Sequence[int]) -> list[Run]:
-    """The runs but for a few numbers. Their sizes are not known then."""
+    """Return the runs without some numbers. If there are any to leave out, the sizes are 0: they are not known."""
     if not numbers:
         return runs
     spans = [(number, number) for number in sorted(numbers)]

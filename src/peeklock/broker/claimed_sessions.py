@@ -1,4 +1,4 @@
-"""The holder of a session that is kept for claims, instead of a receiver."""
+"""The holder of a session that is reserved for claims."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from peeklock.store.base import StoredMessage
 
 
 class ClaimHolder:
-    """Holds a session for claims of one name, without a lock that expires. No messages are delivered to it."""
+    """Holds a session for claims of one name. Its lock does not expire, and no messages are delivered to it."""
 
     deletes = False
 
@@ -36,5 +36,5 @@ class ClaimHolder:
 
 
 def is_kept_for(session: Session, name: str) -> bool:
-    """Whether only claims of that name get messages of the session."""
+    """Return whether the session is reserved for claims of that name."""
     return isinstance(session.holder, ClaimHolder) and session.holder.name == name

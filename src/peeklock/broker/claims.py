@@ -1,8 +1,8 @@
-"""The claims of one entity: which there are, who owns their names, and how they end.
+"""The claims of one entity, the owners of their names, and the end of claims.
 
-A claim sets messages aside for one client until it removes or releases them, however long that takes. It is a record in
-the store, made and ended in the same commits as the messages change. A name has one live owner: two queries under one
-name would take each other's claims for forgotten ones.
+A claim sets messages aside for one client until the client removes or releases them. It has no time-out. It is a record
+in the store, which changes in the same commits as its messages. A name has one connected owner: two Spark queries under
+one name would each treat the claims of the other as their own, left over from an earlier run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from peeklock.broker.claim_records import Claim, Coverage, Parts, Span, common, outside, without
-from peeklock.broker.claiming import Claimed, ClaimHost, Claiming, Request
+from peeklock.broker.claim_requests import Claimed, ClaimRequests, Request
+from peeklock.broker.claiming import ClaimHost, Claiming
 from peeklock.broker.errors import BrokerError, ClaimNameInUse, EntityNotFound, InvalidProperty, QuotaExceeded
 from peeklock.broker.reading import unreadable
 from peeklock.limits.broker import MAX_ALL_CLAIM_RANGES, MAX_CLAIMS
@@ -26,27 +27,31 @@ if TYPE_CHECKING:
 _NO_LIMIT: Final = 1 << 62
 
 Ended = Callable[[int | BrokerError | None], None]
-"""How many messages were removed or released; None: there is no such claim."""
+"""Called with the number of messages that were removed or released; None: there is no such claim."""
 
 
 @dataclass(slots=True)
 class _Owner:
+    """The client that owns a claim name."""
+
     id: bytes
     holder: object
-    """What lives as long as the owner is connected: its link."""
+    """The link of the client."""
 
 
 @dataclass(slots=True)
 class _Ending:
-    """Messages of a claim that leave it."""
+    """The end of a claim, or of a part of it."""
 
     claim: Claim
     gone: Parts
+    """The messages that are removed or released."""
     left: Parts
+    """The messages that the claim keeps."""
     releases: bool
     done: Ended
     damaged: list[int] = field(default_factory=list)
-    """Those that were found damaged since they were looked at."""
+    """Messages in `gone` that were found damaged since their runs were read."""
 
     @property
     def runs(self) -> list[Run]:
@@ -61,60 +66,68 @@ class Claims:
         self._store = machinery.store
         self._journal = machinery.journal
         self._claims: dict[bytes, Claim] = {}
-        """By id, the oldest first; also those whose commit is on its way."""
+        """Claims by id, the oldest first, including those whose first commit is under way."""
         self._lanes: Counter[str | None] = Counter()
-        """How many claims have messages of a session."""
+        """By session: how many claims have messages of it."""
         self._owners: dict[str, _Owner] = {}
+        """By claim name."""
         self._holders: set[object] = set()
         self._endings: list[_Ending] = []
-        """Whose commit is on its way."""
-        self._claiming = Claiming(host, machinery, is_by_session)
-        self._claiming.on_staged = self._on_staged
+        """Endings whose commit is under way."""
+        self._requests = ClaimRequests(host, machinery)
+        self._claiming = Claiming(host, machinery, self._requests, is_by_session)
+        self._claiming.on_staged = self._add
         self._claiming.on_failed = self._on_failed
 
     # --- for the entity ---
 
     @property
     def is_waiting(self) -> bool:
-        """Whether somebody waits for messages to claim."""
-        return self._claiming.is_waiting
+        """Whether `on_available` must be called when messages become active."""
+        return self._requests.is_waiting
 
     def on_available(self) -> None:
-        """Messages came, or came back."""
+        """Messages became active: new ones, or returned ones."""
         self._claiming.on_available()
 
     def covers(self, number: int) -> bool:
-        """Whether that message is being claimed at the moment."""
+        """Return whether a claim that includes the message is being committed."""
         return self._claiming.covers(number)
 
     def on_damaged(self, number: int) -> None:
-        """The store does not have the bytes of that message any more, and counts it as damaged."""
+        """The store found a damaged message, which it no longer returns."""
         self._claiming.on_damaged(number)
         for ending in self._endings:
             if Coverage(ending.runs).has(number):
                 ending.damaged.append(number)
 
     def load(self, id: bytes, content: bytes) -> Claim:
-        """At start: what the store has."""
+        """At start: add a claim of the store."""
         claim = Claim.decode(id, content)
         self._add(claim)
         return claim
 
     def has_lane(self, lane: str | None) -> bool:
-        """Whether a claim has messages of that session, or is about to. All such claims have one name."""
-        return lane in self._lanes or self._claiming.keeps(lane)
+        """Return whether the session is reserved for claims: a claim has messages of it, or a request searches it.
+
+        All claims of a session have one name.
+        """
+        return lane in self._lanes or self._claiming.is_reserved(lane)
 
     def close(self) -> None:
-        """The entity is gone."""
+        """Remove all claims: the entity was deleted."""
         self._claims.clear()
         self._lanes.clear()
         self._owners.clear()
-        self._claiming.close()
+        self._requests.close()
 
-    # --- looking ---
+    # --- lookups ---
 
     def of(self, name: str | None) -> list[Claim]:
-        """Those with that name, or all, the oldest first; without those that are being made."""
+        """Return the claims with a name, or all, the oldest first.
+
+        Claims whose first commit is under way are not included.
+        """
         return [
             claim
             for claim in self._claims.values()
@@ -122,11 +135,11 @@ class Claims:
         ]
 
     def is_owned(self, name: str) -> bool:
-        """Whether the owner of that name is connected."""
+        """Return whether the owner of that name is connected."""
         return name in self._owners
 
     def state_of(self, span: Span) -> int | None:
-        """CLAIMED, if one claim has all numbers between these; else messages in any state may be there."""
+        """Return CLAIMED if one claim covers the whole span; None if messages in the span may have any state."""
         first, last = span
         for claim in self._claims.values():
             if claim.coverage.has_all(first, last):
@@ -134,12 +147,12 @@ class Claims:
         return None
 
     def _is_being_made(self, claim: Claim) -> bool:
-        return claim.is_changing and self._claiming.find(claim.id) is not None
+        return claim.is_changing and self._requests.find(claim.id) is not None
 
     # --- making ---
 
     def claim(self, request: Request, owner: bytes, holder: object) -> None:
-        """Claim messages for that owner, whose link is the holder; the request hears of the outcome."""
+        """Claim messages for a client, whose id is `owner` and whose link is `holder`. The request gets the outcome."""
         host = self._host
         if host.is_deleting:
             raise EntityNotFound(host.path)
@@ -148,10 +161,10 @@ class Claims:
             raise InvalidProperty("'claim-id' is that of a claim with another name.")
         self._own(request.name, owner, holder)
         request.holder = holder
-        asked = self._claiming.find(request.id)
-        if asked is not None:
-            asked.waiters += request.waiters
-            asked.holder = holder
+        pending = self._requests.find(request.id)
+        if pending is not None:
+            pending.waiters += request.waiters
+            pending.holder = holder
         elif known is not None:
             known.when_unchanging(partial(self._answer_again, request, owner, holder))
         elif len(self._claims) + self._claiming.pending >= MAX_CLAIMS:
@@ -161,18 +174,18 @@ class Claims:
                 f"The claims of '{host.path}' have more than {MAX_ALL_CLAIM_RANGES} ranges; remove some first."
             )
         else:
-            self._claiming.ask(request)
+            self._requests.add(request)
 
-    def joins(self, holder: object) -> bool:
-        """Whether that holder is new here. From now on it is known, until it leaves."""
+    def add_holder(self, holder: object) -> bool:
+        """Register a link, until `remove_holder`. Return whether it is new."""
         is_new = holder not in self._holders
         self._holders.add(holder)
         return is_new
 
-    def leave(self, holder: object) -> None:
-        """A holder is gone, and with it its requests and what it owns."""
+    def remove_holder(self, holder: object) -> None:
+        """Remove a link that detached. Cancel its requests, and release the claim names that its client owns."""
         self._holders.discard(holder)
-        self._claiming.give_up(holder)
+        self._requests.cancel(holder)
         for name, owner in list(self._owners.items()):
             if owner.holder is holder:
                 del self._owners[name]
@@ -192,14 +205,11 @@ class Claims:
         known = self._claims.get(request.id)
         try:
             if known is None:
-                self.claim(request, owner, holder)  # it failed, or was removed
+                self.claim(request, owner, holder)  # the commit of the claim failed, or the claim was removed
             else:
                 request.answer(known)
         except BrokerError as failure:
             request.answer(failure)
-
-    def _on_staged(self, claim: Claim) -> None:
-        self._add(claim)
 
     def _on_failed(self, claim: Claim) -> None:
         if self._claims.pop(claim.id, None) is not None:
@@ -218,11 +228,11 @@ class Claims:
     # --- ending ---
 
     def remove(self, name: str, id: bytes, spans: Sequence[Span] | None, done: Ended) -> None:
-        """Remove the messages of a claim, or those of these numbers, in one commit."""
+        """Remove the messages of a claim in one commit. `spans`: only those with these numbers."""
         self._finish(name, id, spans, False, done)
 
     def release(self, name: str, id: bytes, spans: Sequence[Span] | None, done: Ended) -> None:
-        """As `remove`; the messages are active again."""
+        """Make the messages of a claim active again in one commit. `spans`: only those with these numbers."""
         self._finish(name, id, spans, True, done)
 
     def _finish(self, name: str, id: bytes, spans: Sequence[Span] | None, releases: bool, done: Ended) -> None:
@@ -233,10 +243,14 @@ class Claims:
             claim.when_unchanging(partial(self._finish, name, id, spans, releases, done))
         else:
             claim.is_changing = True
-            self._look(claim, spans, releases, done)
+            self._read_runs(claim, spans, releases, done)
 
-    def _look(self, claim: Claim, spans: Sequence[Span] | None, releases: bool, done: Ended) -> None:
-        """What is to leave and what stays, with sizes: from the claim or, where it does not say, from the store."""
+    def _read_runs(self, claim: Claim, spans: Sequence[Span] | None, releases: bool, done: Ended) -> None:
+        """Find the runs that leave the claim and those that stay, with their sizes. Then stage the end.
+
+        The claim has the size of whole runs only. The sizes of parts of runs are read from the store, and so are all
+        sizes if the entity has damaged messages.
+        """
         if spans is None and not self._host.counters.damaged:
             self._end(_Ending(claim, claim.parts, {}, releases, done))
             return
@@ -258,7 +272,7 @@ class Claims:
             if isinstance(answer, StoreError):
                 missing = -1
                 done(unreadable(answer))
-                claim.changed()
+                claim.end_change()
                 return
             if answer:
                 parts[lane] = sorted([*parts.get(lane, ()), *answer], key=_first)
@@ -280,7 +294,7 @@ class Claims:
         claim, entity = ending.claim, self._host.id
         if self._host.is_deleting:
             ending.done(EntityNotFound(self._host.path))
-            claim.changed()
+            claim.end_change()
             return
         self._endings.append(ending)
 
@@ -302,7 +316,7 @@ class Claims:
         self._endings.remove(ending)
         if error is not None:
             ending.done(error)
-            claim.changed()
+            claim.end_change()
             return
         count = sum(run.count for run in ending.runs) - len(ending.damaged)
         counters.claimed -= count
@@ -320,7 +334,7 @@ class Claims:
             back = without(ending.gone.get(lane, []), ending.damaged) if ending.releases else []
             self._host.claim_lanes.on_undone(lane, back)
         ending.done(count)
-        claim.changed()
+        claim.end_change()
 
 
 def _first(run: Run) -> int:
@@ -328,7 +342,7 @@ def _first(run: Run) -> int:
 
 
 def spans_of(numbers: Sequence[int]) -> list[Span]:
-    """First and last numbers in turn, as a request has them; InvalidProperty."""
+    """Convert the numbers of a request, first and last in turn, to spans. Raise InvalidProperty if they are invalid."""
     spans = list(zip(numbers[::2], numbers[1::2], strict=False))
     last = 0
     for first, end in spans:

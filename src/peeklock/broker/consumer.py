@@ -1,4 +1,4 @@
-"""What a queue delivers messages to."""
+"""The interface of the consumers that a queue delivers messages to."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ class Consumer(Protocol):
     """A receiver: a link, a receive over HTTP, or a forwarder."""
 
     deletes: bool
-    """Whether it receives and deletes: messages are removed before it gets them, without a lock."""
+    """Whether it receives and deletes: its messages are removed before they are delivered, and have no lock."""
 
     def ready(self) -> bool:
-        """Whether it can take one more message now."""
+        """Return whether it can take one more message now."""
         ...
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None: ...
 
     def reserve(self) -> None:
-        """A message for it is being removed, and is delivered when that is done."""
+        """Reserve room for a message that is being removed. It is delivered after the commit."""
         ...
 
     def unreserve(self) -> None:
-        """The message could not be removed, and is not delivered."""
+        """Release the room: the removal failed, and the message is not delivered."""
         ...
 
     def starved(self) -> None:
-        """There is no more message for it at the moment: it may answer a drain."""
+        """The queue has no more messages for the consumer at the moment. The consumer may answer a drain."""
         ...

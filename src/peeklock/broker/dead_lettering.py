@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def reasons(reason: str, description: str) -> dict[Any, Any]:
-    """The application properties that say why a message was dead-lettered."""
+    """Return the application properties with the reason why a message was dead-lettered."""
     return {DEAD_LETTER_REASON: reason, DEAD_LETTER_DESCRIPTION: description}
 
 
 def growth(message: StoredMessage, changed: StoredMessage) -> int:
-    """Bytes that a change adds; one that makes a message smaller gives room when its commit is done."""
+    """Return the bytes that a change adds to a message, at least 0. Space is not free before the commit is done."""
     return max(0, len(changed.payload) - len(message.payload))
 
 
 class DeadLettering:
-    """Moves messages of one queue."""
+    """Moves messages of one queue to its sub-queues."""
 
     def __init__(self, queue: MessageQueue, journal: Journal) -> None:
         self._queue = queue
@@ -41,9 +41,9 @@ class DeadLettering:
         argument: Any,
         target: Entity | None = None,
     ) -> None:
-        """Stage the move of a message to a sub-queue: the dead-letter queue, unless `target` says another.
+        """Stage the move of a message to `target`, which is a sub-queue; None: the dead-letter queue.
 
-        The message gets these application properties. `outcome(message, argument, error)` follows the commit.
+        The message gets these application properties. `outcome(message, argument, error)` is called after the commit.
         """
         target = target or self._queue.dead_letters
         assert target is not None

@@ -39,9 +39,9 @@ class Deferred:
         done: Fetched,
         check: Check = _no_check,
     ) -> None:
-        """Receive deferred messages: all of them, or none when one is not available.
+        """Receive deferred messages: all of them, or none if one is not available.
 
-        `check` raises a BrokerError when the client may not receive them. It is called after they were read, because
+        `check` raises a BrokerError if the client may not receive the messages. It is called after the read, because
         another receiver may hold the session by then.
         """
         queue = self._queue
@@ -69,7 +69,7 @@ class Deferred:
             return
         locks = queue.locks.by_number
         if any(number in locks and locks[number].settling for number in numbers):
-            # One is being settled: try again after its commit. An expired lock is no reason to refuse the request.
+            # A message is being settled, which may be the return after its lock expired: try again after the commit.
             self._journal.after_commit(partial(self.receive, numbers, session_id, deletes, done, check))
             return
         if queue.is_deleting:

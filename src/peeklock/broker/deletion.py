@@ -26,7 +26,7 @@ class Deletion:
         self._machinery = machinery
 
     def delete_before(self, enqueued_before: int, limit: int, session_id: str | None, done: Deleted) -> None:
-        """Delete active messages that are not locked, from the head; `done` gets their number."""
+        """Delete active messages that are not locked, from the head of the queue. `done` gets how many were deleted."""
         if not self._queue.begin_sweep():
             again = partial(self.delete_before, enqueued_before, limit, session_id, done)
             self._machinery.agenda.after(BUSY_RETRY_MS, again)
@@ -36,9 +36,9 @@ class Deletion:
     def _delete_after(
         self, after: int, enqueued_before: int, limit: int, session_id: str | None, done: Deleted, deleted: int = 0
     ) -> None:
-        """Delete a page at a time, from the next unlocked message on.
+        """Delete the messages of one page, starting at the next unlocked message; then continue with the next page.
 
-        A page may have locked or large messages, so more messages to delete may follow it.
+        A page may have fewer messages to delete than `limit`, because some are locked, or because they are large.
         """
         queue, machinery = self._queue, self._machinery
 
@@ -48,13 +48,13 @@ class Deletion:
 
         def found(messages: list[StoredMessage] | StoreError, changed: set[int]) -> None:
             if isinstance(messages, StoreError):
-                finish(deleted or unreadable(messages))  # report what was deleted before
+                finish(deleted or unreadable(messages))  # success if earlier pages were deleted
                 return
             if queue.is_deleting:
                 finish(deleted or EntityNotFound(queue.path))
                 return
             leaving = [message for message in messages if self._is_deletable(message, enqueued_before, changed)]
-            if not leaving:  # no empty commit; and not at once: a store may answer in the same turn
+            if not leaving:  # no commit is needed; a turn of its own, because a store may answer during `read`
                 machinery.call_soon(lambda: removed((messages, leaving), None))
                 return
             lane = machinery.journal.rest

@@ -1,7 +1,8 @@
 """Duplicate detection: the message ids that an entity accepted within its window.
 
-Every send looks them up, so the whole window is in memory: a fingerprint of each id, about 150 bytes in all. The store
-has them too, in the commits of their messages, so a crash neither loses an id nor adds one whose message was refused.
+Every send looks up ids, so the whole window is in memory: a fingerprint of each id, with its time about 150 bytes. The
+store has the ids too, in the commits of their messages. So a crash does not lose an id, and an id whose message was
+refused is not kept.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 16
 """Long enough that no two ids get the same fingerprint by chance."""
 TIDY_MS: Final = 1000
-"""How long expired ids may stay: they are dropped together, not one by one."""
+"""How long expired ids may stay, so that many are dropped together."""
 
 
 class _Batch:
-    """Messages that were noted together. The sender of a duplicate waits for their outcome."""
+    """Messages whose ids were recorded together. The sender of a duplicate waits for their outcome."""
 
     __slots__ = ("is_decided", "is_stored", "lane", "waiting")
 
@@ -43,12 +44,12 @@ class _Batch:
     def decide(self, is_stored: bool) -> None:
         self.is_decided, self.is_stored = True, is_stored
         waiting, self.waiting = self.waiting, []
-        for tell in waiting:
-            tell()
+        for action in waiting:
+            action()
 
 
 class History:
-    """The message ids of one entity."""
+    """The message ids that one entity accepted."""
 
     def __init__(
         self,
@@ -71,19 +72,19 @@ class History:
         self._taken: dict[bytes, int] = {}
         """The time of each fingerprint, in the order of the times."""
         self._under_way: dict[bytes, _Batch] = {}
-        """Fingerprints whose messages are on their way to the store."""
+        """Fingerprints whose messages are being committed."""
         self._tidying: Appointment | None = None
 
     @property
     def since(self) -> int:
-        """The begin of the window: earlier ids no longer count."""
+        """The start of the window. Earlier ids no longer count."""
         return self._time() - self.window_ms
 
     def _time(self) -> int:
-        """The Unix time at the start plus the time that passed since.
+        """Return the Unix time at the start of the broker plus the time elapsed since.
 
-        So setting the clock does not change the window while the broker runs, and the times in the store can be
-        compared after a restart.
+        Setting the system's clock does not change it. As it is based on Unix time, the times in the store can be
+        compared with it after a restart.
         """
         return self._origin + self._agenda.monotonic()
 
@@ -96,7 +97,7 @@ class History:
                 return
             now = self._time()
             for key, at in sorted(rows, key=lambda row: row[1]):
-                self._taken[key] = min(at, now)  # later if the clock was set back since
+                self._taken[key] = min(at, now)  # the stored time is in the future if the clock was set back
             self._expect_tidying()
             done(None)
 
@@ -107,10 +108,10 @@ class History:
             self._tidying.cancel()
 
     def sift(self, lane: Lane, messages: list[StoredMessage], done: Done) -> tuple[list[StoredMessage], Done]:
-        """Remove duplicates from messages that are staged on that lane; returns the rest, and the callback for `done`.
+        """Remove duplicates from messages to be staged on a lane. Return the others, and the callback to use as `done`.
 
-        ServerBusy when a message that is moved repeats one on its way to the store. QuotaExceeded when there are more
-        new ids than the limit allows.
+        Raise ServerBusy if a moved message is a duplicate of one that is being committed. Raise QuotaExceeded if the
+        entity would have more ids than the limit allows.
         """
         now, since = self._time(), self.since
         taken, under_way = self._taken, self._under_way
@@ -119,8 +120,8 @@ class History:
             self._check_number(keys)
         repeated = [under_way[key] for key in keys if key in under_way and taken[key] > since]
         if lane is not self._journal.sends and any(first.lane is not lane for first in repeated):
-            # A sender can be told later that neither message was stored. A moved message would be lost: it is removed
-            # elsewhere.
+            # If the first message is not stored, its duplicate fails too. A sender then sends again. A moved message
+            # would be lost, because its removal from its source is in the same commit as the duplicate.
             raise ServerBusy("The message repeats one that is being stored; try again.")
         batch = _Batch(lane)
         kept: list[StoredMessage] = []
@@ -128,7 +129,7 @@ class History:
         for key, message in zip(keys, messages, strict=True):
             if taken.get(key, since) > since:
                 continue
-            taken.pop(key, None)  # it is added again at the end
+            taken.pop(key, None)  # the key is added again at the end
             taken[key] = now
             under_way[key] = batch
             noted.append(key)
@@ -190,7 +191,7 @@ class History:
         if old:
             lane = self._journal.rest
             lane.changes.forgotten.append((self._entity, since + 1))
-            lane.then(lambda _, error: None, None)  # if this fails, the next one drops them
+            lane.then(lambda _, error: None, None)  # after a failure, the next call drops these ids from the store too
 
 
 def make_history(entity: int, definition: AnyDefinition, machinery: Machinery) -> History:
@@ -206,9 +207,9 @@ def make_history(entity: int, definition: AnyDefinition, machinery: Machinery) -
 
 
 def _when_decided(repeated: list[_Batch], done: Done) -> None:
-    """Tell the sender of duplicates the outcome of the first messages, when that is known.
+    """Call `done` for duplicates with the outcome of the first messages, when that is known.
 
-    These may be on another lane, which is committed later, or in a commit that is tried again.
+    The first messages may be on another lane, which is committed later, or in a commit that is tried again.
     """
     undecided = next((first for first in repeated if not first.is_decided), None)
     if undecided is not None:

@@ -1,7 +1,7 @@
-"""What queues and topics share: sending, sequence numbers, counters, size, creation and deletion.
+"""The base class of queues and topics: sending, sequence numbers, counters, size, creation and deletion.
 
-All changes go through the journal. A message becomes visible when its commit is done, so memory never has more than the
-store would have after a crash. `message_queue` and its parts have what happens to messages in a queue.
+All changes go through the journal. A message becomes visible when its commit is done, so memory never has a message
+that the store would lose in a crash. `message_queue` and its parts receive and settle the messages of a queue.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from peeklock.entities.definitions import AnyDefinition
 from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, StoredMessage
 
 Done = Callable[[BrokerError | None], None]
-"""Called once: after the commit with None, or with the error."""
+"""Called once: with None after the commit, or with the error."""
 
 NO_ENTITY: Final = 0
-"""The id of a deleted entity. No entity has it in the store, so changes and reads that are still under way cannot
-affect the entity that has the id now."""
+"""The id of a deleted entity. No entity has this id in the store. So changes and reads that are still under way cannot
+affect a new entity that has got the old id."""
 
 
 class Entity:
@@ -64,34 +64,34 @@ class Entity:
         self.transfer_dead_letters = transfer_dead_letters
         """The sub-queue for messages that could not be forwarded; None for a topic and for sub-queues."""
         self.parent: Entity | None = None
-        """The queue of a sub-queue, or the topic of a subscription: its maximum size holds for both."""
+        """The queue of a sub-queue, or the topic of a subscription. Its maximum size is a limit for both together."""
         self.sub_queues = [part for part in (dead_letters, transfer_dead_letters) if part is not None]
         for part in self.sub_queues:
             part.parent = self
         self.created_at = self.updated_at = machinery.agenda.now()
         self.used_at = machinery.agenda.monotonic()
-        """By the monotonic clock: setting the system's clock makes no entity idle."""
+        """By the monotonic clock, so that setting the system's clock does not make an entity idle."""
         self.watchers: set[Watcher] = set()
         self.browsers = WaitingBrowsers(machinery.call_soon)
         self.is_deleting = False
-        """Whether it is deleted, or a commit is under way that deletes it: no more messages are added."""
+        """Whether it was deleted, or a commit that deletes it is under way. It accepts no more messages."""
         self.counters = counters
-        """As in the store; staged changes are not counted yet."""
+        """The counters of the store. Changes are counted after their commit."""
         self._machinery = machinery
         self._store = machinery.store
         self._journal = machinery.journal
         self._agenda = machinery.agenda
         self.last_number = counters.last_sequence_number
-        """The highest sequence number that was assigned, also to a message that is not in the store yet."""
+        """The highest sequence number that was assigned, including messages that are not in the store yet."""
         self.staged_bytes = 0
-        """Bytes of messages on their way to the store."""
+        """Bytes of messages whose commit is under way."""
         self.max_bytes = definition.max_size_in_megabytes << 20
         """Its maximum size."""
         self.state_bytes = 0
-        """What the states of its sessions count for in its size."""
+        """The part of its size that the states of its sessions use."""
         self._refusal = why_no_sends(self)
         self.history: History | None = None
-        """Set where duplicates are detected."""
+        """The message ids for duplicate detection; None if the entity does not detect duplicates."""
         if definition.requires_duplicate_detection and not self.is_dead_letter_queue:
             self.history = make_history(id, definition, machinery)
         self.delivers_by_priority = False
@@ -131,18 +131,18 @@ class Entity:
 
     @property
     def reads_session_ids(self) -> bool:
-        """Whether session ids of sent messages must be read."""
+        """Whether the session ids of sent messages must be decoded."""
         return self.definition.requires_session
 
     @property
     def copies(self) -> int:
-        """How many copies a sent message makes at most."""
+        """The most copies that are made of a sent message."""
         return 1
 
     @property
     def is_in_use(self) -> bool:
         """Whether it is not idle: links are attached to it, or it has messages."""
-        # A subscription gets messages from its topic: active ones do not mean that it is used.
+        # The topic sends messages to a subscription, so active messages do not mean that a client uses it.
         waiting = 0 if self.kind is EntityKind.SUBSCRIPTION else self.counters.active
         return bool(waiting or self.counters.scheduled or self.counters.claimed) or any(
             part.watchers for part in self.parts
@@ -154,7 +154,7 @@ class Entity:
 
     @property
     def last_used_at(self) -> int:
-        """As `used_at`; for a topic, the latest of it and its subscriptions."""
+        """When it was last used, by the monotonic clock. For a topic, also when one of its subscriptions was."""
         return self.used_at
 
     @property
@@ -163,7 +163,7 @@ class Entity:
         return self._agenda.now() - (self._agenda.monotonic() - self.last_used_at)
 
     def touch(self) -> None:
-        """Note that it is being used."""
+        """Record that a client uses it now."""
         self.used_at = self._agenda.monotonic()
 
     def watch(self, watcher: Watcher) -> None:
@@ -186,15 +186,15 @@ class Entity:
         """A new active message is in the store, and counted. A topic has none."""
 
     def on_inactive(self, message: StoredMessage) -> None:
-        """A message that was active is removed, or in another state."""
+        """A message that was active is removed, or has another state."""
 
     def resume(self) -> None:
-        """Deliver again: a sweep is over, or the deletion of the entity failed."""
+        """Deliver messages again, after a sweep or after the deletion of the entity failed."""
 
-    # --- its life ---
+    # --- start, change, deletion ---
 
     def begin(self) -> None:
-        """Start timers. All entities exist and know what they must know of their messages."""
+        """Start the timers. All entities must exist and be loaded."""
         self.scheduled.begin()
 
     def reconfigure(self, definition: AnyDefinition) -> None:
@@ -212,13 +212,13 @@ class Entity:
         return False
 
     def notify_changed(self) -> None:
-        """Tell attached links that a new definition is in force: they may have to detach."""
+        """Notify attached links of a new definition. They may have to detach."""
         for part in self.parts:
             for watcher in list(part.watchers):
                 watcher.on_entity_changed()
 
     def mark_deleting(self, is_deleting: bool) -> None:
-        """Set whether a commit is under way that deletes the entity. False when that commit failed."""
+        """Set whether a commit that deletes the entity is under way; False after that commit failed."""
         self.is_deleting = is_deleting
         self._refusal = why_no_sends(self)
         if not is_deleting:
@@ -242,15 +242,15 @@ class Entity:
     # --- sending ---
 
     def send(self, messages: Sequence[Incoming], done: Done) -> None:
-        """Store messages, all or none; `done` is called when they are durable.
+        """Store messages, all or none. `done` is called when they are durable, or when the commit failed.
 
-        BrokerError when they are refused at once.
+        Raise BrokerError if they are invalid or not allowed.
         """
         self._journal.check_growth()
         self.stage_sends(self._journal.sends, self.admit(messages), done)
 
     def admit(self, messages: Sequence[Incoming]) -> list[StoredMessage]:
-        """The messages as they will be stored, without sequence numbers yet. BrokerError when they are refused."""
+        """Return the messages in the form to be stored, without sequence numbers. Raise BrokerError to refuse them."""
         if self._refusal is not None:
             self.check_sending()
         self._check_room()
@@ -280,16 +280,16 @@ class Entity:
 
     @property
     def root(self) -> Entity:
-        """The queue or topic whose maximum size holds for this entity."""
+        """The queue or topic whose maximum size limits this entity."""
         root = self
         while root.parent is not None:
             root = root.parent
         return root
 
     def check_growth(self, growth: int, beyond: int = 0) -> None:
-        """QuotaExceeded unless there is room for so many bytes more.
+        """Raise QuotaExceeded if the entity, grown by `growth` bytes, would exceed its maximum size.
 
-        With `beyond`, the limit is larger than the maximum size by one part in `beyond`.
+        With `beyond`, it may exceed the maximum size by one part in `beyond`.
         """
         root = self.root
         most = root.max_bytes + (root.max_bytes // beyond if beyond else 0)
@@ -311,6 +311,7 @@ class Entity:
         self.stage(lane, messages, done)
 
     def stage(self, lane: Lane, messages: list[StoredMessage], done: Done) -> None:
+        """Stage messages without the checks of `stage_sends`."""
         appends = lane.changes.appends
         for message in messages:
             if not message.sequence_number:
@@ -321,7 +322,7 @@ class Entity:
         lane.then(self._sent, (messages, done))
 
     def number(self, messages: list[StoredMessage]) -> list[int]:
-        """Assign sequence numbers to admitted messages before they are staged, because a client is told the numbers."""
+        """Assign sequence numbers to admitted messages before they are staged, for clients that need them at once."""
         for message in messages:
             self.last_number += 1
             message.sequence_number = self.last_number
@@ -338,7 +339,7 @@ class Entity:
     def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
-        """Make a message that is enqueued now: its time to live starts."""
+        """Make a message that is enqueued now. Its time to live starts now."""
         if self.delivers_by_priority:
             session_id = lane_of(annex)
         default = self.definition.default_message_ttl_ms
@@ -376,12 +377,12 @@ class Entity:
     # --- receiving ---
 
     def check_sending(self) -> None:
-        """BrokerError when no client may send to this entity."""
+        """Raise BrokerError if no client may send to this entity."""
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)  # raised often: each time would add to the trace
+            raise self._refusal.with_traceback(None)  # the same object is raised often, and its traceback would grow
 
     def check_receiving(self) -> None:
-        """BrokerError when no client may receive from this entity."""
+        """Raise BrokerError if no client may receive from this entity."""
         check_receiving(self)
 
     def on_removed(self, message: StoredMessage) -> None:

@@ -1,7 +1,7 @@
-"""The ids of entities: numbers of 19 bits, each of which is reused only after all others.
+"""The ids of entities: numbers of 19 bits. An id is reused only after all other free ids were used.
 
 The store keeps messages under the id of their entity, so an id belongs to one entity at a time. It is free again when
-no commit and no read that is under way can be meant for the deleted entity.
+no commit or read for the deleted entity is under way.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ class EntityIds:
 
     def __init__(self, highest: int, journal: Journal, store: Store) -> None:
         self.last = 0
-        """The id assigned last. The search for a free one starts after it."""
+        """The id assigned last. The search for a free id starts after it."""
         self._highest = highest
         self._journal = journal
         self._store = store
         self._taken: set[int] = set()
         self._dropped: list[int] = []
-        """Ids of deleted entities, for which `_free_dropped` was not started yet."""
+        """Ids of deleted entities that `_free_dropped` does not handle yet, because it is handling others."""
         self._is_waiting = False
 
     def resume(self, taken: Iterable[int], last: int) -> None:
-        """At start: the ids of all entities in the store, and the id assigned last."""
+        """At start: set the ids of all entities in the store, and the id assigned last."""
         self._taken = set(taken)
         self.last = last if 0 < last <= self._highest else max(self._taken, default=0)
 
     def take(self, count: int) -> list[int]:
-        """Assign so many free ids. QuotaExceeded when there are not enough; then none is assigned."""
+        """Assign `count` free ids. Raise QuotaExceeded if there are not enough; then none is assigned."""
         if len(self._taken) + count > self._highest:
             raise QuotaExceeded(
                 f"The namespace has {len(self._taken)} entities, its dead-letter and transfer dead-letter queues "
@@ -50,19 +50,20 @@ class EntityIds:
         return found
 
     def release(self, ids: Iterable[int]) -> None:
-        """Free the ids of entities that could not be created: the store never had them."""
+        """Free the ids of entities that could not be created. The store never had them."""
         self._taken.difference_update(ids)
 
     def retire(self, ids: Iterable[int]) -> None:
-        """Free the ids of deleted entities as soon as that is safe."""
+        """Free the ids of deleted entities when no commit or read for them is under way."""
         self._dropped += ids
         if not self._is_waiting:
             self._free_dropped()
 
     def _free_dropped(self) -> None:
-        """Free them when all commits and reads of the deleted entities are over.
+        """Free the dropped ids when all commits and reads for the deleted entities are over.
 
-        A commit that failed is tried again in part, after commits that were staged later. Reads are answered in order.
+        A commit that failed is tried again in part, after commits that were staged later, so wait until all commits are
+        settled. Reads are answered in order, so wait for the answer of one more read.
         """
         ids, self._dropped = self._dropped, []
         self._is_waiting = True

@@ -1,7 +1,7 @@
-"""Changes to messages that the broker keeps: the expiry, a session id, application properties, dead letters.
+"""Changes stored messages: the expiry, the session id, application properties, dead letters.
 
-The bare message (from its properties on) is kept as it was sent. The broker encodes a section anew only for a missing
-message id (`incoming`), for the absolute expiry, and for changed application properties.
+The bare message (from its properties on) is stored as it was sent. The broker encodes a section again only for a
+missing message id (`incoming`), for the absolute expiry, and for changed application properties.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ log = logging.getLogger(__name__)
 def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:
     """Write the absolute expiry into the properties, so that all clients compute the same time to live.
 
-    Some clients take the time from creation to expiry, so a creation time is replaced by the enqueued time.
+    Some clients compute it from the creation time, so a creation time is replaced by the enqueued time.
     """
     found = scan(bare)
     try:
         fields = [] if found.properties is None else raw_fields(bare, found.properties)
     except DecodeError:
-        return bare  # properties were not checked when it was sent; the message expires all the same
+        return bare  # properties are not checked when a message is sent; the message expires nevertheless
     fields += [NULL] * (ABSOLUTE_EXPIRY + 1 - len(fields))
     fields[ABSOLUTE_EXPIRY] = encode_value(Timestamp(expires_at))
     if len(fields) > CREATION_TIME and fields[CREATION_TIME] != NULL:
@@ -49,7 +49,7 @@ def stamp_expiry(bare: bytes, enqueued_at: int, expires_at: int) -> bytes:
 
 
 def with_session_id(bare: bytes, session_id: str) -> bytes:
-    """The message with a session id that the request has beside it."""
+    """Return the message with this session id."""
     found = scan(bare)
     fields = [] if found.properties is None else raw_fields(bare, found.properties)
     fields += [NULL] * (GROUP_ID + 1 - len(fields))
@@ -58,7 +58,7 @@ def with_session_id(bare: bytes, session_id: str) -> bytes:
 
 
 class AddedProperties:
-    """Application properties that are added to messages or replace theirs; encoded once for all messages."""
+    """Application properties to add to messages or to replace in them. They are encoded once for all messages."""
 
     def __init__(self, properties: dict[Any, Any]) -> None:
         named = {str(key): value for key, value in properties.items()}
@@ -73,12 +73,12 @@ class AddedProperties:
 
     @property
     def size(self) -> int:
-        """The most bytes that a message grows by."""
+        """The most bytes that the properties add to a message."""
         return len(self._section)
 
     def to(self, bare: bytes) -> bytes:
-        """The message with these properties; its other application properties keep their bytes."""
-        if bare[:4] == PROPERTIES_START:  # most have one data section after their properties, or their body elsewhere
+        """Return the message with these properties; its other application properties keep their bytes."""
+        if bare[:4] == PROPERTIES_START:  # most messages have one data section after their properties, or a shared body
             behind = 5 + bare[4]
             if behind == len(bare) or data_end(bare, behind) == len(bare):
                 return b"".join((bare[:behind], self._section, bare[behind:]))
@@ -93,7 +93,7 @@ class AddedProperties:
 
     def _others(self, bare: bytes, part: slice) -> list[bytes]:
         fields: list[bytes] = []
-        # These were not checked when the message was sent; a receiver could not have decoded them either.
+        # The properties were not checked when the message was sent. If they cannot be decoded, they are dropped.
         with suppress(DecodeError):
             for key, value in raw_entries(bare, part):
                 if str(decode_value(key)[0]) not in self._names:
@@ -102,12 +102,12 @@ class AddedProperties:
 
 
 def with_application_properties(bare: bytes, changes: dict[Any, Any]) -> bytes:
-    """The message with these application properties added or replaced; its others keep their bytes."""
+    """Return the message with these application properties added or replaced; the others keep their bytes."""
     return AddedProperties(changes).to(bare) if changes else bare
 
 
 def dead_letter(bare: bytes, annex: bytes | None, properties: dict[Any, Any], source: str) -> tuple[bytes, bytes]:
-    """The message and its annex as a dead letter of that entity, with these application properties.
+    """Return the message and its annex as a dead letter from the entity `source`, with these application properties.
 
     A message that cannot be decoded is dead-lettered unchanged.
     """
@@ -117,5 +117,5 @@ def dead_letter(bare: bytes, annex: bytes | None, properties: dict[Any, Any], so
         letter = bare if added is None else added.to(bare)
         known = Annex.decode(annex)
     except (AmqpError, TypeError) as error:
-        log.error("a message of '%s' cannot be read; it is dead-lettered unchanged: %s", source, error)
+        log.error("a message of '%s' cannot be decoded; it is dead-lettered unchanged: %s", source, error)
     return letter, known._replace(dead_letter_source=source).encode()

@@ -9,14 +9,14 @@ from peeklock.amqp.errors import Condition
 
 
 class BrokerError(Exception):
-    """The base class: `str()` is one sentence for users."""
+    """The base class. `str()` is a message for users."""
 
     condition: ClassVar[str] = Condition.INTERNAL_ERROR
     status: ClassVar[HTTPStatus] = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class EntityNotFound(BrokerError):
-    """SDKs recognise this text and do not retry."""
+    """There is no entity at a path. SDKs recognise the text of this error and do not retry."""
 
     condition = Condition.NOT_FOUND
     status = HTTPStatus.NOT_FOUND
@@ -78,7 +78,7 @@ class OperationNotAllowed(BrokerError):
 
 
 class SessionIdMissing(OperationNotAllowed):
-    """A message without a session id for an entity that requires one."""
+    """A message has no session id, and the entity requires one."""
 
 
 class NotSupported(BrokerError):
@@ -116,14 +116,14 @@ class QuotaExceeded(BrokerError):
 
 
 class ServerBusy(BrokerError):
-    """A temporary condition: clients wait and retry."""
+    """The broker cannot do this at the moment. Clients wait and retry."""
 
     condition = Condition.SERVER_BUSY
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 class DiskFreeLow(ServerBusy):
-    """The disk is nearly full: sends are refused; messages can be received."""
+    """The disk is nearly full: sends are refused. Messages can be received."""
 
     def __init__(self, free_bytes: int, low_bytes: int) -> None:
         super().__init__(
@@ -185,22 +185,22 @@ class TransactionRolledBack(BrokerError):
 
 
 class StorageFull(BrokerError):
-    """There is no space for the messages; none was stored."""
+    """The store has no space for the messages. None was stored."""
 
     condition = Condition.RESOURCE_LIMIT_EXCEEDED
     status = HTTPStatus.INSUFFICIENT_STORAGE
 
 
 class StorageFailed(BrokerError):
-    """The store failed; nothing was changed. The client may retry."""
+    """The store failed. Nothing was changed, and the client may retry."""
 
     condition = Condition.INTERNAL_ERROR
     status = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class ChangeRefused(StorageFailed):
-    """The store works and refuses this change; a retry would be refused too."""
+    """The store works but refused this change. It would refuse a retry too."""
 
 
 class TooManyHops(OperationNotAllowed):
-    """A message that reached the limit of forwarding hops."""
+    """A message has reached the limit of forwarding hops."""

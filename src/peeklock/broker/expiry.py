@@ -1,4 +1,4 @@
-"""Expired messages: removed or dead-lettered, whether they are in memory or only in the store."""
+"""Removes or dead-letters expired messages, whether they are in memory or only in the store."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Expiry:
         )
 
     def begin(self) -> None:
-        """Handle what expired while the broker was down, and expect the rest. Dead letters do not expire."""
+        """Expire the messages that are due, and make the appointment for the next. Dead letters do not expire."""
         if self._queue.counters.active:
             self._expiries.look()
 
     def expect(self, message: StoredMessage, delay_ms: int = 0) -> None:
-        """An active message will expire. With a delay, it is not looked at before the delay is over."""
+        """Expire an active message when its time to live is over, but not before `delay_ms` have passed."""
         if message.expires_at is not None:
             self._expiries.expect(
                 max(message.expires_at, self._agenda.now() + delay_ms) if delay_ms else message.expires_at
             )
 
     def look(self) -> None:
-        """Look for expired messages now: many messages are active again, and their expiry is not known."""
+        """Look for expired messages in the store now. For messages that are active again, with unknown expiry."""
         self._expiries.look()
 
     def stop(self) -> None:
@@ -65,25 +65,25 @@ class Expiry:
             return
         batch: Batch | None = None
         for message in messages:
-            # A locked message does not expire; it is looked at again when it is returned.
+            # A locked message does not expire. Its expiry is checked again when it is returned.
             if not queue.is_taken(message.sequence_number):
                 batch = batch or Batch(finished)
                 queue.windows.drop(message)
                 self.expire(message, batch)
         if batch is not None:
             lane = self._journal.moves if self._keeps_expired else self._journal.rest
-            lane.then(batch.over, None)
+            lane.then(batch.end, None)
         else:
             finished(True)
 
     def expire(self, message: StoredMessage, batch: Batch | None = None) -> None:
-        """Remove or dead-letter a message whose time to live is over. A failure must not delay other messages."""
+        """Remove or dead-letter a message whose time to live is over. It does not raise: other messages must expire."""
         self._queue.leaving.add(message.sequence_number)
         try:
             self._stage(message, batch)
         except Exception:
-            log.exception("a message of '%s' could not expire yet", self._queue.path)
-            # Later: if it were put back at once, the queue would take it from the window again and again.
+            log.exception("an expired message of '%s' could not be removed; the broker tries again", self._queue.path)
+            # Returned after a delay, because a queue would at once take it from its window again.
             again = partial(self._expired, message, None, StorageFailed("The message could not expire."))
             self._agenda.after(RETRY_MS, again)
 
@@ -111,7 +111,7 @@ class Expiry:
         queue = self._queue
         lock = queue.locks.by_number.get(message.sequence_number)
         if lock is not None:
-            queue.unlock(lock)  # in a session it is locked, so that the next holder does not receive it
+            queue.unlock(lock)  # an expired message of a session is locked, so that the next holder does not receive it
         queue.leaving.discard(message.sequence_number)
         if error is not None:
             if batch is not None and not isinstance(error, ChangeRefused):

@@ -1,7 +1,7 @@
-"""Forwards messages from one entity to another: removed there and added here in one commit.
+"""Forwards messages from a source to a destination: one commit removes them from the one and adds them to the other.
 
-A forwarder receives from its source like any other consumer: it takes messages in order and under locks. So a crash
-between two commits loses and doubles nothing, a chain is crossed hop by hop, and messages that were active before
+A forwarder is a consumer of its source: it takes messages in order and under locks. So a crash between two commits does
+not lose or duplicate messages, a chain of entities is passed hop by hop, and messages that were active before
 forwarding was set are forwarded too. A message that cannot be forwarded is moved to the source's transfer dead-letter
 queue.
 """
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_UNDER_WAY: Final = 1000
-"""The most messages that one source forwards at a time. They are committed together, and the next follow after that:
-otherwise, if the store refuses some of them, later messages would overtake earlier ones."""
+"""The most messages that one source forwards at a time. They are committed together, and the next ones only after that
+commit: otherwise, if the store refuses some of them, later messages would overtake earlier ones."""
 
 FAILED: Final = "TransferFailed"
 REASONS: Final[dict[type[BrokerError], str]] = {
@@ -68,14 +68,14 @@ class Forwarder:
         self._gathered: list[Lock] = []
         self._under_way = 0
         self._together = 0
-        """How many messages were committed together with those under way."""
+        """The number of messages in the last commit."""
         self._one_by_one = 0
-        """So many are forwarded one by one, because the store refused one of them."""
+        """How many of the next messages are committed one by one, because the store refused one of them."""
         self._paused = False
         self._stopped = False
 
     def stop(self) -> None:
-        """Stop forwarding; messages under way still arrive."""
+        """Stop forwarding. Messages whose commit is under way are still forwarded."""
         self._stopped = True
         self._source.leave(self)
 
@@ -111,7 +111,7 @@ class Forwarder:
                 self._stage_one(lock, refused)
             except Exception as failure:
                 if not isinstance(failure, BrokerError):
-                    log.exception("a message of '%s' could not be forwarded yet", self._source.path)
+                    log.exception("a message of '%s' was not forwarded; the broker tries again", self._source.path)
                     failure = StorageFailed("The broker failed at the message.")
                 self._done(lock, failure)
         for why, count in refused.items():
@@ -119,16 +119,19 @@ class Forwarder:
             log.warning("messages could not be forwarded", extra={"fields": fields})
 
     def _stage_one(self, lock: Lock, refused: dict[str, int]) -> None:
-        """Stage the forwarding of one message, or its move aside. BrokerError when it has to stay for now."""
+        """Stage the forwarding of a message or, if that is refused, its move to the transfer dead-letter queue.
+
+        Raise BrokerError if the message has to stay in the source for now.
+        """
         if self._source.is_deleting or self._paused:
             raise MessageLockLost
         self._source.settlements.check_held(lock)
         done = partial(self._done, lock)
         try:
             target, admitted = self._admitted(lock.message)
-            come_back = target is self._source or target.dead_letters is self._source
+            is_loop = target is self._source or target.dead_letters is self._source
             target.stage_sends(
-                self._machinery.journal.moves, [admitted], lambda error: None, checks_duplicates=not come_back
+                self._machinery.journal.moves, [admitted], lambda error: None, checks_duplicates=not is_loop
             )
         except ServerBusy:
             raise
@@ -137,7 +140,7 @@ class Forwarder:
             refused[str(failure)] = refused.get(str(failure), 0) + 1
             self._source.settlements.move_aside(lock, reason, str(failure), self._unforwardable, done)
         except Exception as failure:
-            # The broker failed at this message: the messages behind it must not wait for it forever.
+            # The broker has a fault that this message triggers: later messages must not wait for it forever.
             log.error("a message of '%s' could not be forwarded", self._source.path, exc_info=failure)
             why = f"The broker failed at the message ({type(failure).__name__})."
             self._source.settlements.move_aside(lock, FAILED, why, self._unforwardable, done)
@@ -145,7 +148,7 @@ class Forwarder:
             self._source.settlements.complete(lock, done)
 
     def _admitted(self, message: StoredMessage) -> tuple[Entity, StoredMessage]:
-        """The destination, and the message as it is stored there. BrokerError when it cannot be forwarded."""
+        """Return the destination, and the message as it is stored there. Raise BrokerError to refuse the message."""
         annex = Annex.decode(message.annex)
         if annex.hops >= MAX_HOPS:
             raise TooManyHops(f"The message was forwarded {MAX_HOPS} times, which is the limit.")
@@ -163,7 +166,7 @@ class Forwarder:
 
     def _done(self, lock: Lock, error: BrokerError | None) -> None:
         if isinstance(error, ChangeRefused):
-            self._refused(lock, error)
+            self._on_refused(lock, error)
             return
         if error is None:
             self._one_by_one = max(0, self._one_by_one - 1)
@@ -172,9 +175,9 @@ class Forwarder:
                 self._paused = True
                 self._machinery.agenda.after(RETRY_MS, self._resume)
             self._source.settlements.release(lock)
-        self._arrived()
+        self._on_finished()
 
-    def _refused(self, lock: Lock, error: ChangeRefused) -> None:
+    def _on_refused(self, lock: Lock, error: ChangeRefused) -> None:
         """The store refused messages that were committed together: forward them one by one to find the refused one."""
         if self._together > 1:
             self._one_by_one = self._together
@@ -188,11 +191,12 @@ class Forwarder:
                 self._done(lock, failure)
             return
         else:
-            # The store refused the move too. The message stays locked, so that others can pass, until its lock expires.
+            # The store refused the move too. The message stays locked until its lock expires, and others pass it.
             self._one_by_one = max(0, self._one_by_one - 1)
-        self._arrived()
+        self._on_finished()
 
-    def _arrived(self) -> None:
+    def _on_finished(self) -> None:
+        """A message was forwarded or has failed. After the last one, take the next messages."""
         self._under_way -= 1
         if not self._under_way and not self._stopped:
             self._source.want(self)

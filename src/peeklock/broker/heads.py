@@ -51,7 +51,7 @@ _pack_long: Final = struct.Struct(">q").pack
 
 
 def _opening(entries: bytes, values: int, small: int = 0) -> bytes:
-    """The annotations section up to its first entry; `values` entries have eight bytes, `small` ones have one."""
+    """Return the start of an annotations section with `values` entries of eight bytes and `small` entries of one."""
     size = len(entries) + 8 * values + small + 1
     assert size < 256
     return b"\x00\x53\x72\xc1" + bytes((size, 2 * (values + small)))
@@ -62,7 +62,7 @@ _TO_SMALL_STATE: Final = _TO_STATE + _SMALL_INT
 
 
 def _start(before: bytes, entries: bytes, values: int, small: int = 0) -> bytes:
-    """The bytes before the sequence number."""
+    """Return the bytes between the delivery count or lock token and the sequence number."""
     return before + _opening(entries, values, small) + _TO_SEQUENCE
 
 
@@ -74,7 +74,7 @@ _UNLOCKED_COPY_START: Final = _start(_NO_DELIVERY_ANNOTATIONS, _UNLOCKED_ENTRIES
 _PEEKED_ENTRIES: Final = _UNLOCKED_ENTRIES + _TO_SMALL_STATE
 _PEEKED_START: Final = _start(b"", _PEEKED_ENTRIES, 2, small=1)
 _PEEKED_COPY_START: Final = _start(b"", _PEEKED_ENTRIES + _TO_ENQUEUED_SEQUENCE, 3, small=1)
-"""A copy of a topic's message has the sequence number of the topic at the end."""
+"""For copies of a topic's message, which have the sequence number of the topic as their last annotation."""
 _MIDDLE: Final = f"q{len(_TO_ENQUEUED)}sq"
 _pack_locked: Final = struct.Struct(
     f">{len(_TO_COUNT)}sB{len(_TO_LOCK_TOKEN)}s16s{len(_LOCKED_START)}s{_MIDDLE}{len(_TO_LOCKED)}sq"
@@ -94,9 +94,9 @@ def head(
 ) -> bytes:
     """Encode the header and annotations for one delivery of the message; its payload follows them.
 
-    A locked message has its lock token in the delivery annotations, the same as the delivery tag (see `lock_tags`). A
-    message that is received and deleted has an empty section of them, because some clients expect one. Forwarded
-    messages and copies of subscriptions also have the sequence number that was assigned first.
+    A locked message has its lock token in the delivery annotations, as in the delivery tag (see `lock_tags`). A message
+    that is received and deleted has an empty section of delivery annotations, because some clients expect one.
+    Forwarded messages and copies in subscriptions also have their first sequence number.
     """
     count = message.delivery_count
     to_count = _TO_COUNT
@@ -134,12 +134,12 @@ def head(
 
 
 def _shown(state: int) -> int:
-    """The state that clients see: for claimed messages, which clients do not know, it is deferred."""
+    """Return the state to show to clients. A claimed message is shown as deferred: clients do not know claims."""
     return DEFERRED if state == CLAIMED else state
 
 
 def _delivery_annotations(annex: Annex, token: bytes | None, is_peeked: bool) -> bytes:
-    """The delivery annotations: those of the sender, and the lock token."""
+    """Return the section of delivery annotations: the sender's annotations, and the lock token."""
     sent = annex.delivery_annotations
     if token is None:
         return (

@@ -9,7 +9,7 @@ from peeklock.broker.entity import Entity
 
 
 class Idleness:
-    """One appointment per entity, for the time when it would be idle for long enough."""
+    """One appointment for each entity, for the earliest time at which it may have to be deleted."""
 
     def __init__(self, agenda: Agenda, on_idle: Callable[[Entity], None]) -> None:
         self._agenda = agenda
@@ -17,7 +17,7 @@ class Idleness:
         self._appointments: dict[int, Appointment] = {}
 
     def watch(self, entity: Entity) -> None:
-        """Delete the entity when it is idle for as long as its definition says now."""
+        """Delete the entity when it has been idle for the time in its current definition."""
         self.forget(entity)
         limit = entity.definition.auto_delete_on_idle_ms
         if limit is not None and not _forwards(entity):
@@ -48,5 +48,5 @@ class Idleness:
 
 
 def _forwards(entity: Entity) -> bool:
-    """Whether it forwards: then it is never idle, as if a receiver were attached."""
+    """Return whether the entity forwards. Then it is never idle, as if a receiver were attached."""
     return entity.definition.forward_to is not None

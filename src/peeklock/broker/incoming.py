@@ -1,6 +1,6 @@
-"""Reads a message of a sender: checks it, and takes out what the broker needs.
+"""Decodes a message of a sender: checks it, and extracts the fields that the broker needs.
 
-Header and annotations are removed. Those parts that `heads` cannot make again for a delivery become the annex.
+Header and annotations are removed. The parts that the broker cannot compute for a delivery (`heads`) become the annex.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _OURS = {
     MESSAGE_STATE,
     LOCK_TOKEN,
 }
-"""Annotations that only the broker sets; those of a sender are dropped."""
+"""Annotations that only the broker sets. If a sender sets them, they are dropped."""
 
 _HEADER_START: Final = bytes((0x00, 0x53, HEADER, 0xC0))
 _SIZED: Final = 255
@@ -83,7 +83,7 @@ constructors."""
 
 
 class Incoming:
-    """A message that a sender sent, without header and annotations."""
+    """A message from a sender, without header and annotations."""
 
     __slots__ = ("annex", "bare", "scheduled_at", "session_id", "ttl_ms")
 
@@ -98,9 +98,9 @@ class Incoming:
 
 
 def read_incoming(data: bytes, reads_session_id: bool, begin: int = 0, end: int = -1) -> Incoming:
-    """Read an encoded message, which may be a part of `data`.
+    """Decode a message, which is the part of `data` from `begin` to `end`.
 
-    InvalidMessage or InvalidProperty when it is not valid.
+    Raise InvalidMessage or InvalidProperty if it is not valid.
     """
     if end < 0:
         end = len(data)
@@ -136,15 +136,15 @@ def read_incoming(data: bytes, reads_session_id: bool, begin: int = 0, end: int 
             if session_id is not None and type(named) is bytes:
                 bare = with_session_id(bare, session_id)
         return Incoming(bare, annex, ttl_ms, session_id, scheduled_at)
-    except AmqpError as error:  # also an EncodeError of a section that is encoded anew
-        raise InvalidMessage(f"The message could not be read: {error.description}.") from error
+    except AmqpError as error:  # a DecodeError, or an EncodeError of a section that was changed
+        raise InvalidMessage(f"The message could not be decoded: {error.description}.") from error
 
 
 def _read_usual(data: bytes, begin: int, end: int) -> Incoming | None:
-    """Read a message of the usual form: an optional header, properties with an id, one data section. None for others.
+    """Decode a message of the usual form: an optional header, properties with an id, one data section. None for others.
 
-    It takes a third of the time of the scan; a test compares their results. Reading beyond the end does no harm: the
-    data section does not end there then.
+    It takes a third of the time of the scan; a test compares their results. If the fields of a malformed message go
+    beyond `end`, the data section does not end at `end`, and the function returns None.
     """
     try:
         at = begin
@@ -162,7 +162,7 @@ def _read_usual(data: bytes, begin: int, end: int) -> Incoming | None:
             return None
         if id_code > 0xA0:
             id_end = at + 8 + data[at + 7]
-            # The scan decodes ids that may be too long.
+            # The scan checks ids that may be too long.
             if id_end > at + 8 + MAX_ID_LENGTH or not data[at + 8 : id_end].isascii():
                 return None
         behind = at + 5 + data[at + 4]
@@ -180,7 +180,7 @@ def _read_usual(data: bytes, begin: int, end: int) -> Incoming | None:
 
 
 def _with_message_id(found: Scanned) -> bytes:
-    """Add a message id where there is none: some SDKs cannot settle a message without one."""
+    """Add a message id to a message without one: some SDKs cannot settle a message that has no id."""
     encoded = b"\xa1\x20%032x" % random.getrandbits(128)
     if found.properties is None:
         return b"\x00\x53\x73\xc0\x23\x01" + encoded + found.bare
@@ -194,7 +194,7 @@ _headers: dict[bytes, tuple[int | None, int | None, bool]] = {}
 
 
 def _read_header(encoded: bytes) -> tuple[int | None, int | None, bool]:
-    """The priority, the time to live, and whether the message is durable."""
+    """Return the priority, the time to live, and whether the message is durable."""
     known = _headers.get(encoded)
     if known is not None:
         return known
@@ -213,7 +213,7 @@ def _read_header(encoded: bytes) -> tuple[int | None, int | None, bool]:
 
 
 def _long_ttl(found: Scanned) -> int | None:
-    """A time to live beyond 32 bits: the time from creation to expiry, which are in the properties."""
+    """Return a time to live beyond 32 bits: the difference of expiry and creation time in the properties."""
     expiry, creation = property_of(found, ABSOLUTE_EXPIRY), property_of(found, CREATION_TIME)
     if isinstance(expiry, int) and isinstance(creation, int) and expiry - creation >= UINT_MAX:
         return min(expiry - creation, END_OF_TIME)
@@ -225,8 +225,7 @@ _annexes: dict[tuple[int | None, bool, bytes], tuple[bytes | None, int | None]] 
 
 
 def _read_annex(priority: int | None, durable: bool, annotations: bytes) -> tuple[bytes | None, int | None]:
-    """The annex for the annotations (an encoded map, or nothing) and the header, and the time the message is scheduled
-    for."""
+    """Return the annex for the header and annotations (an encoded map, or empty), and the scheduled enqueue time."""
     known = _annexes.get((priority, durable, annotations))
     if known is not None:
         return known
@@ -269,7 +268,7 @@ def _read_annotations(encoded: bytes) -> tuple[list[bytes], int | None]:
 
 
 def _with_delivery_annotations(annex: bytes | None, encoded: bytes) -> bytes | None:
-    """The annex with the delivery annotations of the sender (3.2.2)."""
+    """Return the annex with the delivery annotations of the sender (3.2.2)."""
     if len(encoded) > MAX_DELIVERY_ANNOTATIONS:
         raise MessageSizeExceeded(
             f"The delivery annotations have {len(encoded)} bytes; at most {MAX_DELIVERY_ANNOTATIONS} are allowed."
@@ -285,6 +284,6 @@ def _with_delivery_annotations(annex: bytes | None, encoded: bytes) -> bytes | N
 
 
 def _check_key(name: Any) -> None:
-    """DecodeError unless the key of an annotation is a symbol or a ulong, which is reserved (3.2.10)."""
+    """Raise DecodeError unless a key that is not a symbol is a ulong, which is reserved (3.2.10)."""
     if not isinstance(name, int) or isinstance(name, bool):
         raise DecodeError("the key of an annotation is not a symbol")

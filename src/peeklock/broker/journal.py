@@ -1,7 +1,7 @@
 """Group commit: all changes of one turn of the loop are stored in one commit, and each waiter gets its outcome.
 
-Changes are staged on three lanes, because they fail separately: on a full disk sends fail first, then moves of
-messages; settlements, which free space, are tried again without them. If the store works and refuses a commit for
+Changes are staged on three lanes, because they fail separately. On a full disk sends fail first, then moves of
+messages; settlements, which free space, are tried again without them. If the store works but refuses a commit for
 another reason, one change is the cause: each change is then committed alone, and only the refused one fails.
 """
 
@@ -22,10 +22,10 @@ Outcome = Callable[[Any, BrokerError | None], None]
 """Called once after the commit, with the argument it was staged with, and with the error if the commit failed."""
 
 COMMITS_IN_FLIGHT = 2
-"""One that is synced and one that is ready to follow; more would only make each of them smaller."""
+"""One commit is synced while the next is written. More would only make each of them smaller."""
 
 HURRY_MESSAGES = 100
-"""So many messages are worth a commit of their own; fewer wait for other messages of the same turn."""
+"""With this many messages staged, `hurry` commits at once; fewer wait for other messages of the same turn."""
 
 
 Ends = tuple[int, int, int, int, int, int, int, int, int]
@@ -43,10 +43,10 @@ class Lane:
         self.changes = Changes()
         self.waiting: list[tuple[Outcome, Any, Ends]] = []
         self.kept_together: dict[int, Changes] = {}
-        """Changes that are never committed separately, by the index of their waiter."""
+        """By the index of a waiter: its changes, if they must not be committed separately."""
 
     def then(self, outcome: Outcome, argument: Any) -> None:
-        """Commit what was staged since the last call, and call `outcome` when that is done or failed."""
+        """Commit the changes staged since the last call, and call `outcome` when the commit is done or has failed."""
         changes = self.changes
         ends = (
             len(changes.appends),
@@ -63,11 +63,12 @@ class Lane:
         self._wake()
 
     def finish(self, error: BrokerError | None) -> None:
+        """Call the outcomes of all waiters."""
         for outcome, argument, _ in self.waiting:
-            _tell(outcome, argument, error)
+            _call(outcome, argument, error)
 
     def parts(self) -> list[Changes]:
-        """The changes of each waiter, as commits of their own."""
+        """Split the changes into one commit for each waiter."""
         found: list[Changes] = []
         begins = _NOTHING
         for index, (_, _, ends) in enumerate(self.waiting):
@@ -90,31 +91,31 @@ class Journal:
         self.sends = Lane(self._wake)
         """Messages from clients."""
         self.moves = Lane(self._wake)
-        """Changes that use space and free some: dead letters, scheduled messages that are due, transactions."""
+        """Changes that both use and free space: dead letters, scheduled messages that are due, transactions."""
         self.rest = Lane(self._wake)
         """Settlements and all other changes that use no space."""
         self.failure: StoreError | None = None
-        """Why the store refuses messages; None when it accepts them, as far as is known."""
+        """The last failure of the store; None if the store accepts messages, as far as is known."""
         self.on_failed: Callable[[], None] = lambda: None
-        """Called whenever the store failed."""
+        """Called after each failure of the store."""
         self.make_probe: Callable[[], Changes] = Changes
-        """Makes the changes that are committed after a refusal, to learn whether the store works."""
+        """Makes the changes that are committed after a refusal, to test whether the store works."""
         self.refusal: BrokerError | None = None
-        """Why messages are refused although the store works, such as little free disk space; None when they are
-        accepted."""
+        """The error for senders if messages are refused although the store works, as with little free disk space. None
+        if they are accepted."""
         self.unsaved_bytes = 0
-        """About how many bytes senders of all connections sent that are not durable yet."""
+        """About how many bytes of messages from all connections are not durable yet."""
         self._store = store
         self._call_soon = call_soon
         self._in_flight = 0
         self._scheduled = False
         self._last_commit = 0
-        """The number of the last commit of staged changes. One that is tried again without a lane keeps its number."""
+        """The number of the last commit of staged changes. If it is tried again without a lane, it keeps its number."""
         self._unfinished: set[int] = set()
         """The numbers of commits that are under way."""
         self._early: deque[Callable[[], None]] = deque()
-        """Answers of the store that arrived while an older commit is tried again. They wait for it: otherwise later
-        messages of a sender would become active before earlier ones."""
+        """Answers of the store that arrived while an older commit is tried again. They are handled after that commit:
+        otherwise later messages of a sender would become active before earlier ones."""
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
         """Actions to call when all commits up to a number are finished."""
 
@@ -128,16 +129,16 @@ class Journal:
         return bool(self.sends.waiting or self.moves.waiting or self.rest.waiting)
 
     def check_growth(self) -> None:
-        """BrokerError when no message from a client is accepted, whichever entity it is for."""
+        """Raise BrokerError if the namespace accepts no messages from clients, for example because the disk is full."""
         if self.refusal is not None:
-            raise self.refusal.with_traceback(None)  # raised often: each time would add to the trace
+            raise self.refusal.with_traceback(None)  # the same object is raised often, and its traceback would grow
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Call `action` when all settlements that are staged by now are in the store, or failed."""
+        """Call `action` when all settlements that are staged by now are in the store, or have failed."""
         self.rest.then(_act, action)
 
     def charge(self, size: int) -> None:
-        """Count bytes that a sender sent and that are not durable yet."""
+        """Count bytes of messages from a sender that are not durable yet."""
         self.unsaved_bytes += size
 
     def discharge(self, size: int) -> None:
@@ -145,17 +146,16 @@ class Journal:
         self.unsaved_bytes -= size
 
     def _wake(self) -> None:
-        """Schedule a commit for the end of this turn, unless too many are under way: then one follows when one is
-        done."""
+        """Schedule a commit for the end of this turn. If too many are under way, the end of one schedules the next."""
         if not self._scheduled and self._in_flight < COMMITS_IN_FLIGHT:
             self._scheduled = True
             self._call_soon(self.flush)
 
     def hurry(self) -> None:
-        """Commit now if much is staged and few commits are under way.
+        """Commit now if many messages are staged and few commits are under way.
 
-        Called after a connection handed over what it read. The rest of the turn may read from many connections, and the
-        store works meanwhile.
+        Called after a connection has handled the bytes that it read. The rest of the turn may read from many
+        connections, and the store writes meanwhile.
         """
         if self._in_flight < COMMITS_IN_FLIGHT:
             staged = len(self.sends.changes.appends) + len(self.rest.changes.removals)
@@ -163,7 +163,7 @@ class Journal:
                 self._commit_staged()
 
     def all_or_nothing(self, stage: Callable[[], None]) -> None:
-        """Commit what `stage` puts on `moves` and `rest` as one. If it raises, what it had staged fails at once."""
+        """Commit all changes that `stage` puts on `moves` and `rest` as one. If it raises, none is committed."""
         moves, rest, together = self.moves, self.rest, Lane(_do_nothing)
         self.moves = self.rest = together
         try:
@@ -181,7 +181,7 @@ class Journal:
             lane.then(_finish, together)
 
     def when_settled(self, action: Callable[[], None]) -> None:
-        """Call `action` when all that is staged or under way by now is in the store, or failed for good."""
+        """Call `action` when all changes staged or under way by now are in the store, or have finally failed."""
         self._barriers.append((self._last_commit + self._is_staged, action))
         self._pass_barriers()
 
@@ -193,7 +193,7 @@ class Journal:
             self._barriers.popleft()[1]()
 
     def flush(self) -> None:
-        """Commit what is staged, unless enough commits are under way: then it follows when one of them is done."""
+        """Commit all staged changes, unless enough commits are under way. Then the end of one of them commits."""
         self._scheduled = False
         if self._in_flight < COMMITS_IN_FLIGHT:
             self._commit_staged()
@@ -210,9 +210,9 @@ class Journal:
         self._commit(lanes, proves, self._last_commit)
 
     def _commit(self, lanes: list[Lane], proves: bool, number: int) -> None:
-        """Commit the lanes as one; if that fails, find out which changes are refused."""
-        # Methods, not closures: compiled closures that name each other are a reference cycle, which keeps all waiters
-        # in memory until the garbage collector runs.
+        """Commit the lanes as one. If that fails, find out which changes the store refuses."""
+        # Methods, not closures: compiled closures that refer to each other are a reference cycle, which keeps all
+        # waiters in memory until the garbage collector runs.
         self._store.commit(_merged(lanes), partial(self._answered, lanes, proves, number))
 
     def _answered(self, lanes: list[Lane], proves: bool, number: int, error: StoreError | None) -> None:
@@ -232,14 +232,11 @@ class Journal:
             self._committed(lanes, first, proves, number)
 
     def _is_expected(self, error: StoreError) -> bool:
-        """Whether the store itself is the cause: it is full, or it had failed before."""
+        """Return whether the store itself is the cause of the error: it is full, or it had failed before."""
         return isinstance(error, StoreFull) or not (self.failure is None or isinstance(self.failure, StoreFull))
 
     def _committed(self, lanes: list[Lane], error: StoreError | None, proves: bool, number: int) -> None:
-        """The store committed the lanes or failed.
-
-        After a failure the first lane fails, and the others are tried again.
-        """
+        """The store committed the lanes, or failed. After a failure, fail the first lane and try the others again."""
         if error is not None and len(lanes) > 1:
             lanes[0].finish(self._failed(error))
             self._commit(lanes[1:], False, number)
@@ -248,7 +245,7 @@ class Journal:
             self._done(lanes, error, proves=proves)
 
     def _commit_each(self, lanes: list[Lane], number: int) -> None:
-        """Commit the changes of each waiter alone: the store works, so only those that it refuses fail."""
+        """Commit the changes of each waiter alone. The store works, so only the changes that it refuses fail."""
         parts = [(waiter, part) for lane in lanes for waiter, part in zip(lane.waiting, lane.parts(), strict=True)]
         left = len(parts)
 
@@ -260,8 +257,8 @@ class Journal:
                 failure = self._failed(error)
             elif error is not None:
                 log.error("the store refused a change: %s", error)
-                failure = ChangeRefused("The broker's store does not take this change; nothing was changed.")
-            _tell(outcome, argument, failure)
+                failure = ChangeRefused("The broker's store refused this change; nothing was changed.")
+            _call(outcome, argument, failure)
             if not left:
                 self._unfinished.discard(number)
                 self._done([], None, proves=False)
@@ -270,14 +267,15 @@ class Journal:
             self._store.commit(part, partial(done, outcome, argument))
 
     def probe(self, changes: Changes) -> None:
-        """Commit changes without a waiter, to learn whether the store accepts messages again."""
+        """Commit changes without a waiter, to test whether the store accepts messages again."""
         self._in_flight += 1
         self._store.commit(changes, lambda error: self._done([], error, proves=True))
 
     def _done(self, lanes: list[Lane], error: StoreError | None, *, proves: bool) -> None:
-        """`proves`: success means that the store accepts messages.
+        """Finish a commit, and start the next if changes are staged.
 
-        (A commit of settlements frees space and proves nothing.)
+        `proves`: success means that the store accepts messages. A commit of settlements frees space, so it does not
+        prove that.
         """
         self._in_flight -= 1
         failure = None
@@ -304,7 +302,7 @@ class Journal:
         return StorageFailed("The broker could not write to its store; nothing was changed.")
 
 
-def _tell(outcome: Outcome, argument: Any, error: BrokerError | None) -> None:
+def _call(outcome: Outcome, argument: Any, error: BrokerError | None) -> None:
     try:
         outcome(argument, error)
     except Exception:
@@ -316,7 +314,7 @@ def _act(action: Callable[[], None], error: BrokerError | None) -> None:
 
 
 def _do_nothing() -> None:
-    """For the lane of `all_or_nothing`: its changes are committed with the lane they are added to."""
+    """Schedule no commit: the changes of the lane of `all_or_nothing` are committed with another lane."""
 
 
 def _finish(lane: Lane, error: BrokerError | None) -> None:
@@ -324,7 +322,7 @@ def _finish(lane: Lane, error: BrokerError | None) -> None:
 
 
 def _part(changes: Changes, begins: Ends, ends: Ends) -> Changes:
-    """The changes that were staged in between. Each part has all advances: they only skip sequence numbers."""
+    """Return the changes between two positions. Each part has all advances, because they only skip sequence numbers."""
     return Changes(
         advances=changes.advances,
         appends=changes.appends[begins[0] : ends[0]],
@@ -357,7 +355,7 @@ def _extend(changes: Changes, more: Changes) -> None:
 
 
 def _merged(lanes: list[Lane]) -> Changes:
-    """The changes of all lanes as one commit."""
+    """Return the changes of all lanes as one commit."""
     if len(lanes) == 1:
         return lanes[0].changes
     merged = Changes()

@@ -1,4 +1,4 @@
-"""The expiry of locks of single messages, which are returned then. (The locks of a session end with its lock.)"""
+"""Returns messages whose locks have expired. (The messages of a session are returned when its lock expires.)"""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class LockExpiry:
         self._timer: Appointment | None = None
         self._latest = 0
         self._is_disordered = False
-        """Locks are not in the order in which they expire: the lock duration was shortened."""
+        """Whether the locks are not in the order of their expiry, because the lock duration was shortened."""
 
     def from_now(self) -> tuple[int, int]:
-        """When a lock that is made now expires: by the monotonic clock, and in Unix time, as the client is told.
+        """Return when a lock that is made now expires: by the monotonic clock, and in Unix time for the client.
 
-        The Unix time is read first: if the process is suspended in between, a lock lasts longer than the client knows.
+        The Unix time is read first. If the process is suspended between the two reads, the lock lasts longer than the
+        client knows, and not shorter.
         """
         duration = self._queue.definition.lock_duration_ms
         locked_until = self._agenda.now() + duration
         return self._agenda.monotonic() + duration, locked_until
 
     def expect(self, expiry: int) -> None:
-        """A lock was made that expires then: look at that time, unless a look is due earlier."""
+        """Check the locks when a new lock expires, at `expiry`, unless a check is due earlier."""
         if expiry < self._latest:
             self._is_disordered = True
         else:
@@ -50,7 +51,7 @@ class LockExpiry:
             self._timer = None
 
     def look(self) -> None:
-        """Return the messages whose locks expired, and look again when the next lock expires."""
+        """Return the messages whose locks have expired, and make the appointment for the next expiry."""
         self.stop()
         if self._queue.is_deleting:
             return
@@ -58,7 +59,7 @@ class LockExpiry:
         held = self._locks.by_number
         if not held:
             return
-        # Settlements that are on their way to the store may fail, so look again at the latest:
+        # The latest time of the next check, for locks of messages that are being settled: their commit may fail.
         due = now + self._queue.definition.lock_duration_ms
         latest, is_ordered = 0, True
         for lock in list(held.values()):

@@ -1,7 +1,7 @@
 """Delivery tags, which clients use as lock tokens.
 
-A client that has the token of a message may settle it by a request, so a token is sixteen bytes of the system's random
-source. They are drawn in bulk: a system call for each message would cost more than its lock.
+A client that has the token of a message may settle the message by a request. So a token is sixteen bytes of the
+system's random source. Many are read at once, because a system call for each message would cost more than its lock.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Final
 
 TAG_BYTES: Final = 16
 DRAWN: Final = 256
-"""Tags per system call: one page of memory."""
+"""How many tags one system call reads: one page of memory."""
 _ORDER: Final = (3, 2, 1, 0, 5, 4, 7, 6, *range(8, TAG_BYTES))
 """Positions of the bytes of a token in the tag: a delivery tag is the UUID with its first three groups reversed."""
 
 
 class LockTags:
-    """Makes tags. Random numbers of this size do not repeat in practice."""
+    """Makes delivery tags. Random numbers of this size do not repeat in practice."""
 
     def __init__(self) -> None:
         self._drawn: list[tuple[bytes, bytes]] = []
 
     def next(self) -> tuple[bytes, bytes]:
-        """A new tag, and the bytes of the same lock token."""
+        """Return a new tag, and its bytes in the order of a lock token."""
         if not self._drawn:
             tags = os.urandom(TAG_BYTES * DRAWN)
             turned = bytearray(len(tags))

@@ -1,7 +1,7 @@
 """The locks of a queue, by sequence number and by delivery tag.
 
-Only requests to `$management` name locks by their tags; most receivers settle on their links. So the index by tag is
-built when a request needs it, and is kept as long as requests use it.
+Most receivers settle on their links; only requests to `$management` refer to locks by their tags. So the index by tag
+is built when a request needs it, and is kept as long as requests use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from peeklock.broker.window_budget import memory_cost
 from peeklock.store.base import StoredMessage
 
 KEPT_FOR: Final = 1024
-"""An unused index is dropped after at least so many new locks."""
+"""The least number of new locks after which an unused index is dropped."""
 
 
 class Lock:
@@ -42,20 +42,20 @@ class Lock:
         self.token = token
         """The tag in the byte order of a UUID on the wire."""
         self.expires_at = expires_at
-        """By the monotonic clock, which decides."""
+        """When the lock expires, by the monotonic clock."""
         self.locked_until = locked_until
-        """The same in Unix time, as the client was told."""
+        """When the lock expires, in Unix time. It is only for the client: the broker decides by `expires_at`."""
         self.session = session
         """The session of the message, in a queue with sessions."""
         self.settling = False
-        """Whether a settlement of the message is on its way to the store."""
+        """Whether a settlement of the message is being committed."""
         self.account: Account | None = None
         """The account for the memory of the locked message."""
         self.charged = 0
         """Bytes counted in the account."""
 
     def lost(self) -> BrokerError:
-        """The error for a settlement of an expired lock."""
+        """Return the error for a settlement of an expired lock."""
         if self.session is not None:
             return SessionLockLost(f"The session lock of '{self.session.id}' has expired.")
         return MessageLockLost()
@@ -66,7 +66,7 @@ class Lock:
         account.take(size)
 
     def release_memory(self) -> None:
-        """The lock ended: its memory is no longer counted."""
+        """Stop counting the memory of the message, when the lock has ended."""
         if self.account is not None:
             self.account.release(self.charged)
 
@@ -74,8 +74,8 @@ class Lock:
 class TagIndex:
     """The locks of a queue by tag.
 
-    Building the index is O(locks). It is dropped after four times as many new locks without a request, so the cost is a
-    small part of theirs, however rare requests are.
+    Building the index is O(locks). It is dropped after four times as many new locks without a request. So the cost per
+    lock is small, even if requests are rare.
     """
 
     def __init__(self, locks: dict[int, Lock]) -> None:
@@ -83,7 +83,7 @@ class TagIndex:
         self._by_tag: dict[bytes, Lock] | None = None
         self._left = 0
         self.is_kept = False
-        """Whether `added` and `removed` must be called."""
+        """Whether the index exists, so that `add` and `remove` must be called."""
 
     def find(self, tag: bytes) -> Lock | None:
         by_tag = self._by_tag
@@ -93,7 +93,7 @@ class TagIndex:
         self._left = KEPT_FOR + 4 * len(by_tag)
         return by_tag.get(tag)
 
-    def added(self, lock: Lock) -> None:
+    def add(self, lock: Lock) -> None:
         self._left -= 1
         if self._left < 0 or self._by_tag is None:
             self._by_tag = None
@@ -101,7 +101,7 @@ class TagIndex:
         else:
             self._by_tag[lock.tag] = lock
 
-    def removed(self, lock: Lock) -> None:
+    def remove(self, lock: Lock) -> None:
         if self._by_tag is not None:
             del self._by_tag[lock.tag]
 
@@ -111,7 +111,7 @@ class LockTable:
 
     def __init__(self, tags: LockTags) -> None:
         self.by_number: dict[int, Lock] = {}
-        """By sequence number, in the order in which the locks were made or renewed. Changed only in this class."""
+        """Locks by sequence number, in the order in which they were made or renewed. Only this class changes it."""
         self._tags = tags
         self._index = TagIndex(self.by_number)
 
@@ -120,17 +120,17 @@ class LockTable:
         lock = Lock(message, tag, token, expires_at, locked_until, session)
         self.by_number[message.sequence_number] = lock
         if self._index.is_kept:
-            self._index.added(lock)
+            self._index.add(lock)
         return lock
 
     def holds(self, lock: Lock) -> bool:
-        """Whether this is still the lock of its message."""
+        """Return whether the lock is still the current lock of its message."""
         return self.by_number.get(lock.message.sequence_number) is lock
 
     def find(self, tags: Iterable[bytes]) -> list[Lock]:
-        """The locks with these tags, each once; MessageLockLost when one does not exist.
+        """Return the locks with these tags, without repetitions. Raise MessageLockLost if one does not exist.
 
-        The settlement checks whether they expired: all of them at one moment.
+        Expiry is not checked here: the settlement checks all locks at the same time.
         """
         found = [self._index.find(tag) for tag in dict.fromkeys(tags)]
         locks = [lock for lock in found if lock is not None and not lock.settling]
@@ -139,7 +139,7 @@ class LockTable:
         return locks
 
     def renew(self, lock: Lock, expires_at: int, locked_until: int) -> None:
-        """Extend a lock, which is then the last to expire."""
+        """Extend a lock. It becomes the last in the order."""
         number = lock.message.sequence_number
         del self.by_number[number]
         self.by_number[number] = lock
@@ -148,11 +148,11 @@ class LockTable:
     def remove(self, lock: Lock) -> None:
         del self.by_number[lock.message.sequence_number]
         if self._index.is_kept:
-            self._index.removed(lock)
+            self._index.remove(lock)
         lock.release_memory()
 
     def forget(self) -> None:
-        """The queue was deleted: remove all locks but those that are being settled, which end with their settlement."""
+        """Remove all locks after the queue was deleted, except those of messages that are being settled."""
         for lock in list(self.by_number.values()):
             if not lock.settling:
                 self.remove(lock)

@@ -1,4 +1,4 @@
-"""What all entities of a namespace share."""
+"""The objects that all entities of a namespace share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """The store, the clock, and what else all entities use."""
+    """The store, the journal, the clock and the other objects that all entities use."""
 
     store: Store
     journal: Journal
@@ -31,9 +31,9 @@ class Machinery:
     body_keys: BodyKeys
     call_soon: Callable[[Callable[[], None]], object]
     find: Callable[[str], Entity]
-    """The entity that messages for a name go to; EntityNotFound."""
+    """Returns the queue or topic at a path that messages can be sent to, or raises EntityNotFound."""
     tags: LockTags
     pace: Pace
     max_message_ids: int = MAX_MESSAGE_IDS
-    """Of one entity, for duplicate detection."""
+    """The limit on message ids of one entity, for duplicate detection."""
     max_message_bytes: int = DEFAULT_PROFILE.max_message_bytes

@@ -1,6 +1,6 @@
-"""What queues with and without sessions share: the parts that do the work on messages, and looks at messages.
+"""The base class of queues with and without sessions: settlement, expiry, deferral, claims, and reading of messages.
 
-Where active messages wait is for `windows`, a part of the queue. Five methods differ between the two kinds of queue:
+A part of the queue, `windows`, has the active messages. Five methods differ between the two kinds of queue:
 `on_active`, `on_inactive`, `on_returned`, `resume` and `lock_deferred`.
 """
 
@@ -37,12 +37,12 @@ Peeked = Callable[[list[StoredMessage] | BrokerError], None]
 
 
 class MessageQueue(Entity):
-    """A queue, a subscription, or a sub-queue of one: it delivers messages under locks, which receivers settle."""
+    """A queue, a subscription, or a sub-queue: it delivers messages under locks, and receivers settle them."""
 
     windows: Windows
     """Its active messages that are in memory."""
     claim_lanes: ClaimLanes
-    """Where claims look for active messages."""
+    """The lanes in which claims search for active messages."""
 
     def __init__(
         self,
@@ -67,20 +67,20 @@ class MessageQueue(Entity):
         self.claims = Claims(self, machinery, is_by_session=self.has_sessions)
         self._sweeps = 0
 
-    # --- what differs between queues with and without sessions; see also `Entity` ---
+    # --- differs between queues with and without sessions; see also `Entity` ---
 
     def on_returned(self, message: StoredMessage, *, was_refused: bool = False) -> None:
-        """An active message can be received again: its lock ended, or it was to be removed and was not.
+        """An active message can be received again, because its lock ended or its removal failed.
 
-        `was_refused`: the store refused to remove it, so it is not delivered at once, nor does it expire at once.
+        `was_refused`: the store refused to remove it. It is delivered and expires only after a delay.
         """
         raise NotImplementedError  # abstract
 
     def lock_deferred(self, messages: list[StoredMessage]) -> list[Lock]:
-        """Lock deferred messages, of one session where there are sessions. BrokerError when they cannot be locked."""
+        """Lock deferred messages; in a session queue they are of one session. Raise BrokerError if that fails."""
         raise NotImplementedError  # abstract
 
-    # --- its life ---
+    # --- start and deletion ---
 
     def begin(self) -> None:
         self.expiry.begin()
@@ -98,19 +98,19 @@ class MessageQueue(Entity):
 
     @property
     def subscription_definition(self) -> SubscriptionDefinition:
-        """Its definition, where it is a subscription."""
+        """Its definition. Only for subscriptions."""
         definition = self.definition
         assert isinstance(definition, SubscriptionDefinition)
         return definition
 
     def apply_forwarding(self) -> None:
-        """Forward messages and dead letters as the definition says."""
+        """Start or stop forwarding messages and dead letters, according to the definition."""
         self.forward(self.definition.forward_to, self.transfer_dead_letters)
         if self._dead_letters is not None:
             self._dead_letters.forward(self.definition.forward_dead_lettered_messages_to, self.transfer_dead_letters)
 
     def forward(self, destination: str | None, unforwardable: Entity | None) -> None:
-        """Forward messages to that entity, or stop. Messages that cannot be forwarded go to the sub-queue."""
+        """Forward messages to an entity; None: stop. Messages that cannot be forwarded go to `unforwardable`."""
         if destination is not None:
             log.warning("the queue '%s' has sessions: its ForwardTo has no effect", self.path)
 
@@ -125,17 +125,20 @@ class MessageQueue(Entity):
             lock.session.on_unlocked(lock)
 
     def is_taken(self, number: int) -> bool:
-        """Whether an active message cannot be received: it is locked, claimed or being removed."""
+        """Return whether an active message cannot be received: it is locked, claimed or being removed."""
         return number in self.locks.by_number or number in self.leaving or self.claims.covers(number)
 
     def taken_numbers(self) -> list[int]:
-        """The messages that are locked or being removed."""
+        """Return the messages that are locked or being removed."""
         return sorted({*self.locks.by_number, *self.leaving})
 
-    # --- sweeps: removing messages wherever they wait, in memory or only in the store ---
+    # --- sweeps, which remove messages both in memory and only in the store ---
 
     def begin_sweep(self) -> bool:
-        """Read no pages until `end_sweep`. False while a page is being read, which may have what the sweep removes."""
+        """Stop reading pages until `end_sweep`.
+
+        Return False if a page is being read, because it may have messages that the sweep removes.
+        """
         if self.windows.loading:
             return False
         self._sweeps += 1
@@ -152,17 +155,17 @@ class MessageQueue(Entity):
 
     @property
     def is_swept(self) -> bool:
-        """Whether a sweep is under way, so that more messages may be read after it."""
+        """Whether a sweep is under way. More messages may be read after it."""
         return self._sweeps > 0
 
-    # --- looks at messages ---
+    # --- reading messages ---
 
     def peek(
         self, first: int, limit: int, session_id: str | None, done: Peeked, max_bytes: int = MAX_PEEKED_BYTES
     ) -> None:
-        """Read messages from a number on, in any state, ascending; nothing is locked or counted.
+        """Read messages in any state from a sequence number on, in ascending order. Nothing is locked or counted.
 
-        An empty answer says that no message follows.
+        `done` gets an empty list only if no message follows.
         """
 
         def found(messages: list[StoredMessage] | StoreError) -> None:
@@ -173,7 +176,7 @@ class MessageQueue(Entity):
             if there or not messages:
                 done(there)
             else:
-                # All of them are being removed; an empty answer would say that no message follows.
+                # All messages of the page are being removed. An empty answer would mean that no message follows.
                 self.peek(messages[-1].sequence_number + 1, limit, session_id, done, max_bytes)
 
         wanted = self.page_after(max(0, first - 1), limit, session_id, state=None, max_bytes=max_bytes)
@@ -188,7 +191,7 @@ class MessageQueue(Entity):
         state: int | None,
         max_bytes: int = MAX_PEEKED_BYTES,
     ) -> Range:
-        """The range of the store with the messages after a number."""
+        """Return the range of the store for a page of messages after a sequence number."""
         return Range(
             entity=self.id,
             after=after,
@@ -200,15 +203,15 @@ class MessageQueue(Entity):
         )
 
     def read_packed(self, spans: Sequence[Span], max_bytes: int, done: PackedRead) -> None:
-        """Read the messages with these numbers, in any state, up to so many bytes."""
+        """Read the messages with these numbers, in any state, up to `max_bytes`."""
         read_packed(self, self._store, self._machinery.call_soon, spans, max_bytes, done)
 
     # --- for claims ---
 
     def state_of(self, span: Span) -> int | None:
-        """The state of all messages between these numbers; None if it is not known."""
+        """Return the state of all messages in the span; None if it is not known or differs."""
         return self.claims.state_of(span)
 
     def on_claim_made(self, lane: str | None, runs: list[Run]) -> None:
-        """The store has the claim of these messages, and the counters are right already."""
+        """These messages are claimed. The counters are updated already."""
         self.watches.note_runs(runs)

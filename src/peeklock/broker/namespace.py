@@ -1,4 +1,4 @@
-"""A namespace: its entities and keys, what they share, and its start from a store and a definition."""
+"""A namespace: its entities and keys, the objects that they share, and its start from a store and a definition."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ from peeklock.store.base import MAX_ENTITY_ID, Changes, Damage, Store, StoredEnt
 
 log = logging.getLogger(__name__)
 
-PASSING_BYTES = 64 * 1024
+PROBE_BYTES = 64 * 1024
+"""The size of the message that tests whether the store works."""
 
 CallSoon = Callable[[Callable[[], None]], object]
 Ready = Callable[[StoreError | None], None]
@@ -70,7 +71,7 @@ class Namespace:
         self.agenda = Agenda(clock)
         self.journal = Journal(store, call_soon)
         self.journal.on_failed = self._expect_recovery
-        self.journal.make_probe = self.passing_message
+        self.journal.make_probe = self.make_probe
         self.keys = Keys()
         self.transaction_memory = transaction_accounts()
         self.held_memory = held_accounts()
@@ -96,8 +97,8 @@ class Namespace:
         self.temporary = TemporaryEntities(self.administration, self._catalogue, self.agenda, profile)
         self._recovery_expected = False
         self.sole_containers: set[tuple[str, str]] = set()
-        """Containers (AMQP's word for a peer) that may have only one connection, and have it: by login rule and
-        container id."""
+        """Containers (AMQP's word for a peer) that may have only one connection, and are connected. Each is a pair of
+        login rule and container id."""
 
     @property
     def now(self) -> Callable[[], int]:
@@ -123,16 +124,15 @@ class Namespace:
         return self._catalogue.entities
 
     def entity(self, path: str) -> AnyEntity:
-        """The queue, topic, subscription or sub-queue at that path; EntityNotFound."""
+        """Return the queue, topic, subscription or sub-queue at that path. Raise EntityNotFound if there is none."""
         return self._catalogue.find(path)
 
     def topic(self, path: str) -> Topic:
-        """The topic at that path; EntityNotFound for everything else."""
+        """Return the topic at that path. Raise EntityNotFound if there is none."""
         return self._catalogue.topic(path)
 
     def check_audience(self, path: str) -> None:
-        """EntityNotFound when there is no entity at the path of a token, nor above it. The hosted service does the
-        same.
+        """Raise EntityNotFound if there is no entity at the path of a token or above it, as the hosted service does.
 
         For a subscription its topic is enough, since clients may create the subscription later.
         """
@@ -140,9 +140,9 @@ class Namespace:
             raise EntityNotFound(path)
 
     def queue(self, path: str, connection: object = None) -> AnyQueue:
-        """The queue, subscription or sub-queue at that path, for receiving on that connection.
+        """Return the queue, subscription or sub-queue at that path, for receiving on a connection.
 
-        OperationNotAllowed when it is a temporary entity of another connection.
+        Raise OperationNotAllowed if it is a temporary entity of another connection.
         """
         queue = self._catalogue.queue(path)
         self.temporary.check_receiving(path, connection)
@@ -150,7 +150,7 @@ class Namespace:
 
     @property
     def damaged(self) -> dict[str, int]:
-        """The number of damaged messages by path, of entities that have any."""
+        """The number of damaged messages by path, for entities that have any."""
         return {each.path: each.counters.damaged for each in self.entities if each.counters.damaged}
 
     # --- start ---
@@ -158,7 +158,7 @@ class Namespace:
     def start(self, ready: Ready) -> None:
         """Open the store, add its entities and those of the definition, then call `ready`.
 
-        DefinitionError when the definition changes a setting that cannot be changed.
+        Raise DefinitionError if the definition changes a setting that cannot be changed.
         """
         stored = self._store.open(self._on_damage)
         self._machinery.body_keys.resume(self._store.highest_body_key())
@@ -173,7 +173,7 @@ class Namespace:
             row = known.get(fold(path))
             rows = self._catalogue.new_rows(path, definition, known)
             if row is not None:
-                rows, definition = self._brought_up_to_date(rows, definition)
+                rows, definition = self._updated_rows(rows, definition)
             made.append((rows, definition))
             for each in rows.all():
                 if known.get(fold(each.path)) is not each:
@@ -209,7 +209,7 @@ class Namespace:
                 entity.on_message_damaged(damage)
 
     def _wanted(self, stored: list[StoredEntity]) -> dict[str, AnyDefinition]:
-        """The definitions of all entities after the start, by path: topics before their subscriptions."""
+        """Merge the stored definitions with those of the configuration, by path; topics are before subscriptions."""
         wanted: dict[str, AnyDefinition] = {}
         for entity in sorted(stored, key=lambda entity: entity.kind == EntityKind.SUBSCRIPTION):
             if entity.kind in KINDS:
@@ -236,13 +236,13 @@ class Namespace:
         return wanted
 
     def _checked(self, rules: tuple[RuleDefinition, ...]) -> tuple[RuleDefinition, ...]:
-        """Check rules before they are stored: one that cannot be compiled would prevent every later start."""
+        """Check rules before they are stored: a rule that cannot be compiled would prevent every later start."""
         for rule in rules:
             check_rule(rule)
         return tuple(replace(rule, created_at=rule.created_at or self.now()) for rule in rules)
 
-    def _brought_up_to_date(self, rows: Rows, definition: AnyDefinition) -> tuple[Rows, AnyDefinition]:
-        """The rows of a stored entity, with the wanted definition if that differs."""
+    def _updated_rows(self, rows: Rows, definition: AnyDefinition) -> tuple[Rows, AnyDefinition]:
+        """Return the rows of a stored entity with the new definition, or unchanged if the definition is the same."""
         before = KINDS[rows.main.kind].from_json(rows.main.definition)
         if definition == before:
             return rows, definition
@@ -252,7 +252,7 @@ class Namespace:
         return Rows(replace(rows.main, definition=data), rows.parts), definition
 
     def _load(self, ready: Ready) -> None:
-        """Read what entities must know of their messages before clients are served and timers start."""
+        """Load the sessions, message ids and claims of all entities, then start their timers and call `ready`."""
         steps: list[Callable[[Ready], None]] = []
         for queue in self._catalogue.all_queues:
             if is_with_sessions(queue):
@@ -288,7 +288,7 @@ class Namespace:
                 queue.claim_lanes.load(queue.claims.load(id, content))
 
     def _expect_recovery(self) -> None:
-        """The store failed: try it again after a while, because senders may wait until it works."""
+        """Probe the store after a delay, because it failed: senders may wait until it works again."""
         if not self._recovery_expected:
             self._recovery_expected = True
             self.agenda.after(RETRY_MS, self._probe)
@@ -296,18 +296,24 @@ class Namespace:
     def _probe(self) -> None:
         self._recovery_expected = False
         if self.journal.failure is not None:
-            self.journal.probe(self.passing_message())
+            self.journal.probe(self.make_probe())
 
-    def passing_message(self) -> Changes:
-        """A message that is added and removed in one commit, to probe the store. It uses up a sequence number."""
+    def make_probe(self) -> Changes:
+        """Return changes that add and remove a message of the namespace in one commit, to test whether the store works.
+
+        Each call uses one sequence number of the namespace's row.
+        """
         row = self._catalogue.namespace_row()
         row.counters.last_sequence_number += 1
-        message = StoredMessage(row.counters.last_sequence_number, bytes(PASSING_BYTES), self.now())
+        message = StoredMessage(row.counters.last_sequence_number, bytes(PROBE_BYTES), self.now())
         return Changes(appends=[(row.id, message)], removals=[(row.id, message)])
 
 
 def _updated(before: AnyDefinition, wanted: AnyDefinition) -> AnyDefinition:
-    """The definition of an existing entity after a configuration file; DefinitionError when it cannot be changed so."""
+    """Return the definition of an existing entity after a configuration file was applied.
+
+    Raise DefinitionError if the file changes something that cannot be changed.
+    """
     if type(before) is not type(wanted):
         kind = type(before).__name__.removesuffix("Definition").lower()
         raise DefinitionError(wanted.name, wanted.name, f"is the name of a {kind} that exists already")

@@ -1,4 +1,4 @@
-"""Links that are told what happens to an entity: those attached to it, and those that browse its messages."""
+"""Notifies links of changes to an entity: links that are attached to it, and links that browse its messages."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Browser(Protocol):
     """A link that reads messages without locking them."""
 
     def on_arrival(self) -> None:
-        """A message arrived since it began to wait."""
+        """A message arrived since the browser began to wait."""
         ...
 
 
 class WaitingBrowsers:
-    """The browsers of one entity that read all messages and wait for the next."""
+    """The browsers of one entity that have read all messages and wait for the next."""
 
     __slots__ = ("_waiting", "call_soon")
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self.call_soon = call_soon
-        """Calls in a turn of its own."""
+        """Calls a function in a turn of its own."""
         self._waiting: dict[Browser, None] = {}
-        """In the order in which they began to wait."""
+        """Browsers in the order in which they began to wait."""
 
     @property
     def any(self) -> bool:
         return bool(self._waiting)
 
     def add(self, browser: Browser) -> None:
-        """Tell the browser, once and in a turn of its own, when the next message is in the store."""
+        """Call `on_arrival` once, in a turn of its own, when the next message is in the store."""
         self._waiting[browser] = None
 
     def remove(self, browser: Browser) -> None:

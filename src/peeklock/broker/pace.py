@@ -1,7 +1,7 @@
 """Limits work that clients can make expensive, such as message selectors, to a share of the time.
 
-Such work is done in short turns, which are measured. After a long turn all such work in the namespace rests for some
-time, so that the loop is free for everything else.
+Such work is done in short turns, whose time is measured. After a long turn all such work in the namespace rests for
+some time, so that the loop is free for other work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REST: Final = 3
 
 
 class Pace:
-    """Whether such work may be done now."""
+    """Decides whether expensive work may be done now."""
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
@@ -28,7 +28,7 @@ class Pace:
         self.is_resting = False
 
     def worked(self, since: int) -> None:
-        """A turn ended that began at that reading of the monotonic clock."""
+        """Record the end of a turn that began at `since` by the monotonic clock. Rest if the turn was long."""
         spent = self._agenda.monotonic() - since
         if spent >= LONG_MS:
             self._owed_ms += REST * spent
@@ -37,7 +37,7 @@ class Pace:
                 self._rest()
 
     def when_rested(self, action: Callable[[], None]) -> None:
-        """Call `action` after the rest, after actions that were added before."""
+        """Call `action` after the rest, and after the actions that were added before it."""
         self._waiting.append(action)
 
     def _rest(self) -> None:

@@ -1,6 +1,6 @@
-"""Messages by their numbers, many at once, as one run of bytes: for a client that reads what it has claimed.
+"""Reads many messages by their numbers and joins them into one byte string, for a client that reads its claims.
 
-Large runs are read as ranges of the store, small ones together as numbers, until there are enough bytes.
+Long spans are read as ranges of the store; short ones are read together as numbers. Reading stops at a size limit.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from peeklock.broker.reading import unreadable
 from peeklock.store.base import Range, Store, StoredMessage, StoreError
 
 STRETCH: Final = 64
-"""So many numbers are read as a range."""
+"""A span of at least this many numbers is read as a range."""
 NUMBERS_AT_ONCE: Final = 2048
+"""The most numbers of short spans in one read."""
 _NO_LIMIT: Final = 1 << 40
 
 PackedRead = Callable[[list[StoredMessage] | BrokerError, int], None]
-"""Gets messages in order, and the number through which the answer is complete; the client asks again behind it."""
+"""Called with messages in order, and the number up to which the answer is complete. The client asks again after it."""
 
 
 class PackedHost(Protocol):
@@ -33,11 +34,11 @@ class PackedHost(Protocol):
 
     @property
     def leaving(self) -> Collection[int]:
-        """The messages that a commit on its way removes."""
+        """The numbers of messages that are being removed."""
         ...
 
     def state_of(self, span: Span) -> int | None:
-        """Return the state of all messages between these numbers; None if it is not known."""
+        """Return the state of all messages in the span; None if it is not known or differs."""
         ...
 
 
@@ -49,13 +50,13 @@ def read_packed(
     max_bytes: int,
     done: PackedRead,
 ) -> None:
-    """Read the messages with these numbers that exist, in any state; `spans` are ascending and not empty."""
+    """Read the messages in these spans, in any state. `spans` is ascending and not empty."""
     _Reading(host, store, call_soon, spans, max_bytes, done).read_from(0)
 
 
 class _Reading:
-    """One request. Closures that call each other would do as well, but they are a cycle, which keeps its messages in
-    memory until the garbage collector finds it."""
+    """One read. It is a class because closures that call each other are a reference cycle, which would keep the
+    messages in memory until the garbage collector runs."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class _Reading:
         self._messages: list[StoredMessage] = []
 
     def read_from(self, at: int) -> None:
-        """Ask the store for the span at this index, or for several short ones from there on."""
+        """Read the span at this index if it is long, else as many short spans as follow one another from there."""
         spans = self._spans
         first, last = spans[at]
         if last - first >= STRETCH - 1:
@@ -113,7 +114,7 @@ class _Reading:
         elif at >= len(self._spans):
             self._done(self._messages, last)
         else:
-            # Not at once: a store may answer in the same turn, and there may be many spans.
+            # In a turn of its own: a store may answer during the read, and with many spans calls would nest too deeply.
             self._call_soon(partial(self.read_from, at))
 
 
@@ -121,7 +122,7 @@ _pack_length: Final = struct.Struct(">I").pack
 
 
 def pack(messages: Sequence[StoredMessage], are_copies: bool) -> bytes:
-    """Join the messages, each in the form in which it is peeked, behind its length in four bytes."""
+    """Join the messages: for each its length in four bytes, then the message in the form that a peek returns."""
     parts: list[bytes] = []
     for message in messages:
         front = head(message, None, None, True, are_copies)

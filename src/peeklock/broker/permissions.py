@@ -1,4 +1,4 @@
-"""Whether clients may send to an entity and receive from it: by its kind and status, and unless it is being deleted."""
+"""Checks whether clients may send to an entity and receive from it: by its kind, its status, and its deletion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def why_no_sends(entity: Entity) -> BrokerError | None:
-    """The error for a client that sends to the entity; None if it may."""
+    """Return the error for clients that send to the entity; None if clients may send."""
     if entity.is_deleting:
         return EntityNotFound(entity.path)
     if entity.is_dead_letter_queue:
@@ -27,7 +27,7 @@ def why_no_sends(entity: Entity) -> BrokerError | None:
 
 
 def check_receiving(entity: Entity) -> None:
-    """EntityDisabled when no client may receive from the entity."""
+    """Raise EntityDisabled if no client may receive from the entity."""
     status = entity.definition.status
     if status not in (Status.ACTIVE, Status.SEND_DISABLED):
         raise EntityDisabled(f"The entity '{entity.path}' is disabled for receiving (status {status}).")

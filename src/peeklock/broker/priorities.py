@@ -1,9 +1,9 @@
-"""Delivery by priority: messages of a higher priority first, and those of one priority in order of their numbers.
+"""Delivery by priority: messages of a higher priority first, and messages of one priority in order of their numbers.
 
 Each of the ten priorities has a lane: a backlog with a window of its own. Such a queue has no sessions, so the session
-id of a stored message is the name of its lane, and the store finds messages of a lane as it finds those of a session.
-So a message is found by its priority without reading those before it, after a restart too. Sequence numbers, peeking
-and browsing do not depend on priorities.
+id of a stored message can hold the name of its lane. The store finds the messages of a lane like those of a session,
+without reading lower numbers of other priorities, also after a restart. Sequence numbers, peeking and browsing do not
+depend on priorities.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from peeklock.broker.waiting import Waiting
 from peeklock.store.base import Run, StoredMessage
 
 HIGHEST: Final = 9
-"""As in JMS. AMQP allows up to 255 (3.2.1); higher priorities count as this."""
+"""The highest priority, as in JMS. AMQP allows up to 255 (3.2.1); a higher priority counts as 9."""
 LANES: Final = tuple(f"priority {level}" for level in range(HIGHEST + 1))
 
 
 def lane_of(annex: bytes | None) -> str:
-    """The name of the lane of a message with that annex."""
+    """Return the name of the lane for a message with that annex."""
     priority = None if annex is None else Annex.decode(annex).priority
     return LANES[DEFAULT_PRIORITY if priority is None else min(priority, HIGHEST)]
 
 
 class PriorityBacklog(Waiting):
-    """Active messages of a queue, lane by lane."""
+    """The active messages of a queue that delivers by priority: a backlog for each lane."""
 
     def __init__(self, lanes: list[Backlog]) -> None:
-        """`lanes`: the highest priority first; the session id of a lane is its name."""
+        """`lanes` has the highest priority first. The session id of a lane is its name."""
         self._lanes = lanes
         self._by_name = {lane.session_id: lane for lane in lanes}
 
@@ -55,10 +55,10 @@ class PriorityBacklog(Waiting):
 
     def take(self) -> StoredMessage | None:
         for lane in self._lanes:
-            is_whole = lane.through == lane.tail  # before the lane reads from a store that may answer at once
+            is_whole = lane.through == lane.tail  # before `take`, which may read from a store that answers at once
             message = lane.take()
             if message is not None or not is_whole:
-                return message  # None: the lane has more messages, which are being read; lower priorities wait for them
+                return message  # None: messages of the lane are being read, and lower priorities must wait for them
         return None
 
     def drop(self, message: StoredMessage) -> None:

@@ -1,4 +1,4 @@
-"""A queue without sessions: competing receivers get messages in turn, each message under a lock of its own."""
+"""A queue without sessions: competing receivers get messages in turn, and each message has its own lock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from peeklock.store.base import Counters, StoredMessage
 log = logging.getLogger(__name__)
 
 TURN_MESSAGES: Final = 32
-"""The most messages that a consumer gets at a time while other consumers wait for their turn."""
+"""The most messages that a consumer gets in one turn while other consumers wait."""
 
 
 class Queue(MessageQueue):
@@ -52,17 +52,19 @@ class Queue(MessageQueue):
         self.claim_lanes = QueueLanes(self, self._waiting)
         self._lock_expiry = LockExpiry(self, self.locks, machinery.agenda, self.settlements.return_expired)
         self._consumers: deque[Consumer] = deque()
-        """Those that could take a message when last asked, next in turn first."""
+        """Consumers without selectors that could take a message when last asked, in the order of their turns."""
         self._queued: set[Consumer] = set()
-        """The same consumers."""
+        """The same consumers, for lookups."""
         self._awake = False
+        """Whether a delivery at the end of this turn is scheduled."""
         self._forwarder: Forwarder | None = None
         self._selecting: Selecting | None = None
         """Set while there are consumers with selectors."""
         self._is_paused = False
-        """While a claim looks for messages."""
+        """Whether delivery is paused, because a claim searches messages."""
         self._is_resting = False
-        """After the store refused to remove a message: consumers with selectors would select it again at once."""
+        """Whether consumers with selectors get no messages, because the store refused to remove a message. They would
+        select that message again at once."""
 
     def _make_waiting(self) -> Waiting:
         if self.delivers_by_priority:
@@ -107,7 +109,7 @@ class Queue(MessageQueue):
     # --- receiving ---
 
     def want(self, consumer: Consumer) -> None:
-        """The consumer can take messages: deliver to it in its turn."""
+        """Queue a consumer that can take messages, and deliver messages to it in its turn."""
         if consumer not in self._queued:
             self._queued.add(consumer)
             self._consumers.append(consumer)
@@ -131,7 +133,7 @@ class Queue(MessageQueue):
             self._machinery.call_soon(self._deliver_all)
 
     def _deliver_all(self) -> None:
-        """Deliver all messages that can be delivered, to the consumers in turn."""
+        """Deliver messages to the consumers in turn, until there are no messages or no ready consumers."""
         self._awake = False
         if self.is_deleting or self._is_paused:
             return
@@ -162,7 +164,7 @@ class Queue(MessageQueue):
                 try:
                     consumer.deliver(message, lock)
                 except Exception:
-                    # The messages behind it are delivered. Its lock expires, and it is dead-lettered in the end.
+                    # Later messages are delivered. The lock of this one expires, and it is finally dead-lettered.
                     log.exception("a message of '%s' could not be delivered", self.path)
             left -= 1
             if left <= 0 and len(consumers) > 1:
@@ -174,16 +176,16 @@ class Queue(MessageQueue):
                 left = share
         if self.locks.by_number:
             self._lock_expiry.expect(expires_at)
-        if not self._waiting.loading and not self._sweeps:  # else more may be read soon
+        if not self._waiting.loading and not self._sweeps:  # otherwise more messages may be read soon
             for consumer in list(consumers):
                 consumer.starved()
 
     # --- consumers with selectors ---
 
     def select(self, consumer: Consumer, selector: Selects) -> Selection:
-        """Add a consumer that gets only the messages that its selector matches.
+        """Add a consumer that gets only the messages that match its selector.
 
-        It calls `want_selected` when it can take messages.
+        The consumer must call `want_selected` when it can take messages.
         """
         if self._selecting is None:
             self._selecting = Selecting(self, self._machinery, self._waiting.lanes)
@@ -202,7 +204,7 @@ class Queue(MessageQueue):
                 self._selecting = None
 
     def deliver_selected(self, consumer: Consumer, message: StoredMessage) -> None:
-        """Deliver a message that the consumer selected; or let it expire, if its time to live is over."""
+        """Deliver a message that matched the consumer's selector, or expire it if its time to live is over."""
         if message.expires_at is not None and message.expires_at <= self._agenda.now():
             self.expiry.expire(message)
         elif consumer.deletes:
@@ -219,14 +221,14 @@ class Queue(MessageQueue):
     # --- delivering ---
 
     def _share(self) -> int:
-        """How many messages each consumer gets in the next round, so that all get as many.
+        """Return how many messages each consumer gets in the next round, so that all get the same number.
 
-        Neighbours that go to one consumer are settled together, and leave the store as one piece.
+        A consumer gets adjacent messages, because they are settled together and removed from the store as one range.
         """
         return min(TURN_MESSAGES, self._waiting.at_hand // max(1, len(self._consumers)))
 
     def wake_later(self) -> None:
-        """Deliver messages after a while: the store could not be read, and waiting consumers do not ask again."""
+        """Deliver messages after a delay, because the store could not be read. Waiting consumers do not ask again."""
         self._agenda.after(RETRY_MS, self.wake)
 
     def resume(self) -> None:
@@ -234,7 +236,7 @@ class Queue(MessageQueue):
         self.wake()
 
     def _remove_and_deliver(self, consumer: Consumer, message: StoredMessage) -> None:
-        """Deliver a message after its removal is in the store, so that a crash cannot make it active again."""
+        """Remove a message, and deliver it after the commit, so that a crash cannot make it active again."""
         consumer.reserve()
         self.leaving.add(message.sequence_number)
         lane = self._journal.rest
@@ -263,11 +265,11 @@ class Queue(MessageQueue):
         self._waiting.forget()
         self._lock_expiry.stop()
 
-    # --- what happens to active messages ---
+    # --- events of active messages ---
 
     def on_active(self, message: StoredMessage) -> None:
         if (self.leaving or self._is_paused) and self.is_taken(message.sequence_number):
-            return  # a sweep or a claim read it from the store before its commit was answered
+            return  # a sweep or a claim has read the message from the store before its commit was answered
         self._waiting.add(message)
         self.expiry.expect(message)
         if not self._awake:
@@ -291,7 +293,7 @@ class Queue(MessageQueue):
     # --- for claims ---
 
     def pause(self) -> bool:
-        """Deliver no messages until `end_pause`; False if that is not possible now."""
+        """Stop delivering messages until `end_pause`. Return False if that is not possible now."""
         if not self.begin_sweep():
             return False
         self._is_paused = True
@@ -305,7 +307,10 @@ class Queue(MessageQueue):
     # --- locks ---
 
     def renew(self, locks: Sequence[Lock]) -> int:
-        """Renew these locks for another lock duration; returns until when. MessageLockLost when one is not held."""
+        """Renew locks for another lock duration, and return the new expiry in Unix time.
+
+        Raise MessageLockLost if one of them is not held.
+        """
         held = self.settlements.all_held(locks)
         expires_at, locked_until = self._lock_expiry.from_now()
         for lock in held:

@@ -1,4 +1,4 @@
-"""Reads messages by their sequence numbers, and turns failures of the store into errors for clients."""
+"""Reads messages by their sequence numbers, and converts errors of the store into errors for clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class TooMuchAtOnce(StoreError):
 
 
 def read_numbers(store: Store, entity: int, numbers: list[int], done: MessagesRead) -> None:
-    """Read all messages with these numbers; the answer is `TooMuchAtOnce` if they are too large for one request."""
+    """Read all messages with these numbers. The answer is `TooMuchAtOnce` if they are too large for one request."""
     wanted = sorted(set(numbers))
 
     def found(messages: list[StoredMessage] | StoreError) -> None:
@@ -28,6 +28,7 @@ def _is_cut(messages: list[StoredMessage] | StoreError, wanted: list[int]) -> bo
 
 
 def unreadable(error: StoreError) -> BrokerError:
+    """Return the error for a client whose messages could not be read."""
     if isinstance(error, TooMuchAtOnce):
         limit = MAX_NUMBERED_BYTES >> 20
         return QuotaExceeded(f"The messages have more than {limit} MiB together. Ask for fewer in one request.")

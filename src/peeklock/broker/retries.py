@@ -1,4 +1,4 @@
-"""How long the broker waits before it tries something again."""
+"""The delays before the broker tries something again."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Final
 RETRY_MS: Final = 1000
 """After a failure: the store refused or could not be read, an entity could not be deleted, an appointment failed."""
 BUSY_RETRY_MS: Final = 100
-"""While a page of messages is being read, and nothing may be removed from the queue."""
+"""If a page of messages is being read, so that messages may not be removed from the queue."""

@@ -1,6 +1,6 @@
-"""Notes which messages of a queue were returned, for consumers with selectors whose positions are beyond them.
+"""Records which messages of a queue were returned, for consumers with selectors that have passed their positions.
 
-The numbers are noted once for all consumers, up to a limit; each consumer has only a count of those it evaluated.
+The numbers are recorded once for all consumers, up to a limit. Each consumer has only the count of those it evaluated.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ class ReturnLog:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque()
         self._first = 0
-        """How many were dropped."""
+        """How many numbers were dropped."""
         self.lowest_forgotten = 0
-        """The lowest number that was dropped."""
+        """The lowest number that was dropped; 0 if none was."""
 
     @property
     def first(self) -> int:
-        """The index of the first that is still noted."""
+        """The index of the first number that was not dropped."""
         return self._first
 
     @property
     def end(self) -> int:
-        """The index after the last."""
+        """The index after the last number."""
         return self._first + len(self._numbers)
 
     def note(self, number: int) -> None:
+        """Record that a message was returned. Drop the oldest number if there are too many."""
         self._numbers.append(number)
         if len(self._numbers) > MAX_RETURNS:
             forgotten = self._numbers.popleft()
@@ -39,7 +40,7 @@ class ReturnLog:
             self._first += 1
 
     def note_all_from(self, number: int) -> None:
-        """Note that many messages were returned at once, from that number on; their numbers are not noted."""
+        """Record that many messages from a number on were returned. All recorded numbers are dropped."""
         self._first = self.end + 1
         self._numbers.clear()
         self.lowest_forgotten = min(self.lowest_forgotten or number, number)

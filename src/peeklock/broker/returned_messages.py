@@ -1,4 +1,4 @@
-"""Messages that were returned to a window of a queue, by sequence number."""
+"""The messages that were returned to a window of a queue, by sequence number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peeklock.store.base import StoredMessage
 
 
 class ReturnedMessages:
-    """Those of one window. They come in any order, and leave it by the lowest number."""
+    """The returned messages of one window. They are added in any order, and taken by the lowest number."""
 
     __slots__ = ("heap", "numbers")
 
@@ -29,7 +29,7 @@ class ReturnedMessages:
         return message
 
     def remove_all(self, is_removed: Callable[[int], bool]) -> list[StoredMessage]:
-        """Remove the messages of which this is true, by their numbers."""
+        """Remove and return the messages for whose numbers `is_removed` is true."""
         removed = [message for number, message in self.heap if is_removed(number)]
         if removed:
             self.heap = [each for each in self.heap if not is_removed(each[0])]
@@ -38,7 +38,7 @@ class ReturnedMessages:
         return removed
 
     def clear(self) -> list[StoredMessage]:
-        """Remove all messages."""
+        """Remove and return all messages."""
         messages = [message for _, message in self.heap]
         self.heap.clear()
         self.numbers.clear()

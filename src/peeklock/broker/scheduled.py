@@ -1,4 +1,4 @@
-"""Scheduled messages: enqueued when they are due, or cancelled before."""
+"""Enqueues scheduled messages when they are due, and cancels them before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 NOT_ENQUEUED: Final = "EnqueueFailed"
 """The dead-letter reason of a scheduled message that the broker could not enqueue."""
 MAX_DESCRIPTION: Final = 4096
-"""Characters of the description of that failure."""
+"""The most characters of the description of that failure."""
 
 Move = Callable[[StoredMessage, dict[Any, Any], Callable[..., None], Any], None]
 """Stages the move of a message to the dead-letter queue; see `DeadLettering.move`."""
@@ -40,7 +40,7 @@ class Scheduled:
         self._journal = machinery.journal
         self._agenda = machinery.agenda
         self.move: Move | None = None
-        """Moves a message to the dead-letter queue; a topic has none."""
+        """Moves a message to the dead-letter queue; None for a topic and a sub-queue, which have none."""
         self._due = Timetable(
             self._agenda,
             lambda now, limit, max_bytes, after, done: read_watched(
@@ -51,12 +51,12 @@ class Scheduled:
         )
 
     def begin(self) -> None:
-        """Enqueue what became due while the broker was down, and expect the rest."""
+        """Enqueue the messages that became due while the broker was down, and make the appointment for the next."""
         if self._entity.counters.scheduled:
             self._due.look()
 
     def expect(self, message: StoredMessage) -> None:
-        """A scheduled message was added to the store."""
+        """Enqueue a scheduled message, which is in the store, when it is due."""
         assert message.due_at is not None
         self._due.expect(message.due_at)
 
@@ -66,7 +66,7 @@ class Scheduled:
     # --- when they are due ---
 
     def _enqueue_due(self, messages: list[StoredMessage], finished: Finished) -> None:
-        """Enqueue messages that are due, with new sequence numbers and the time they were scheduled for."""
+        """Enqueue messages that are due, with new sequence numbers. Their enqueued time is the scheduled time."""
         if self._entity.is_deleting:
             finished(False)
             return
@@ -81,7 +81,7 @@ class Scheduled:
                 except Exception as failure:
                     self._dead_letter(message, failure, batch)
         if batch is not None:
-            self._journal.moves.then(batch.over, None)
+            self._journal.moves.then(batch.end, None)
         else:
             finished(True)
 
@@ -114,11 +114,11 @@ class Scheduled:
             batch.is_whole = False
 
     def _dead_letter(self, message: StoredMessage, failure: Exception, batch: Batch) -> None:
-        """Dead-letter a message that the broker could not enqueue; the other messages are enqueued."""
-        log.error("a message of '%s' that is due could not be enqueued", self._entity.path, exc_info=failure)
+        """Dead-letter a message that the broker could not enqueue, so that the other messages are enqueued."""
+        log.error("a scheduled message of '%s' could not be enqueued", self._entity.path, exc_info=failure)
         try:
             if self.move is None:
-                raise failure  # the message is tried again
+                raise failure  # there is no dead-letter queue: the broker tries the message again
             why = f"The broker could not enqueue the message when it was due: {failure}"
             self.move(message, reasons(NOT_ENQUEUED, why[:MAX_DESCRIPTION]), self._moved, batch)
         except Exception:
@@ -133,7 +133,7 @@ class Scheduled:
     # --- before they are due ---
 
     def cancel(self, numbers: list[int], done: Done) -> None:
-        """Cancel scheduled messages: all of them, or none when one does not exist."""
+        """Cancel scheduled messages: all of them, or none if one does not exist."""
         entity = self._entity
         entity.watches.read(
             partial(read_numbers, self._store, entity.id, numbers), partial(self._cancel, set(numbers), done)
@@ -167,5 +167,5 @@ class Scheduled:
             if error is None:
                 self._entity.on_removed(message)
             else:
-                self.expect(message)  # it may have become due meanwhile
+                self.expect(message)  # the message may have become due meanwhile
         done(error)

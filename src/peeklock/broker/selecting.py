@@ -1,12 +1,12 @@
-"""Serves consumers of a queue that take only the messages that their selectors match.
+"""Serves the consumers of a queue that have message selectors: they get only the messages that match.
 
 Each consumer has a position: all active messages up to it were evaluated and did not match. So each consumer evaluates
-a message once, however long the queue is; returned messages are noted for all consumers (`return_log`). In a queue with
-priorities there is a position in each lane. Messages in the window are evaluated in memory. Messages beyond it are read
-from the store by pages, one read at a time for a queue, and only while a consumer can take messages.
+a message once, whatever the length of the queue. Returned messages are recorded for all consumers (`return_log`). In a
+queue with priorities there is a position in each lane. Messages in the window are evaluated in memory. Messages beyond
+it are read from the store by pages, one read at a time for a queue, and only while a consumer can take messages.
 
 The work of one turn is bounded, so that other connections are served in between, and a long turn is followed by a rest.
-Consumers without a selector cost nothing here.
+Consumers without a selector cause no work here.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TURN_WORK: Final = 256
-"""The work of one turn of the loop: messages times the cost of their selector."""
+"""The most work in one turn of the loop: the sum of the costs of evaluating its messages."""
 PAGE_BYTES: Final = 256 * 1024
+"""The most bytes of a page for a selector of cost 1."""
 
 
 class Selects(Protocol):
@@ -42,14 +43,14 @@ class Selects(Protocol):
         ...
 
     def work(self, message: StoredMessage) -> int:
-        """The cost of evaluating that message."""
+        """Return the cost of evaluating the message."""
         ...
 
     def matches(self, message: StoredMessage) -> bool: ...
 
 
 class Host(Protocol):
-    """The queue, or one session."""
+    """The queue, or one session of a queue."""
 
     @property
     def path(self) -> str: ...
@@ -59,7 +60,7 @@ class Host(Protocol):
 
     @property
     def is_deleting(self) -> bool:
-        """Whether it is about to be deleted, so that nothing is delivered."""
+        """Whether no messages are delivered, because the queue is being deleted."""
         ...
 
     def wake(self) -> None: ...
@@ -67,14 +68,14 @@ class Host(Protocol):
     def wake_later(self) -> None: ...
 
     def is_taken(self, number: int) -> bool:
-        """Whether an active message cannot be received."""
+        """Return whether an active message cannot be received, because it is locked, claimed or being removed."""
         ...
 
     @property
     def watches(self) -> Watches: ...
 
     def deliver_selected(self, consumer: Any, message: StoredMessage) -> None:
-        """Deliver a message that was taken to the consumer; or let it expire, if its time to live is over."""
+        """Deliver a message that matched the consumer's selector, or expire it if its time to live is over."""
         ...
 
 
@@ -88,7 +89,7 @@ class Place:
         self.returns = returns
         self.position = 0
         self.seen_returns = returns.end
-        """How many of the returned messages it has evaluated."""
+        """The index after the last returned message that the consumer has evaluated."""
 
 
 class Selection:
@@ -100,12 +101,12 @@ class Selection:
         self.consumer = consumer
         self.selector = selector
         self.places = places
-        """In the order of the lanes."""
+        """The positions, in the order of the lanes."""
         self.is_reading = False
 
 
 class Selecting:
-    """All consumers with selectors of one queue."""
+    """All consumers with selectors of one queue or session."""
 
     def __init__(self, host: Host, machinery: Machinery, lanes: list[Backlog]) -> None:
         self._host = host
@@ -115,7 +116,7 @@ class Selecting:
         self._lanes = [(lane, ReturnLog()) for lane in lanes]
         self._selections: set[Selection] = set()
         self._wanting: dict[Selection, None] = {}
-        """Consumers that could take a message when last asked, next in turn first."""
+        """Consumers that could take a message when last asked, in the order of their turns."""
         self._is_reading = False
         self._is_resting = False
         for lane, returns in self._lanes:
@@ -142,12 +143,12 @@ class Selecting:
                 lane.select(None)
 
     def want(self, selection: Selection) -> None:
-        """The consumer can take messages."""
+        """Queue a consumer that can take messages."""
         if selection in self._selections:
             self._wanting.setdefault(selection)
 
     def close(self) -> None:
-        """The queue was deleted."""
+        """Remove all consumers, because the queue was deleted or the session closed."""
         self._selections.clear()
         self._wanting.clear()
 
@@ -157,53 +158,53 @@ class Selecting:
             return
         if self._pace.is_resting:
             self._is_resting = True
-            self._pace.when_rested(self._go_on)
+            self._pace.when_rested(self._end_rest)
             return
         started = self._agenda.monotonic()
         for lane, _ in self._lanes:
             lane.merge_returned()
-        self._look_around()
+        self._serve_consumers()
         self._pace.worked(started)
 
-    def _go_on(self) -> None:
+    def _end_rest(self) -> None:
         self._is_resting = False
         self._host.wake()
 
-    def _look_around(self) -> None:
+    def _serve_consumers(self) -> None:
         work = TURN_WORK
         for selection in list(self._wanting):
             if not selection.is_reading:
-                work = self._look(selection, work)
+                work = self._evaluate(selection, work)
                 if work <= 0:
-                    self._to_the_end(selection)
+                    self._move_to_end(selection)
                     self._host.wake()
                     return
 
-    def _to_the_end(self, selection: Selection) -> None:
-        """Let the other consumers have their turn first."""
+    def _move_to_end(self, selection: Selection) -> None:
+        """Move a consumer to the end of the queue of consumers, so that the others have their turn first."""
         if selection in self._wanting:
             del self._wanting[selection]
             self._wanting[selection] = None
 
     # --- in memory ---
 
-    def _look(self, selection: Selection, work: int) -> int:
-        """Evaluate messages as far as the work allows; returns the work that is left."""
+    def _evaluate(self, selection: Selection, work: int) -> int:
+        """Evaluate messages for one consumer until `work` is used up. Return the work that is left."""
         for place in selection.places:
-            work, is_over = self._look_at_lane(selection, place, work)
-            if not is_over:
+            work, is_complete = self._evaluate_lane(selection, place, work)
+            if not is_complete:
                 return work
         selection.consumer.starved()
         return work
 
-    def _look_at_lane(self, selection: Selection, place: Place, work: int) -> tuple[int, bool]:
-        """As `_look`, in one lane; returns also whether all of the lane was evaluated."""
+    def _evaluate_lane(self, selection: Selection, place: Place, work: int) -> tuple[int, bool]:
+        """Evaluate messages of one lane. Return the work that is left, and whether all of the lane was evaluated."""
         consumer, backlog, returns = selection.consumer, place.backlog, place.returns
         while work > 0:
             if not consumer.ready():
                 self._wanting.pop(selection, None)
                 break
-            if place.seen_returns < returns.first:  # some returned messages are no longer noted
+            if place.seen_returns < returns.first:  # the log has dropped returned messages that were not evaluated
                 place.position = min(place.position, returns.lowest_forgotten - 1)
                 place.seen_returns = returns.first
             if place.seen_returns < returns.end:
@@ -212,7 +213,7 @@ class Selecting:
                     self._read_return(selection, place, number)
                     break
                 place.seen_returns += 1
-                # Messages above the position are evaluated in their turn.
+                # A message above the position is evaluated when the position reaches it.
                 message = backlog.waiting(number) if number <= place.position else None
             else:
                 message = backlog.next_waiting(place.position)
@@ -220,7 +221,7 @@ class Selecting:
                     place.position = max(place.position, backlog.through)
                     if place.position >= backlog.tail:
                         return work, True
-                    self._read_on(selection, place)
+                    self._read_page(selection, place)
                     break
                 place.position = message.sequence_number
             if message is not None:
@@ -232,7 +233,7 @@ class Selecting:
 
     # --- in the store ---
 
-    def _read_on(self, selection: Selection, place: Place) -> None:
+    def _read_page(self, selection: Selection, place: Place) -> None:
         wanted = Range(
             entity=self._host.id,
             after=place.position,
@@ -242,23 +243,23 @@ class Selecting:
             session_id=place.backlog.session_id,
         )
         read = partial(self._store.read, wanted)
-        self._read(selection, place, read, partial(self._look_at_page, selection, place, wanted))
+        self._read(selection, place, read, partial(self._evaluate_page, selection, place, wanted))
 
     def _read_return(self, selection: Selection, place: Place, number: int) -> None:
         read = partial(self._store.read_numbers, self._host.id, [number], PAGE_BYTES)
-        self._read(selection, place, read, partial(self._look_at_return, selection, place, number))
+        self._read(selection, place, read, partial(self._evaluate_return, selection, place, number))
 
     def _read(
         self,
         selection: Selection,
         place: Place,
         read: Callable[[Callable[[Any], None]], None],
-        look: Callable[[list[StoredMessage], set[int]], None],
+        evaluate: Callable[[list[StoredMessage], set[int]], None],
     ) -> None:
         if self._is_reading or not place.backlog.may_take_beyond:
-            return  # the other read wakes the queue when it is answered
+            return  # the read that is under way wakes the queue when it is answered
         self._is_reading = selection.is_reading = True
-        self._to_the_end(selection)
+        self._move_to_end(selection)
 
         def found(answer: list[StoredMessage] | StoreError, changed: set[int]) -> None:
             self._is_reading = selection.is_reading = False
@@ -268,38 +269,38 @@ class Selecting:
                 return
             if selection in self._selections and not self._host.is_deleting:
                 started = self._agenda.monotonic()
-                look(answer, changed)
+                evaluate(answer, changed)
                 self._pace.worked(started)
             self._host.wake()
 
         self._host.watches.read(read, found)
 
-    def _look_at_page(
+    def _evaluate_page(
         self, selection: Selection, place: Place, wanted: Range, page: list[StoredMessage], changed: set[int]
     ) -> None:
         if place.backlog.through > wanted.after:
-            return  # the window reaches this page now: its messages must be taken from the window
+            return  # the window has grown into this page, so its messages must be taken from the window
         for message in page:
-            if not self._look_beyond(selection, place, message, changed):
+            if not self._evaluate_beyond(selection, place, message, changed):
                 return
             place.position = message.sequence_number
         if len(page) < wanted.limit and sum(message.read_size for message in page) < wanted.max_bytes:
             place.position = wanted.through
 
-    def _look_at_return(
+    def _evaluate_return(
         self, selection: Selection, place: Place, number: int, found: list[StoredMessage], changed: set[int]
     ) -> None:
         if number <= place.backlog.through:
             return
         for message in found:
-            if not self._look_beyond(selection, place, message, changed):
+            if not self._evaluate_beyond(selection, place, message, changed):
                 return
         place.seen_returns += 1
 
-    def _look_beyond(self, selection: Selection, place: Place, message: StoredMessage, changed: set[int]) -> bool:
-        """Evaluate a message beyond the window, and take it if it matches; False if it cannot be taken now."""
+    def _evaluate_beyond(self, selection: Selection, place: Place, message: StoredMessage, changed: set[int]) -> bool:
+        """Evaluate a message beyond the window, and take it if it matches. Return False if it cannot be taken now."""
         number = message.sequence_number
-        # A changed message was taken meanwhile; if it was returned, that is noted.
+        # A message that changed was taken meanwhile. If it was returned too, the log has it.
         if message.state == ACTIVE and number not in changed and not self._host.is_taken(number):
             if not selection.selector.matches(message):
                 return True

@@ -1,4 +1,4 @@
-"""One session, the receiver that holds it, and a receiver that waits for a session."""
+"""A session of a queue, the receiver that holds it, and a receiver that waits for a session."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class SessionHolder(Consumer, Protocol):
 
     @property
     def selector(self) -> Selects | None:
-        """Which messages of the session it takes; None for all."""
+        """The selector of the messages that the receiver takes; None: it takes all."""
         ...
 
     def session_lost(self, failure: BrokerError) -> None:
-        """The session's lock was lost."""
+        """The receiver lost the session, because its lock expired."""
         ...
 
 
 class Session:
-    """A session with messages, or with a holder."""
+    """A session that has messages or a holder."""
 
     __slots__ = (
         "_on_free",
@@ -50,27 +50,30 @@ class Session:
         self.id = id
         self._on_free = on_free
         self.active = 0
-        """Active messages, locked ones too."""
+        """The number of active messages, including locked ones."""
         self.holder: SessionHolder | None = None
         self.expires_at = 0
-        """By the monotonic clock, which counts."""
+        """When the session's lock expires, by the monotonic clock."""
         self.locked_until = 0
-        """The same in Unix time, as the client was told."""
+        """When the lock expires, in Unix time. It is only for the client: the broker decides by `expires_at`."""
         self.timer: Appointment | None = None
+        """The appointment for the expiry of the lock."""
         self.backlog: Backlog | None = None
-        """While it is held."""
+        """The active messages; None unless a receiver holds the session."""
         self.selecting: SelectingSession | None = None
-        """While its holder has a selector."""
+        """Set while the holder has a selector."""
         self.locks: dict[int, Lock] = {}
+        """The locks of its messages, by sequence number."""
         self.awake = False
+        """Whether a delivery at the end of this turn is scheduled."""
 
     @property
     def is_free(self) -> bool:
-        """Whether no receiver holds it, and no settlement of its last holder is on its way to the store."""
+        """Whether no receiver holds the session, and no settlement of its last holder is being committed."""
         return self.holder is None and not self.locks
 
     def on_unlocked(self, lock: Lock) -> None:
-        """A lock of one of its messages ended."""
+        """The lock of a message of the session ended."""
         self.locks.pop(lock.message.sequence_number, None)
         if self.is_free:
             self._on_free(self)

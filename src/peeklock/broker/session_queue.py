@@ -1,6 +1,6 @@
 """A queue with sessions: each session is held by one receiver at a time, which gets its messages in order.
 
-`session_table` has the sessions and who holds them; here their messages arrive and are delivered.
+`session_table` has the sessions and their holders. This module adds messages to sessions and delivers them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SessionQueue(MessageQueue):
         self.claim_lanes = SessionLanes(self)
 
     def load(self, done: Callable[[StoreError | None], None]) -> None:
-        """At start: read how long the states of sessions are, and which sessions have messages."""
+        """At start: read the sizes of the states of sessions, and which sessions have messages."""
         self.states.load(lambda error: self.sessions.load(done) if error is None else done(error))
 
     def close(self) -> None:
@@ -54,13 +54,13 @@ class SessionQueue(MessageQueue):
         super().close()
         self.sessions.forget()
 
-    # --- what happens to active messages ---
+    # --- events of active messages ---
 
     def on_active(self, message: StoredMessage) -> None:
         session = self.sessions.enter(message.session_id or "")
         session.active += 1
         if self.is_taken(message.sequence_number):
-            return  # a sweep or a claim read it from the store before its commit was answered
+            return  # a sweep or a claim has read the message from the store before its commit was answered
         if self.claims.is_waiting:
             self.claims.on_available()
         self.expiry.expect(message)
@@ -85,14 +85,15 @@ class SessionQueue(MessageQueue):
             self.sessions.offer(session)
 
     def on_inactive(self, message: StoredMessage) -> None:
-        self._count_one_less(self.sessions.of(message))
+        self._subtract_one(self.sessions.of(message))
 
     def on_message_damaged(self, damage: Damage) -> None:
         super().on_message_damaged(damage)
         if damage.state == ACTIVE and not self.claims.covers(damage.sequence_number):
-            self._count_one_less(self.sessions.find(damage.session_id or ""))
+            self._subtract_one(self.sessions.find(damage.session_id or ""))
 
-    def _count_one_less(self, session: Session | None) -> None:
+    def _subtract_one(self, session: Session | None) -> None:
+        """Subtract a message from the active messages of a session."""
         if session is not None:
             session.active -= 1
             if not session.active:
@@ -101,7 +102,7 @@ class SessionQueue(MessageQueue):
     # --- delivering ---
 
     def want(self, session: Session) -> None:
-        """The holder can take messages."""
+        """Deliver messages to the holder of the session, which can take some."""
         if session.selecting is not None:
             session.selecting.want()
         self.wake(session)
@@ -113,7 +114,7 @@ class SessionQueue(MessageQueue):
             self._machinery.call_soon(partial(self._deliver_all, session))
 
     def wake_later(self, session: Session) -> None:
-        """Deliver messages of the session after a while: the store could not be read, or refused a change."""
+        """Deliver messages of the session after a delay, because the store could not be read or refused a change."""
         self._agenda.after(RETRY_MS, partial(self.wake, session))
 
     def resume(self) -> None:
@@ -125,7 +126,7 @@ class SessionQueue(MessageQueue):
         if holder is None or backlog is None or self.is_deleting:
             return
         if session.expires_at <= self._agenda.monotonic():
-            return  # its timer is due, and ends the hold
+            return  # the lock has expired; its timer is due and takes the session from the holder
         if session.selecting is not None:
             session.selecting.serve()
             return
@@ -142,7 +143,7 @@ class SessionQueue(MessageQueue):
         lock = self.locks.make(message, session.expires_at, session.locked_until, session)
         session.locks[message.sequence_number] = lock
         if message.expires_at is not None and message.expires_at <= now:
-            # Locked, because the next holder must not read it while it is being removed.
+            # The message stays locked, so that the next holder does not receive it while it is being removed.
             lock.settling = True
             self.expiry.expire(message)
         elif holder.deletes:
@@ -152,7 +153,7 @@ class SessionQueue(MessageQueue):
             try:
                 holder.deliver(message, lock)
             except Exception:
-                # The messages behind it are delivered. Its lock expires, and it is dead-lettered in the end.
+                # Later messages are delivered. The lock of this one expires, and it is finally dead-lettered.
                 log.exception("a message of '%s' could not be delivered", self.path)
 
     def _on_deleted(self, holder: SessionHolder, lock: Lock, error: BrokerError | None) -> None:
@@ -161,17 +162,17 @@ class SessionQueue(MessageQueue):
         else:
             holder.unreserve()
             if self.locks.holds(lock):
-                # Not at once: the store would refuse again.
+                # After a delay, because the store would refuse the removal again.
                 self._agenda.after(RETRY_MS, partial(self.settlements.release, lock))
 
     # --- delivering to a holder with a selector ---
 
     def delivers_to(self, session: Session, holder: SessionHolder) -> bool:
-        """Whether the holder still gets messages of the session."""
+        """Return whether messages of the session can be delivered to this holder."""
         return session.holder is holder and session.expires_at > self._agenda.monotonic() and not self.is_deleting
 
     def deliver_selected(self, session: Session, holder: SessionHolder, message: StoredMessage) -> None:
-        """Deliver a message that the holder selected; or let it expire, if its time to live is over."""
+        """Deliver a message that matched the holder's selector, or expire it if its time to live is over."""
         self._deliver(session, holder, message, self._agenda.now())
 
     # --- locks ---

@@ -1,6 +1,6 @@
-"""Serves the holder of a session that takes only the messages that its selector matches.
+"""Serves a holder of a session that has a message selector.
 
-For `selecting` the session is a queue with one consumer, as long as the holder has the session.
+For `selecting`, the session is a queue with one consumer while that holder holds it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SelectingSession:
-    """One session while one holder has it."""
+    """One session while one holder holds it."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class SelectingSession:
     # --- for the queue ---
 
     def want(self) -> None:
-        """The holder can take messages."""
+        """Queue the holder, which can take messages."""
         self._selecting.want(self._selection)
 
     def serve(self) -> None:
         self._selecting.serve()
 
     def close(self) -> None:
-        """The holder lost or closed the session."""
+        """Stop, because the holder lost or closed the session."""
         self._selecting.close()
 
     # --- for `selecting` ---
@@ -61,7 +61,7 @@ class SelectingSession:
 
     @property
     def is_deleting(self) -> bool:
-        """Whether nothing more is delivered: the queue is about to be deleted, or the holder lost the session."""
+        """Whether no messages are delivered: the queue is being deleted, or the holder lost the session."""
         return not self._queue.delivers_to(self._session, self._holder)
 
     def wake(self) -> None:

@@ -1,4 +1,4 @@
-"""The state that an application keeps with a session. It counts towards the size of the queue."""
+"""The states of sessions, which applications set and read. They count towards the size of the queue."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from peeklock.broker.session_queue import SessionQueue
 
 STATE_BYTES: Final = 1024
-"""What each state counts for in the size of the queue, in addition to its bytes: so that there cannot be millions of
-short ones."""
+"""The size that is counted for each state in addition to its bytes, so that a queue cannot have millions of short
+states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class _Change:
 
     state: bytes | None
     size: int
-    """What the state counts for in the size of the queue."""
+    """The size that is counted for the state."""
     done: Done
 
 
@@ -40,13 +40,13 @@ class SessionStates:
         self._journal = machinery.journal
         self._agenda = machinery.agenda
         self._sizes: dict[str, int] = {}
-        """By session id: what the state counts for in the size of the queue."""
+        """By session id: the size that is counted for the state."""
         self._waiting: dict[str, deque[_Change]] = {}
-        """By session id, while a change of its state is under way: the changes after it. One at a time, because the
-        journal may commit a change again after later ones."""
+        """By session id, while a change of its state is being committed: the changes that wait. Only one is committed at
+        a time, because the journal may try a commit again after later ones."""
 
     def load(self, done: Callable[[StoreError | None], None]) -> None:
-        """At start: read how long the states are."""
+        """At start: read the sizes of the states."""
 
         def found(sizes: dict[str, int] | StoreError) -> None:
             if isinstance(sizes, StoreError):
@@ -59,9 +59,10 @@ class SessionStates:
         self._store.read_session_state_sizes(self._queue.id, found)
 
     def set(self, id: str, state: bytes | None, done: Done) -> None:
-        """Store the state of a session; None clears it. SessionLockLost unless a receiver holds the session.
+        """Store the state of a session; None clears it.
 
-        QuotaExceeded when the state grows and the queue has no room for messages either.
+        Raise SessionLockLost unless a receiver holds the session. Raise QuotaExceeded if the state grows and the queue
+        has reached its maximum size.
         """
         queue = self._queue
         queue.sessions.held(id)
@@ -95,7 +96,7 @@ class SessionStates:
             self._stage_next(id)
 
     def _stage_next(self, id: str) -> None:
-        """Stage the change that waited for the one before it."""
+        """Stage the next change that waits, or fail all of them if the queue was deleted."""
         waiting = self._waiting[id]
         if waiting and not self._queue.is_deleting:
             self._stage(id, waiting.popleft())
@@ -106,14 +107,14 @@ class SessionStates:
             change.done(EntityNotFound(self._queue.path))
 
     def get(self, id: str, done: Callable[[bytes | BrokerError | None], None]) -> None:
-        """Read the state of a session; None if it has none. SessionLockLost unless a receiver holds the session."""
+        """Read the state of a session; None if it has none. Raise SessionLockLost unless a receiver holds it."""
         self._queue.sessions.held(id)
         self._store.read_session_state(self._queue.id, id, _readable(done))
 
     def list_sessions(
         self, updated_after: int | None, skip: int, top: int, done: Callable[[list[str] | BrokerError], None]
     ) -> None:
-        """Read the ids of sessions that have messages or a state, or whose state was set after a time."""
+        """Read ids of sessions with messages or a state or, with `updated_after`, whose state was set after it."""
         self._store.read_sessions(self._queue.id, updated_after, skip, top, _readable(done))
 
 

@@ -1,7 +1,7 @@
-"""The sessions of a queue: which have messages, which receiver holds which, and who waits for a free one.
+"""The sessions of a queue with their holders, the free sessions, and the receivers that wait for a free session.
 
-A session that no receiver holds costs an entry in a table; its messages are read from the store when it is accepted.
-So a hundred thousand sessions can wait, and the next free one is found without a look at the others.
+A session that no receiver holds is one entry in a table. Its messages are read from the store when it is accepted. So
+there can be a hundred thousand free sessions, and the next one is found in constant time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SessionTable(Windows):
         self._agenda = machinery.agenda
         self._by_id: dict[str, Session] = {}
         self._free: OrderedDict[str, Session] = OrderedDict()
-        """Sessions with messages that no receiver holds, the one that waits longest first."""
+        """Sessions with messages that no receiver holds, in the order in which they became free."""
         self._waiters: deque[Waiter] = deque()
         self._held: set[Session] = set()
         self._pages_held = False
@@ -74,12 +74,12 @@ class SessionTable(Windows):
 
     @property
     def free_ids(self) -> list[str]:
-        """Ids of the sessions with messages that no receiver holds, the one that waits longest first."""
+        """Ids of the sessions with messages that no receiver holds, in the order in which they became free."""
         return [*self._free]
 
     @property
     def waiting(self) -> int:
-        """How many receivers wait for a free session."""
+        """The number of receivers that wait for a free session."""
         return len(self._waiters)
 
     def find(self, id: str) -> Session | None:
@@ -89,14 +89,14 @@ class SessionTable(Windows):
         return self._by_id.get(message.session_id or "")
 
     def enter(self, id: str) -> Session:
-        """The session of that id, which is added if it is new."""
+        """Return the session with that id. Add it if it is new."""
         session = self._by_id.get(id)
         if session is None:
             session = self._by_id[id] = Session(id, self.offer)
         return session
 
     def held(self, id: str) -> Session:
-        """The session of that id, which a receiver holds; SessionLockLost otherwise."""
+        """Return the session with that id. Raise SessionLockLost unless a receiver holds it."""
         session = self._by_id.get(id)
         if session is None or session.holder is None or session.expires_at <= self._agenda.monotonic():
             raise SessionLockLost(f"The session lock of '{id}' has expired or was never taken.")
@@ -109,7 +109,10 @@ class SessionTable(Windows):
     # --- accepting and closing ---
 
     def accept(self, id: str, holder: SessionHolder) -> Session:
-        """Give the holder that session, whether it has messages or not. SessionCannotBeLocked when it is not free."""
+        """Lock the session with that id for a receiver. The session need not have messages.
+
+        Raise SessionCannotBeLocked if it is not free.
+        """
         self._check_queue()
         session = self.enter(id)
         if not session.is_free:
@@ -120,7 +123,10 @@ class SessionTable(Windows):
         return session
 
     def accept_when_settled(self, id: str, holder: SessionHolder, outcome: Accepted) -> Waiter | None:
-        """As `accept`, after the settlements of the last holder are in the store; returns the wait, if there is any."""
+        """Lock the session with that id for a receiver, after the settlements of its last holder are committed.
+
+        Return the waiter, if the receiver has to wait. `stop_waiting` ends the wait.
+        """
         session = self._by_id.get(id)
         if session is None or session.is_free or session.holder is not None:
             outcome(self.accept(id, holder))
@@ -142,7 +148,10 @@ class SessionTable(Windows):
             waiter.outcome(failure)
 
     def accept_next(self, holder: SessionHolder, time_out_ms: int, outcome: Accepted) -> Waiter | None:
-        """Give the holder the next free session, now or as soon as there is one; returns the wait, if there is any."""
+        """Lock the next free session for a receiver, now or when there is one.
+
+        Return the waiter, if the receiver has to wait. `stop_waiting` ends the wait.
+        """
         self._check_queue()
         if self._free:
             session = self._free.popitem(last=False)[1]
@@ -175,7 +184,7 @@ class SessionTable(Windows):
             outcome(OperationTimedOut(f"No session of '{self._queue.path}' became free within the time to wait."))
 
     def close_session(self, session: Session, holder: SessionHolder) -> None:
-        """The holder closes the session: its messages are active again at once, and no delivery is counted."""
+        """Unlock a session that its holder closes. Its messages are active again, and no delivery is counted."""
         if session.holder is not holder:
             return
         self._end_hold(session)
@@ -184,9 +193,9 @@ class SessionTable(Windows):
         self.offer(session)
 
     def renew(self, session: Session) -> int:
-        """Renew the session's lock for another lock duration; returns until when, in Unix time."""
+        """Renew the session's lock for another lock duration, and return the new expiry in Unix time."""
         duration = self._queue.definition.lock_duration_ms
-        session.locked_until = self._agenda.now() + duration  # read first, as for other locks
+        session.locked_until = self._agenda.now() + duration  # Unix time is read first: see `LockExpiry.from_now`
         session.expires_at = self._agenda.monotonic() + duration
         if session.timer is not None:
             session.timer.cancel()
@@ -196,7 +205,7 @@ class SessionTable(Windows):
         return session.locked_until
 
     def offer(self, session: Session) -> None:
-        """Give a session, if it is free, to the receiver that waits longest, or else to the table of free ones."""
+        """If a session is free, lock it for the receiver that has waited longest; if none waits, mark it as free."""
         if not session.is_free:
             return
         if not session.active:
@@ -215,8 +224,8 @@ class SessionTable(Windows):
         if self._queue.claims.is_waiting:
             self._queue.claims.on_available()
 
-    def keep_free(self, session: Session, holder: SessionHolder) -> None:
-        """Keep a free session for claims, without a lock that expires."""
+    def reserve(self, session: Session, holder: SessionHolder) -> None:
+        """Reserve a free session for claims, without a lock that expires."""
         self._free.pop(session.id, None)
         session.holder = holder
 
@@ -246,7 +255,7 @@ class SessionTable(Windows):
     def _end_hold(self, session: Session) -> None:
         session.holder = None
         for lock in session.locks.values():
-            lock.expires_at = 0  # those that are being settled stay until that is done
+            lock.expires_at = 0  # locks of messages that are being settled stay until their commit is done
         self._held.discard(session)
         if session.timer is not None:
             session.timer.cancel()
@@ -270,7 +279,7 @@ class SessionTable(Windows):
         holder.session_lost(SessionLockLost(f"The session lock of '{session.id}' has expired."))
 
     def resume(self) -> None:
-        """The queue was about to be deleted and is not: see to the locks that expired meanwhile, and deliver again."""
+        """Handle locks that expired while deliveries were stopped, and deliver messages again."""
         for session in list(self._held):
             if session.expires_at <= self._agenda.monotonic():
                 self._on_expired(session)
@@ -278,7 +287,7 @@ class SessionTable(Windows):
                 self._queue.wake(session)
 
     def close(self) -> None:
-        """The queue was deleted: no receiver gets a session any more."""
+        """Fail the receivers that wait for a session: the queue was deleted."""
         for waiter in list(self._waiters):
             outcome = waiter.outcome
             self.stop_waiting(waiter)
@@ -286,7 +295,7 @@ class SessionTable(Windows):
                 outcome(EntityNotFound(self._queue.path))
 
     def forget(self) -> None:
-        """The queue was deleted: release the memory."""
+        """Release the memory: the queue was deleted."""
         for session in list(self._held):
             self._end_hold(session)
         self._by_id.clear()

@@ -1,6 +1,6 @@
 """Settles messages: completes, abandons, releases, defers and dead-letters them.
 
-A settlement is checked against the lock, staged as one change, and confirmed when its commit is done.
+A settlement requires a lock that is held. It is staged as one change, and confirmed when its commit is done.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 DEAD_LETTER_KEYS: Final = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
 REASON_SHARE: Final = 4
-"""Dead-letter reasons may exceed the maximum size of an entity by one part in so many."""
+"""Dead-letter reasons may exceed the maximum size of an entity by a quarter."""
 
 
 class Settlements:
@@ -47,7 +47,7 @@ class Settlements:
     # --- locks ---
 
     def check_held(self, lock: Lock) -> None:
-        """MessageLockLost or SessionLockLost when the lock ended, or when its message is being settled."""
+        """Raise MessageLockLost or SessionLockLost if the lock has ended, or if its message is being settled."""
         queue = self._queue
         if lock.settling or not queue.locks.holds(lock):
             raise MessageLockLost
@@ -55,7 +55,7 @@ class Settlements:
             raise lock.lost()
 
     def all_held(self, locks: Sequence[Lock | None]) -> list[Lock]:
-        """The locks, if all are held at this moment; MessageLockLost or SessionLockLost otherwise."""
+        """Return the locks if all are held now. Otherwise raise MessageLockLost or SessionLockLost."""
         queue = self._queue
         held = queue.locks.by_number
         monotonic = self._agenda.monotonic()
@@ -71,7 +71,7 @@ class Settlements:
     # --- settlements ---
 
     def settle(self, settlement: Settlement, lock: Lock, done: Done) -> None:
-        """Do what a receiver asks for. BrokerError when it cannot be done."""
+        """Settle a message as its receiver asks. Raise BrokerError if that is not possible."""
         match settlement.verdict:
             case Verdict.COMPLETE:
                 self.complete(lock, done)
@@ -83,7 +83,7 @@ class Settlements:
                 self.dead_letter_all([lock], done, settlement)
 
     def settle_all(self, settlement: Settlement, locks: Sequence[Lock | None], done: Done) -> None:
-        """As `settle`, for all locks, or for none when one is not held."""
+        """Settle messages as their receiver asks: all, or none if one lock is not held."""
         match settlement.verdict:
             case Verdict.COMPLETE:
                 self.complete_all(locks, done)
@@ -95,18 +95,19 @@ class Settlements:
                 self.dead_letter_all(locks, done, settlement)
 
     def complete(self, lock: Lock, done: Done) -> None:
+        """Remove a message that was processed."""
         self.check_held(lock)
         self.remove(lock, done)
 
     def remove(self, lock: Lock, done: Done) -> None:
-        """As `complete`, for a lock that was made just now."""
+        """Remove a message without checking its lock. For locks that were made in this call."""
         lane = self._journal.rest
         lane.changes.removals.append((self._queue.id, lock.message))
         lane.then(self._on_completed, (lock, done))
         lock.settling = True
 
     def complete_all(self, locks: Sequence[Lock | None], done: Done) -> None:
-        """As `complete`, for all locks, or for none when one is not held."""
+        """Complete all messages, or none if one lock is not held."""
         completed = self.all_held(locks)
         lane = self._journal.rest
         entity = self._queue.id
@@ -132,13 +133,13 @@ class Settlements:
         done(error)
 
     def abandon(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
-        """Make the message active again and count the delivery. It is dead-lettered after too many deliveries."""
+        """Make a message active again and count the delivery. Dead-letter it after too many deliveries."""
         self.check_held(lock)
         self._check_added([lock], properties)
         self.return_message(lock, done, properties)
 
     def abandon_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
-        """As `abandon`, for all locks, or for none when one is not held."""
+        """Abandon all messages, or none if one lock is not held."""
         held = self.all_held(locks)
         self._check_added(held, properties)
         self._return_all(held, done, properties)
@@ -153,19 +154,19 @@ class Settlements:
         self._journal.all_or_nothing(stage)
 
     def release(self, lock: Lock) -> None:
-        """Make the message active again; the delivery is not counted."""
+        """Make a message active again without counting the delivery. No effect if its lock is not held."""
         if not lock.settling and self._queue.locks.holds(lock):
             self._queue.unlock(lock)
             if lock.message.state == ACTIVE:
                 self._queue.on_returned(lock.message)
 
     def defer(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
-        """Defer the message: from now on it is received by its sequence number only."""
+        """Defer a message: it can then be received by its sequence number only."""
         self.check_held(lock)
         self._stage_deferral([lock], done, properties)
 
     def defer_all(self, locks: Sequence[Lock | None], done: Done, properties: dict[Any, Any] | None = None) -> None:
-        """As `defer`, for all locks, or for none when one is not held."""
+        """Defer all messages, or none if one lock is not held."""
         self._stage_deferral(self.all_held(locks), done, properties)
 
     def _stage_deferral(self, locks: list[Lock], done: Done, properties: dict[Any, Any] | None) -> None:
@@ -204,11 +205,11 @@ class Settlements:
         description: str | None = None,
         properties: dict[Any, Any] | None = None,
     ) -> None:
-        """Move the message to the dead-letter queue. A message of the dead-letter queue is abandoned instead."""
+        """Move a message to the dead-letter queue. A message that is in the dead-letter queue is abandoned instead."""
         self.dead_letter_all([lock], done, Settlement(Verdict.DEAD_LETTER, properties, reason, description))
 
     def dead_letter_all(self, locks: Sequence[Lock | None], done: Done, settlement: Settlement) -> None:
-        """As `dead_letter`, for all locks, or for none when one is not held."""
+        """Dead-letter all messages, or none if one lock is not held."""
         settlement.check()
         held = self.all_held(locks)
         self._check_added(held, settlement.properties)
@@ -230,9 +231,10 @@ class Settlements:
         self._journal.all_or_nothing(stage)
 
     def _check_added(self, locks: list[Lock], properties: dict[Any, Any] | None) -> None:
-        """BrokerError when a receiver may not add these properties: they count towards size limits as sent messages do.
+        """Raise BrokerError if properties from a receiver would exceed the size limits of messages or of the entity.
 
-        Properties that the broker adds are short and not limited. Dead-letter reasons may exceed the limit a little.
+        Properties that the broker adds are short and not checked. Dead-letter reasons may exceed the size of the entity
+        (`REASON_SHARE`).
         """
         added = _added(properties)
         if added is None:
@@ -245,18 +247,18 @@ class Settlements:
             size = message.size
             if size + added.size > limit and size - len(message.payload) + len(added.to(message.payload)) > limit:
                 raise MessageSizeExceeded(
-                    f"With these properties the message would be larger than {limit} bytes, the limit of this entity."
+                    f"With these properties the message would be larger than {limit} bytes, the limit of the entity."
                 )
 
     @staticmethod
     def check_together(count: int, properties: dict[Any, Any] | None) -> None:
-        """QuotaExceeded when the properties are too large to be added to so many messages at once."""
+        """Raise QuotaExceeded if the properties are too large to be added to `count` messages at once."""
         if count > 1 and properties and count * AddedProperties(properties).size > MAX_ADDED_BYTES:
             limit = MAX_ADDED_BYTES >> 20
             raise QuotaExceeded(f"The properties are more than {limit} MiB for {count} messages. Settle fewer at once.")
 
     def _on_settled(self, lock: Lock, error: BrokerError | None) -> None:
-        """The commit of the settlement is done, or failed."""
+        """The commit of a settlement is done, or has failed."""
         if error is None:
             self._queue.unlock(lock)
             return
@@ -265,15 +267,15 @@ class Settlements:
             self.release(lock)  # the next holder of the session reads the message again
 
     def return_expired(self, lock: Lock) -> None:
-        """Return a message whose lock expired, and count the delivery. A failure is tried again at the next look."""
+        """Return a message whose lock expired, and count the delivery. If that fails, the next expiry check retries."""
         self.return_message(lock, self._on_expired_returned)
 
     def _on_expired_returned(self, error: BrokerError | None) -> None:
         if error is not None:
-            log.error("a message of '%s' could not be unlocked yet: %s", self._queue.path, error)
+            log.error("a message of '%s' with an expired lock could not be returned: %s", self._queue.path, error)
 
     def return_message(self, lock: Lock, done: Done, properties: dict[Any, Any] | None = None) -> None:
-        """As `abandon`, for a lock that may have expired."""
+        """Abandon a message whose lock may have expired."""
         queue, message = self._queue, lock.message
         # The delivery of a deferred message was counted when it was received.
         delivery_count = message.delivery_count + (message.state == ACTIVE)
@@ -309,7 +311,7 @@ class Settlements:
         state: int | None = None,
         delivery_count: int | None = None,
     ) -> StoredMessage:
-        """A copy of the message as it will be; the one in memory stays as it is until the commit."""
+        """Return a changed copy of a message. The message itself stays unchanged until the commit."""
         changed = message.copy()
         if added is not None:
             changed.payload = added.to(message.payload)
@@ -341,7 +343,7 @@ class Settlements:
 
 
 def _gather(count: int, done: Done) -> Done:
-    """Combine the outcomes of one commit into one."""
+    """Return a callback for `count` outcomes of one commit, which calls `done` once."""
     left = count
 
     def outcome(error: BrokerError | None) -> None:

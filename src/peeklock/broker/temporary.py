@@ -1,8 +1,8 @@
 """Temporary entities: queues and topics made for one connection, and subscriptions made for its consumers.
 
-They are deleted with the connection or the last consumer, and none survives a restart: the store has a mark on them,
-and the namespace drops the marked ones when it starts. Their number is limited per connection, per authorization rule,
-and in the namespace.
+They are deleted when the connection closes or the last consumer detaches. They do not survive a restart: their stored
+definitions are marked as temporary, and the namespace deletes marked entities when it starts. Their number is limited
+per connection, per authorization rule, and in the namespace.
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ class TemporaryEntities:
         self._agenda = agenda
         self._profile = profile
         self._owners: dict[str, Owner] = {}
-        """By folded path, from before an entity is made until it is deleted."""
+        """By folded path, from before an entity is created until it is deleted."""
         self._of_rules: Counter[str] = Counter()
+        """How many entities were made with each authorization rule."""
         self._of_connections: Counter[int] = Counter()
-        """By the identity of the connection, which exists as long as it owns entities."""
+        """How many entities each connection owns, by `id`: the connection object exists as long as it owns entities."""
 
         self._links: Counter[str] = Counter()
-        """By folded path: how many links use an entity that is deleted with the last of them."""
+        """By folded path: how many links use an entity that is deleted when the last one detaches."""
 
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        """By folded path: callbacks for the end of its creation or deletion."""
+        """By folded path: callbacks to call after the creation or deletion of the entity."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -75,28 +76,28 @@ class TemporaryEntities:
         self._make(name, owner, partial(self._administration.create_topic, definition), made)
 
     def make_subscription(self, owner: Owner, topic: str, definition: SubscriptionDefinition, made: Made) -> None:
-        """Make a subscription; its definition says that it is temporary."""
+        """Make a subscription. Its definition must be marked as temporary."""
         path = subscription_path(topic, definition.name)
         self._make(path, owner, partial(self._administration.create_subscription, topic, definition), made)
 
     def check_receiving(self, path: str, connection: object) -> None:
-        """OperationNotAllowed when a temporary entity, or what belongs to it, was made for another connection.
+        """Raise OperationNotAllowed if the path is that of a temporary entity of another connection, or below it.
 
-        Only that connection may receive from it. None stands for clients without a connection.
+        Only the connection that it was made for may receive from it. `connection` is None for clients over HTTP.
         """
         owner = self._owners.get(owner_of(path))
         if owner is not None and owner.connection is not connection:
             raise OperationNotAllowed(f"The temporary entity '{path}' belongs to another connection.")
 
     def when_changed(self, path: str, action: Callable[[], None]) -> bool:
-        """Call `action` when the creation or deletion of the entity is done. False if none is under way or made."""
+        """Call `action` after the next creation or deletion of the entity. Return False if the entity is not known."""
         key = fold(path)
         if key in self._owners:
             self._waiting.setdefault(key, []).append(action)
         return key in self._owners
 
     def join(self, path: str) -> None:
-        """Count a link that uses the entity, which is deleted with the last one."""
+        """Count a link that uses the entity. The entity is deleted when the last link detaches."""
         self._links[fold(path)] += 1
 
     def leave(self, path: str) -> None:
@@ -107,7 +108,7 @@ class TemporaryEntities:
             self.delete(path)
 
     def delete(self, path: str) -> None:
-        """Delete an entity that is no longer used. If that fails, it is tried again."""
+        """Delete an entity that is no longer used. If that fails, try again later."""
         try:
             entity = self._catalogue.find(path)
             self._administration.delete(entity, partial(self._deleted, path))
@@ -128,7 +129,7 @@ class TemporaryEntities:
         def created(error: BrokerError | None) -> None:
             if error is None:
                 made(self._catalogue.find(path))
-                self._tell(key)
+                self._notify_changed(key)
             else:
                 self._forget(path)
                 made(error)
@@ -153,17 +154,17 @@ class TemporaryEntities:
             self._forget(path)
         else:
             self._retry(path, error)
-            self._tell(fold(path))
+            self._notify_changed(fold(path))
 
     def _retry(self, path: str, failure: BrokerError) -> None:
-        log.info("a temporary entity is not deleted yet: %s", failure, extra={"fields": {"entity": path}})
+        log.info("a temporary entity could not be deleted: %s", failure, extra={"fields": {"entity": path}})
         self._agenda.after(RETRY_MS, partial(self._delete_again, path))
 
     def _delete_again(self, path: str) -> None:
-        if not self._links[fold(path)]:  # no link was attached to it meanwhile
+        if not self._links[fold(path)]:  # no link was attached to the entity meanwhile
             self.delete(path)
 
-    def _tell(self, key: str) -> None:
+    def _notify_changed(self, key: str) -> None:
         for action in self._waiting.pop(key, ()):
             action()
 
@@ -176,4 +177,4 @@ class TemporaryEntities:
         self._of_connections[id(owner.connection)] -= 1
         self._of_rules += Counter()  # drops the entries that are zero
         self._of_connections += Counter()
-        self._tell(key)
+        self._notify_changed(key)

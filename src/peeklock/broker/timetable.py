@@ -1,7 +1,7 @@
-"""Looks in the store for messages that are due, to expire or to be enqueued, since most of them are not in memory.
+"""Finds messages in the store that are due to expire or to be enqueued. Most of them are not in memory.
 
-There is one appointment, for the message that is due first. Then the store is asked for messages that are due, a batch
-at a time.
+There is one appointment, for the message that is due first. At that time the messages that are due are read from the
+store and handled, a batch at a time. This is called a look.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from peeklock.store.base import Position, StoredMessage, StoreError, TimedRead
 log = logging.getLogger(__name__)
 
 BATCH: Final = 1000
+"""The most messages of a batch."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """A batch also ends with the message that reaches this many bytes."""
 
 Read = Callable[[int, int, int, Position | None, TimedRead], None]
-"""(now, limit, max_bytes, after, done)"""
+"""Called with now, limit, max_bytes, after, done."""
 Finished = Callable[[bool], None]
-"""Called when the messages of a batch were handled: whether to look on at once, or after a while."""
+"""Called when the messages of a batch were handled. True: the next look is at the next due time; False: after a delay,
+because some messages failed."""
 
 
 def read_watched(watches: Watches, read: Callable[[TimedRead], None], done: TimedRead) -> None:
-    """Read messages that are due, without those that changed meanwhile: they were removed, or `expect` follows."""
+    """Read messages that are due, without those that changed meanwhile.
+
+    A message that changed was removed, or `Timetable.expect` is called for it.
+    """
 
     def found(answer: Any, changed: set[int]) -> None:
         if changed and not isinstance(answer, StoreError):
@@ -41,23 +46,23 @@ def read_watched(watches: Watches, read: Callable[[TimedRead], None], done: Time
 
 
 class Batch:
-    """Messages that are handled together and that may fail separately."""
+    """Messages that are handled together. Each may fail separately."""
 
     __slots__ = ("finished", "is_whole")
 
     def __init__(self, finished: Finished) -> None:
         self.finished = finished
         self.is_whole = True
-        """Whether the store accepted all changes, apart from those that it refuses for good: these must not delay
-        others."""
+        """Whether no change failed that may succeed later. A change that the store refuses for good does not count,
+        because it must not delay other messages."""
 
-    def over(self, _: object, error: BrokerError | None) -> None:
-        """All that was staged is in the store, or failed."""
+    def end(self, _: object, error: BrokerError | None) -> None:
+        """End the batch: all its changes are in the store, or have failed."""
         self.finished(error is None and self.is_whole)
 
 
 class Timetable:
-    """The appointment for the next look, and the look itself. There is one look at a time."""
+    """The appointment for the next look, and the look. There is one look at a time."""
 
     def __init__(
         self,
@@ -73,21 +78,22 @@ class Timetable:
         self._time_of = time_of
         self._act = act
         self._begin = begin
-        """Asked before a look, which is put off if it returns False; `end` follows after the look."""
+        """Called before a look. If it returns False, the look is delayed. `end` is called after the look."""
         self._end = end
         self._appointment: Appointment | None = None
+        """The appointment for the message that is due first, in Unix time."""
         self._again: Appointment | None = None
-        """A look that was put off, by elapsed time."""
+        """The appointment for a delayed look, by the monotonic clock."""
         self._looking = False
         self._missed = False
-        """A message became due during a look, which may have missed it."""
+        """Whether a message became due during a look, which may have missed it."""
         self._after: Position | None = None
-        """The last message of a batch, when messages after it are due. So messages that a receiver holds are
-        skipped."""
+        """The position of the last message of a batch, if messages after it are due. So the next batch skips messages
+        that are still due because a receiver has locked them."""
         self._stopped = False
 
     def expect(self, at: int) -> None:
-        """A message is due at that time."""
+        """Handle a message when it is due, at the Unix time `at`."""
         if self._after is not None and at <= self._after[0]:
             self._after = None
         if self._looking and at <= self._agenda.now():
@@ -104,7 +110,7 @@ class Timetable:
         self._appointment = self._agenda.at(at, self.look)
 
     def stop(self) -> None:
-        """Cancel the appointments; a look that is under way makes no new one."""
+        """Cancel the appointments. A look that is under way makes no new one."""
         self._stopped = True
         for appointment in (self._appointment, self._again):
             if appointment is not None:
@@ -118,7 +124,7 @@ class Timetable:
         self._again = self._agenda.after(delay_ms, self.look)
 
     def look(self) -> None:
-        """Handle all messages that are due, and make the appointment for the next."""
+        """Handle a batch of messages that are due, and make the appointment for the next batch or message."""
         self._appointment = None
         if self._again is not None:
             self._again.cancel()
@@ -130,24 +136,24 @@ class Timetable:
             self._look_after(BUSY_RETRY_MS)
             return
         self._looking = True
-        # After a failure of the broker there must be a next look: otherwise nothing would expire or be enqueued any
-        # more.
+        # There must be a next look even after an unexpected exception: otherwise no message would ever expire or be
+        # enqueued again.
         try:
             self._read(self._agenda.now(), BATCH, BATCH_BYTES, self._after, self._found)
         except Exception:
-            log.exception("messages that are due could not be requested")
-            self._put_off()
+            log.exception("messages that are due could not be requested from the store")
+            self._delay()
 
     def _found(self, found: tuple[list[StoredMessage], int | None] | StoreError) -> None:
         if isinstance(found, StoreError):
             log.error("messages that are due could not be read: %s", found)
-            self._put_off()
+            self._delay()
             return
         messages, next_due = found
         self._after = None
         if not messages:
             if next_due is not None and next_due <= self._agenda.now():
-                self._put_off()  # the messages that are due changed meanwhile, or are damaged
+                self._delay()  # the messages that are due changed meanwhile, or are damaged
             else:
                 self._finish(next_due)
             return
@@ -155,17 +161,17 @@ class Timetable:
         time = self._time_of(last)
         if next_due is not None and next_due <= self._agenda.now() and time is not None:
             self._after = time, last.sequence_number
-        is_told = False
+        is_finished = False
 
         def finished(whole: bool) -> None:
-            nonlocal is_told
-            if is_told:
+            nonlocal is_finished
+            if is_finished:
                 return
-            is_told = True
+            is_finished = True
             if whole:
                 self._finish(next_due)
             else:
-                self._put_off()
+                self._delay()
 
         try:
             self._act(messages, finished)
@@ -173,8 +179,9 @@ class Timetable:
             log.exception("messages that are due could not be handled")
             finished(False)
 
-    def _put_off(self) -> None:
-        self._missed = False  # the next look finds what was missed
+    def _delay(self) -> None:
+        """End the look, and look again after a delay."""
+        self._missed = False  # the next look finds messages that this one missed
         self._after = None
         self._finish(None)
         self._look_after(RETRY_MS)

@@ -1,7 +1,7 @@
-"""A topic: a message that is sent to it is copied to each subscription whose rules match it, in one commit.
+"""A topic: it copies each message to the subscriptions whose rules match, in one commit.
 
-A topic itself stores only scheduled messages; when they are due they are copied like any other. A body that several
-copies share is stored once. `rules` decides which subscriptions get a copy.
+A topic itself stores only scheduled messages. When they are due, they are copied like other messages. A body that
+several copies share is stored once. `rules` decides which subscriptions get a copy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from peeklock.limits.broker import MAX_ID_LENGTH
 from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
 
 MIN_SHARED_BYTES: Final = 256
-"""A shorter body is stored with each copy: sharing it would cost more than it saves."""
+"""A shorter body is stored with each copy, because sharing it would cost more than it saves."""
 
 FILTER_FAILED: Final = "FilterException"
+"""The dead-letter reason of a message for which a filter failed."""
 
 Placed = list[tuple[Entity, StoredMessage]]
+"""Copies, each with the entity that stores it."""
 
 
 class Topic(Entity):
@@ -43,7 +45,7 @@ class Topic(Entity):
     ) -> None:
         super().__init__(id, path, definition, machinery, counters, None)
         self.subscriptions: dict[str, AnyQueue] = {}
-        """By folded name."""
+        """Subscriptions by folded name."""
         self.orders_by_priority = definition.order_by_priority
         """Whether its subscriptions deliver messages of a higher priority first."""
         self._matcher = Matcher()
@@ -69,7 +71,7 @@ class Topic(Entity):
 
     @property
     def size_in_bytes(self) -> int:
-        """The size of its scheduled messages and of all copies; a shared body counts in each copy."""
+        """The size of its scheduled messages and of all copies. A shared body counts in each copy."""
         return self.counters.size_in_bytes + sum(each.size_in_bytes for each in self.subscriptions.values())
 
     @property
@@ -87,7 +89,7 @@ class Topic(Entity):
     # --- subscriptions ---
 
     def add(self, subscription: AnyQueue) -> None:
-        """Add a subscription, which gets copies from now on."""
+        """Add a subscription. It gets copies of messages that are sent from now on."""
         self.rules_changed(subscription)
         subscription.parent = self
         self.subscriptions[fold(subscription.definition.name)] = subscription
@@ -99,7 +101,7 @@ class Topic(Entity):
         self._subscriptions_changed()
 
     def rules_changed(self, subscription: AnyQueue) -> None:
-        """Apply the rules of a subscription's definition to the next message."""
+        """Apply the rules of a subscription's definition to the next messages."""
         self._matcher.set(subscription, subscription.subscription_definition.rules)
 
     def _subscriptions_changed(self) -> None:
@@ -126,9 +128,9 @@ class Topic(Entity):
     def enqueued(
         self, bare: bytes, annex: bytes | None, ttl: int | None, session_id: str | None, now: int
     ) -> StoredMessage:
-        """Make the message that is copied.
+        """Make the message that will be copied.
 
-        Each subscription writes the expiry, which may be earlier than that of others.
+        The expiry is not written into its properties here, because each subscription may have an earlier one.
         """
         default = self.definition.default_message_ttl_ms
         if default is not None and (ttl is None or ttl > default):
@@ -190,7 +192,7 @@ class Topic(Entity):
             try:
                 place = self._place(message, copy, ttl, front, rest, lane)
             except Exception as failure:
-                # One copy failed: the others are made, and the send does not fail.
+                # One copy failed. The other copies are made, and the send does not fail.
                 failed = Copy(copy.subscription, copy.rule or "", None, sentence_of(failure))
                 place = self._place(message, failed, ttl, front, rest, lane)
             if place is not None:
@@ -201,9 +203,10 @@ class Topic(Entity):
     def _place(
         self, message: StoredMessage, copy: Copy, ttl: int | None, front: bytes, rest: bytes, lane: Lane
     ) -> tuple[Entity, StoredMessage] | None:
-        """The entity that a copy goes to, and the copy. None if its rule failed and that is not to be dead-lettered.
+        """Return the entity that stores a copy, and the copy.
 
-        None too for a subscription that is being deleted: the store would refuse the commit with all copies.
+        Return None if the rule failed and the subscription does not dead-letter such messages. Return None also if the
+        subscription is being deleted: the store would refuse the whole commit.
         """
         subscription: AnyQueue = copy.subscription
         if subscription.is_deleting:
@@ -215,7 +218,7 @@ class Topic(Entity):
             if subscription.has_sessions and len(changed.session_id or "") <= MAX_ID_LENGTH:
                 session_id = changed.session_id
         elif subscription.has_sessions:
-            # Not read if the message was scheduled when no subscription had sessions.
+            # The message has no session id if it was scheduled when no subscription had sessions.
             session_id = message.session_id or _session_id_of(front)
         payload = front + rest if rest else front
         number = max(message.sequence_number, subscription.last_number + 1)
@@ -229,20 +232,20 @@ class Topic(Entity):
             reason, description = FILTER_FAILED, f"The rule '{copy.rule}' failed: {copy.error}"
         elif subscription.has_sessions and session_id is None:
             reason = "Session ID is null."
-            description = "The subscription has sessions and takes no message without a session id."
+            description = "The subscription requires sessions, and the message has no session id."
         else:
             stored = subscription.enqueued(payload, annex, ttl, session_id, message.enqueued_at)
             stored.sequence_number = subscription.last_number = number
             subscription.touch()
             return subscription, stored
         subscription.last_number = number
-        # The sequence number is the subscription's, though the message is in its dead-letter queue.
+        # The sequence number is one of the subscription, although the message is in its dead-letter queue.
         lane.changes.advances[subscription.id] = number
-        letters = subscription.dead_letters
-        assert letters is not None
+        dead_letters = subscription.dead_letters
+        assert dead_letters is not None
         payload, annex = envelope.dead_letter(payload, annex, reasons(reason, description), subscription.path)
         letter = StoredMessage(number, payload, message.enqueued_at, ACTIVE, session_id, annex)
-        return letters, letter
+        return dead_letters, letter
 
 
 def is_topic(entity: Entity) -> TypeGuard[Topic]:

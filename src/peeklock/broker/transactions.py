@@ -1,14 +1,13 @@
 """Transactions: sends and settlements that become durable and visible in one commit, or not at all.
 
-Until its discharge a transaction is only a list in memory: nothing of it is in the store, and the messages that it
-settles stay locked. So a crash, a time-out or a rollback has nothing to undo.
+Until its discharge, a transaction is only a list in memory: none of its work is in the store, and the messages that it
+settles stay locked. So after a crash, a time-out or a rollback there is nothing to undo.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -48,12 +47,12 @@ MESSAGE_BYTES: Final = 600
 
 
 OnRollback = Callable[[Lock], None]
-"""Called for a settled message when the transaction is rolled back."""
+"""Called for a message that the client settled, when the transaction is rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where work comes from: the entity of its link (or the one it sends through), and the AMQP session."""
+    """The origin of work: the entity of its link (or the entity that it sends through), and the AMQP session."""
 
     entity: str
     session: Any
@@ -78,14 +77,14 @@ class Transaction:
         self._numbered: list[tuple[Entity, list[StoredMessage]]] = []
         self._settlements: list[tuple[Settlements, Lock, Settlement]] = []
         self._settled_by_client: list[tuple[Lock, OnRollback]] = []
-        """Messages that their receiver settled on its side: after a rollback it does not settle them again."""
+        """Messages that the receiver has settled on its side. After a rollback it does not settle them again."""
         self._over: BrokerError | None = None
-        """Why no more work is accepted."""
+        """The error for more work, if the transaction has ended."""
         self._flaw: BrokerError | None = None
-        """Why it cannot be committed."""
+        """The reason why the transaction can only be rolled back."""
 
     def send(self, entity: Entity, messages: list[Incoming], scope: Scope) -> None:
-        """Add sends to the transaction. BrokerError when the messages are refused already now."""
+        """Add sends to the transaction. Raise BrokerError if the messages are refused now."""
         self.check()
         self._journal.check_growth()
         entity.admit(messages)
@@ -93,7 +92,7 @@ class Transaction:
         self._sends.append((entity, messages))
 
     def schedule(self, entity: Entity, messages: list[Incoming], scope: Scope) -> list[int]:
-        """As `send`, for messages whose sequence numbers the client needs now."""
+        """Add scheduled sends to the transaction, and return the sequence numbers, which the client needs now."""
         self.check()
         self._journal.check_growth()
         admitted = entity.admit(messages)
@@ -111,8 +110,8 @@ class Transaction:
     ) -> None:
         """Add settlements to the transaction, all or none.
 
-        After a rollback the messages stay locked for their receiver; `on_rollback` is called for each if it is given,
-        because the receiver settled them on its side.
+        After a rollback the messages stay locked for their receiver. If the receiver has settled them on its side,
+        `on_rollback` is given, and is called for each message after a rollback.
         """
         self.check()
         for lock in locks:
@@ -126,13 +125,13 @@ class Transaction:
         if on_rollback is not None:
             self._settled_by_client += [(lock, on_rollback) for lock in locks]
 
-    def spoil(self, flaw: BrokerError) -> None:
-        """A part of the work was refused: the transaction can only be rolled back."""
+    def mark_rollback_only(self, flaw: BrokerError) -> None:
+        """Make the later commit fail, because a part of the work was refused."""
         if self._flaw is None:
             self._flaw = flaw
 
     def commit(self, done: Done) -> None:
-        """Commit all of the work, or none of it: `done` gets the error."""
+        """Commit all of the work, or none of it. `done` gets None or the error."""
         self.check()
         self._stop(UnknownTransaction("The transaction is over."))
         gather = _Gather(len(self._sends) + len(self._numbered) + len(self._settlements), partial(self._done, done))
@@ -143,17 +142,13 @@ class Transaction:
                 settlements.check_held(lock)
             self._journal.all_or_nothing(partial(self._stage, gather))
         except BrokerError as failure:
-            for settlements, lock, _ in self._settlements:
-                with suppress(BrokerError):
-                    # A lock that expired during `_stage` was returned, and that was undone too.
-                    settlements.check_held(lock)
             self._done(done, TransactionRolledBack(f"The transaction was rolled back: {failure}"))
             return
         if not gather.waiting:
             self._done(done, None)
 
     def _stage(self, gather: _Gather) -> None:
-        # Not on the lane of sends, which may fail alone.
+        # Not on the lane of sends: that lane may fail alone.
         sends = [(entity, entity.admit(messages)) for entity, messages in self._sends]
         for entity, messages in sends + self._numbered:
             entity.stage_sends(self._journal.moves, messages, gather.outcome)
@@ -165,7 +160,7 @@ class Transaction:
         done(error)
 
     def roll_back(self) -> None:
-        """Drop the work. Messages stay locked, or `on_rollback` is called for them; see `settle`."""
+        """Drop the work. Messages stay locked, or `on_rollback` is called for them (see `settle`)."""
         self._stop(UnknownTransaction("The transaction is over."))
         self._forget(rolled_back=True)
 
@@ -217,7 +212,7 @@ def _size(messages: list[Incoming]) -> int:
 
 
 class _Gather:
-    """Turns the outcomes of one commit into one."""
+    """Combines the outcomes of one commit into one."""
 
     def __init__(self, waiting: int, done: Done) -> None:
         self.waiting = waiting
@@ -251,20 +246,20 @@ class Transactions:
             raise UnknownTransaction("No such transaction is open on this connection.")
         return transaction
 
-    def spoil(self, id: bytes, flaw: BrokerError) -> None:
-        """A part of the transaction was refused, so the rest must not be committed.
+    def mark_rollback_only(self, id: bytes, flaw: BrokerError) -> None:
+        """Make the commit of a transaction fail, because a part of its work was refused.
 
-        A client that settled on its side cannot be told of the refusal, and the Java SDK ignores the outcomes of
-        messages that it sends within a transaction.
+        The refusal itself may not reach the application: a client that settled a message on its side gets no outcome,
+        and the Java SDK ignores the outcomes of messages that it sends within a transaction.
         """
         transaction = self._open.get(id)
         if transaction is not None:
-            transaction.spoil(flaw)
+            transaction.mark_rollback_only(flaw)
 
-    def spoil_all(self, flaw: BrokerError) -> None:
-        """The client lost a right that some of the work may need."""
+    def mark_all_rollback_only(self, flaw: BrokerError) -> None:
+        """Make the commits of all transactions fail, because the client lost a right that their work may need."""
         for transaction in self._open.values():
-            transaction.spoil(flaw)
+            transaction.mark_rollback_only(flaw)
 
     def discharge(self, id: bytes, *, fail: bool, done: Done) -> None:
         transaction = self.get(id)

@@ -1,4 +1,4 @@
-"""What a receiver can ask for with a settlement."""
+"""The settlements that a receiver can ask for, with their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peeklock.limits.amqp import MAX_REASON_LENGTH
 
 
 class Verdict(Enum):
-    """What is to be done with a message."""
+    """The kinds of settlement."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"
@@ -22,17 +22,18 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A verdict and its arguments."""
+    """A settlement that a receiver asks for: its kind and its arguments."""
 
     verdict: Verdict
     properties: dict[Any, Any] | None = None
     """Application properties to add to the message."""
     reason: str | None = None
-    """Of a dead letter, like the description."""
+    """The dead-letter reason."""
     description: str | None = None
+    """The dead-letter description."""
 
     def check(self) -> None:
-        """InvalidProperty when the reason or the description is too long."""
+        """Raise InvalidProperty if the reason or the description is too long."""
         for name, text in (("reason", self.reason), ("description", self.description)):
             if text is not None and len(text) > MAX_REASON_LENGTH:
                 raise InvalidProperty(
@@ -41,7 +42,7 @@ class Settlement:
 
     @property
     def added(self) -> dict[Any, Any]:
-        """All properties that it adds, with reason and description."""
+        """All properties that it adds to the message, including the reason and the description."""
         added = dict(self.properties or {})
         if self.reason is not None:
             added[DEAD_LETTER_REASON] = self.reason

@@ -1,4 +1,4 @@
-"""What a queue asks of the place where its active messages wait, whatever the order in which they leave it."""
+"""The interface between a queue and its active messages, which does not depend on the order of delivery."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Windows:
-    """The active messages of a queue that are in memory. Abstract: what sweeps and claims need of any queue."""
+    """The active messages of a queue that are in memory, for sweeps and claims. Abstract."""
 
     @property
     def loading(self) -> bool:
@@ -19,33 +19,33 @@ class Windows:
         raise NotImplementedError  # abstract
 
     def hold(self, held: bool) -> None:
-        """Stop reading pages, or resume: messages beyond the windows are being removed."""
+        """Stop reading pages if `held`, else resume. Pages are not read while a sweep removes messages."""
         raise NotImplementedError  # abstract
 
     def drop(self, message: StoredMessage) -> None:
-        """Remove a message that left for good while it waited."""
+        """Drop a message from memory that is removed from the queue while it is active."""
         raise NotImplementedError  # abstract
 
     def next_after(self, number: int, session_id: str | None = None) -> int:
-        """The lowest number above `number` that an active message may have; the messages in between are locked."""
+        """Return the lowest number above `number` that an active, unlocked message may have."""
         raise NotImplementedError  # abstract
 
 
 class Waiting(Windows):
-    """The active messages of a queue without sessions. Abstract: `Backlog` and `PriorityBacklog` are the two."""
+    """The active messages of a queue without sessions. Abstract: subclasses are `Backlog` and `PriorityBacklog`."""
 
     @property
     def lanes(self) -> list[Backlog]:
-        """Messages of an earlier lane are delivered first; within a lane the lowest number is."""
+        """The lanes in the order of delivery. Within a lane the lowest number is delivered first."""
         raise NotImplementedError  # abstract
 
     @property
     def at_hand(self) -> int:
-        """About how many messages can be taken without reading."""
+        """About how many messages can be taken without reading from the store."""
         raise NotImplementedError  # abstract
 
     def resume(self, tail: int, any_stored: bool) -> None:
-        """Start with what the store has: numbers up to `tail`."""
+        """At start: set the highest number in the store, and whether the store has any message."""
         raise NotImplementedError  # abstract
 
     def add(self, message: StoredMessage) -> None:
@@ -53,15 +53,15 @@ class Waiting(Windows):
         raise NotImplementedError  # abstract
 
     def take(self) -> StoredMessage | None:
-        """Take the next message. None: there is none, or it is still being read."""
+        """Take the next message. Return None if there is none, or if it is still being read."""
         raise NotImplementedError  # abstract
 
     def drop_runs(self, runs: list[Run]) -> None:
-        """Remove messages that a claim took: they were the first that waited when the claim began."""
+        """Drop claimed messages from memory. They were the first active messages when the claim began."""
         raise NotImplementedError  # abstract
 
     def read_again(self, runs: list[Run]) -> None:
-        """Make room for these messages, which are active again in the store and in no window."""
+        """Read messages from the store in their turn, because they are active again and not in memory."""
         raise NotImplementedError  # abstract
 
     def forget(self) -> None:

@@ -1,6 +1,6 @@
-"""Notes which messages change while the store is being read.
+"""Records which messages change while the store is being read.
 
-The store answers with the state of the time of the request. The rows of messages that changed meanwhile may be stale:
+The store answers with the state at the time of the request. The rows of messages that changed meanwhile may be stale:
 the caller ignores them or reads again.
 """
 
@@ -14,7 +14,7 @@ from peeklock.store.base import Run
 
 Read = Callable[[Callable[[Any], None]], None]
 Found = Callable[[Any, set[int]], None]
-"""Called with the answer, and the numbers of messages that changed since the read began."""
+"""Called with the answer, and with the numbers of messages that changed since the read began."""
 
 
 class Watches:
@@ -24,7 +24,7 @@ class Watches:
 
     def __init__(self) -> None:
         self.under_way: dict[int, set[int]] = {}
-        """For each read, the numbers of changed messages. Nothing has to be noted while there is no read."""
+        """For each read, the numbers of messages that changed. Changes need not be recorded while it is empty."""
         self._numbers = count()
 
     def read(self, read: Read, found: Found) -> None:
@@ -32,16 +32,17 @@ class Watches:
         read(lambda answer: found(answer, self.end(watch)))
 
     def start(self) -> int:
-        """Begin to note changes; returns the key for `end`."""
+        """Begin to record changes. Return the key for `end`."""
         watch = next(self._numbers)
         self.under_way[watch] = set()
         return watch
 
     def end(self, watch: int) -> set[int]:
+        """Stop recording, and return the numbers of messages that changed."""
         return self.under_way.pop(watch)
 
     def note(self, number: int) -> None:
-        """Note that a message changed."""
+        """Record that a message changed."""
         for changed in self.under_way.values():
             changed.add(number)
 

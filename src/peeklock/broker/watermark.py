@@ -1,8 +1,8 @@
-"""The watermark of free disk space: below it the broker refuses messages from clients, long before the disk is full.
+"""The watermark of free disk space. Below it the broker refuses messages from clients, long before the disk is full.
 
-The agenda checks the disk once a second and gives the journal an error for sends, so a send costs one comparison. Work
-that does not make the store grow goes on: receiving, settling, dead-lettering, forwarding, deleting. A full disk
-refuses that too, since each commit needs some space in the log.
+The disk is checked once a second, and the journal gets the error for sends. So the check of a send is one comparison.
+Work that does not make the store grow is allowed: receiving, settling, dead-lettering, forwarding, deleting. On a full
+disk that fails too, since each commit needs some space in the log.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ log = logging.getLogger(__name__)
 
 INTERVAL_MS: Final = 1000
 DEFAULT_BYTES: Final = 1 << 30
+"""The default watermark on large disks."""
 DEFAULT_SHARE: Final = 20
-"""The default is at most one part in so many of the disk."""
+"""The default is at most the size of the disk divided by this."""
 MARGIN: Final = 4
-"""Sends are accepted again when the free space exceeds the watermark by one part in so many of it, so that they are not
-refused and accepted in turn."""
+"""Sends are accepted again when the free space exceeds the watermark by the watermark divided by this. Without the
+margin, sends might be refused and accepted in quick succession."""
 
 
 class Watermark:
-    """Whether the disk has space for more messages."""
+    """Checks whether the disk has space for more messages."""
 
     def __init__(
         self, journal: Journal, agenda: Agenda, measure: Callable[[], DiskSpace], low_bytes: int | None = None
     ) -> None:
-        """`measure` may raise OSError. `low_bytes`: None is the default, 0 refuses nothing."""
+        """`measure` may raise OSError. `low_bytes` is the watermark; None: the default; 0: sends are never refused."""
         self.free_bytes: int | None = None
         """The free space at the last check; None when it could not be read."""
         self.low_bytes = low_bytes
-        """None until the size of the disk is known, where the watermark depends on it."""
+        """The watermark; None while the default is not known, because it depends on the size of the disk."""
         self._journal = journal
         self._agenda = agenda
         self._measure = measure
@@ -55,7 +56,7 @@ class Watermark:
         try:
             free, total = self._measure()
         except OSError as error:
-            # The store reports what is wrong with the disk.
+            # The broker goes on: if the disk has failed, the store reports that.
             if self.free_bytes is not None:
                 log.warning("the free space of the disk cannot be read: %s", error)
             self.free_bytes = None

@@ -1,4 +1,4 @@
-"""The memory that waiting messages use, over all queues of a namespace."""
+"""The memory budget for active messages, shared by all queues of a namespace."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 from peeklock.store.base import StoredMessage
 
 OBJECT_BYTES: Final = 300
-"""What a message costs in memory beside its payload, about."""
+"""About how much memory a message uses beside its payload."""
 
 
 def memory_cost(message: StoredMessage) -> int:
-    """About what a message holds in memory; of a body that is shared a share."""
+    """Return about how much memory a message uses. A shared body counts as a share of its size."""
     cost = len(message.payload) + OBJECT_BYTES
     if message.body is not None:
         cost += message.body.cost

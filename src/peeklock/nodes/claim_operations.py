@@ -1,6 +1,6 @@
-"""Operations on claims: messages that a client sets aside for itself, reads as often as it likes, and then removes.
+"""Operations on claims: a client sets messages aside for itself, can read them several times, and then removes them.
 
-Ours, not the service's: a client finds `peeklock:claims` among the capabilities that the broker's open offers.
+Only Peeklock has these operations. The broker's open offers the capability `peeklock:claims`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from peeklock.nodes.read_slot import Leave
 from peeklock.store.base import MAX_NUMBER, Run, StoredMessage
 
 CLAIMS: Final = Symbol("peeklock:claims")
-"""The capability."""
+"""The capability that announces these operations."""
 
 
 def claim_messages(call: Call) -> None:
@@ -50,8 +50,8 @@ def claim_messages(call: Call) -> None:
         done=partial(_claimed, call),
     )
     claims = container.claims
-    if claims.joins(call.link):
-        call.peer.when_gone(call.link, partial(claims.leave, call.link))
+    if claims.add_holder(call.link):
+        call.peer.when_detached(call.link, partial(claims.remove_holder, call.link))
     claims.claim(request, arguments["owner"].bytes, call.link)
 
 
@@ -66,8 +66,8 @@ def _claimed(call: Call, outcome: Claim | BrokerError | None) -> None:
 
 def read_packed(call: Call) -> None:
     container = call.queue
-    _spans(call)  # checked at once, and kept as small as they came until it is their turn
-    numbers = array("q", call.arguments.pop("ranges"))
+    _spans(call)  # check the ranges now
+    numbers = array("q", call.arguments.pop("ranges"))  # a compact form, while the request waits for its turn
     most = min(_within(call, "max-bytes", 1, MAX_CLAIMED_BYTES, MAX_PEEKED_BYTES), MAX_PEEKED_BYTES)
 
     def read(leave: Leave, messages: list[StoredMessage] | BrokerError, last: int) -> None:
@@ -117,7 +117,7 @@ def list_claims(call: Call) -> None:
     for claim in claims.of(None if name is None else _name(name))[skip : skip + top]:
         runs += len(claim.runs)
         if listed and runs > MAX_CLAIM_RANGES:
-            break  # one answer is not larger than that of the largest claim
+            break  # an answer must not be larger than that for the largest claim
         listed.append(_described(claim, claims.is_owned(claim.name)))
     if listed:
         call.answer({"skip": Int(min(skip + len(listed), MAX_SKIP)), "claims": listed})
@@ -177,38 +177,46 @@ _AMOUNTS = (
     Field("message-count", Kind.LONG),
     Field("bytes", Kind.LONG),
     Field("since", Kind.TIMESTAMP),
-    Field("ranges", Kind.LONGS, required=False, note=f"{_PAIRS}; where there are no sessions"),
+    Field("ranges", Kind.LONGS, required=False, note=f"{_PAIRS}; for an entity without sessions"),
     Field(
         "sessions",
         Kind.MAPS,
         required=False,
-        note="where there are sessions",
+        note="for an entity with sessions",
         keys=(Field("session-id", Kind.STRING), Field("ranges", Kind.LONGS, note=_PAIRS)),
     ),
 )
 _ENDING = (
     _CLAIM_NAME,
     _CLAIM_ID,
-    Field("ranges", Kind.LONGS, required=False, note=f"{_PAIRS}; without it all messages of the claim"),
+    Field("ranges", Kind.LONGS, required=False, note=f"{_PAIRS}; default: all messages of the claim"),
 )
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
     Operation(
         name="peeklock:claim-messages",
-        summary="Set active messages aside under a name, until they are removed or released. 204 when there are none.",
+        summary="Claim active messages under a name, until they are removed or released. 204 when there are none.",
         right=Right.LISTEN,
         request=(
             _CLAIM_NAME,
-            Field("claim-id", Kind.UUID, note="chosen by the client; a repeated request has the same answer"),
-            Field("owner", Kind.UUID, note="of a connected client, the only one that may claim under the name"),
-            Field("message-count", Kind.INT, note=f"at most so many, up to {MAX_CLAIMED_MESSAGES}"),
-            Field("max-bytes", Kind.LONG, required=False, note="the message that reaches it is the last"),
+            Field("claim-id", Kind.UUID, note="chosen by the client; a repeated request gets the same answer"),
+            Field("owner", Kind.UUID, note="the id of the client; only one connected client may claim under a name"),
+            Field("message-count", Kind.INT, note=f"the most messages to claim, up to {MAX_CLAIMED_MESSAGES}"),
+            Field("max-bytes", Kind.LONG, required=False, note="the message that reaches this size is the last"),
             Field("through", Kind.LONG, required=False, note="the highest sequence number that may be claimed"),
             Field(
-                "wait", Kind.INT, required=False, note=f"milliseconds for a first message, up to {MAX_CLAIM_WAIT_MS}"
+                "wait",
+                Kind.INT,
+                required=False,
+                note=f"milliseconds to wait for a first message, up to {MAX_CLAIM_WAIT_MS}",
             ),
-            Field("linger", Kind.INT, required=False, note="milliseconds for more, when fewer are there"),
-            Field("session-count", Kind.INT, required=False, note="at most so many sessions, each as a whole"),
+            Field(
+                "linger",
+                Kind.INT,
+                required=False,
+                note="milliseconds to wait for more messages, if there are fewer than `message-count`",
+            ),
+            Field("session-count", Kind.INT, required=False, note="the most sessions to claim; each is claimed whole"),
         ),
         response=_AMOUNTS,
         run=claim_messages,
@@ -216,22 +224,31 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="peeklock:read-packed",
-        summary="Look at messages by their numbers, in any state, as many as fit into one answer.",
+        summary="Read messages in any state by their sequence numbers, as many as fit into one answer.",
         right=Right.LISTEN,
         request=(
             Field("ranges", Kind.LONGS, note=_PAIRS),
-            Field("max-bytes", Kind.INT, required=False, note=f"of messages, up to {MAX_PEEKED_BYTES}; at least one"),
+            Field(
+                "max-bytes",
+                Kind.INT,
+                required=False,
+                note=f"the size of the messages, up to {MAX_PEEKED_BYTES}; at least one message is returned",
+            ),
         ),
         response=(
             Field("message-count", Kind.INT),
-            Field("last", Kind.LONG, note="what is asked for through this number is answered; ask behind it next"),
-            Field("messages", Kind.BINARY, note="each after its length, four bytes in network order; as it is peeked"),
+            Field("last", Kind.LONG, note="the answer is complete up to this number; continue after it"),
+            Field(
+                "messages",
+                Kind.BINARY,
+                note="for each message its length (four bytes, big-endian), then the message as in a peek",
+            ),
         ),
         run=read_packed,
     ),
     Operation(
         name="peeklock:remove-claim",
-        summary="Remove the messages of a claim, all or some, with one commit. 204 when there is no such claim.",
+        summary="Remove all or some messages of a claim, with one commit. 204 when there is no such claim.",
         right=Right.LISTEN,
         request=_ENDING,
         response=(Field("message-count", Kind.LONG, note="how many were removed"),),
@@ -239,7 +256,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="peeklock:release-claim",
-        summary="Make the messages of a claim, all or some, active again. 204 when there is no such claim.",
+        summary="Make all or some messages of a claim active again. 204 when there is no such claim.",
         right=Right.LISTEN,
         request=_ENDING,
         response=(Field("message-count", Kind.LONG, note="how many were released"),),
@@ -248,7 +265,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     ),
     Operation(
         name="peeklock:list-claims",
-        summary="Which claims there are, the oldest first. 204 when there are none.",
+        summary="List the claims, the oldest first. 204 when there are none.",
         right=Right.LISTEN,
         request=(
             Field("claim-name", Kind.STRING, required=False, note="only claims of that name"),
@@ -256,7 +273,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             Field("top", Kind.INT, note=f"at most {MAX_LISTED_CLAIMS} are listed"),
         ),
         response=(
-            Field("skip", Kind.INT, note="what to skip to get the next ones"),
+            Field("skip", Kind.INT, note="the `skip` of the next page"),
             Field(
                 "claims",
                 Kind.MAPS,
@@ -264,7 +281,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
                     Field("claim-name", Kind.STRING),
                     Field("claim-id", Kind.UUID),
                     *_AMOUNTS,
-                    Field("is-owned", Kind.BOOLEAN, note="whether the client that claims under the name is connected"),
+                    Field("is-owned", Kind.BOOLEAN, note="whether the client that owns the name is connected"),
                 ),
             ),
         ),

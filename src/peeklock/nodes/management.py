@@ -1,7 +1,7 @@
-"""`<entity>/$management`: requests about messages, locks, sessions and rules, by the table in `operation_table`.
+"""`<entity>/$management`: handles requests about messages, locks, sessions and rules (see `operation_table`).
 
-This module checks the keys and their types, checks the rights, and encodes answers so that every SDK can read them.
-The modules of the table do the operations.
+This module checks keys, types and rights, and encodes answers in a form that every SDK can read. The operations are in
+modules of their own.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ManagementNode(RequestNode):
         except DefinitionError as error:
             self._fail(request, reply, InvalidProperty(str(error)))
         except Exception:
-            # One failed request must not affect others of the connection.
+            # One failed request must not affect other requests of the connection.
             log.exception("a request failed", extra={"fields": {"peer": self.peer.name, "node": self.address.path}})
             self._fail(request, reply, BrokerError("The broker failed at this request; see its log."))
 
@@ -118,7 +118,7 @@ class ManagementNode(RequestNode):
 
     def _fail(self, request: Request, reply: _Reply, failure: BrokerError) -> None:
         if isinstance(request.state, TransactionalState):
-            self.peer.transactions.spoil(request.state.txn_id, failure)
+            self.peer.transactions.mark_rollback_only(request.state.txn_id, failure)
         reply.fail(failure)
 
 
@@ -136,7 +136,7 @@ class _Reply:
         self.count: int | None = None
         """How many messages the request names."""
         self.explain: Callable[[str], str] | None = None
-        """Adds to the reason of a refusal."""
+        """Adds information to the reason of a refusal."""
 
     def set_time_out(self, milliseconds: int) -> None:
         late = OperationTimedOut("The operation did not complete within the client's server-timeout.")
@@ -170,7 +170,7 @@ class _Reply:
 
 
 def _answer(status: int, description: str, condition: str | None, body: dict[str, Any]) -> Message:
-    # Both spellings, since SDKs differ in which one they read.
+    # Both spellings, because SDKs differ in the one that they read.
     properties: dict[Any, Any] = {
         "statusCode": Int(status),
         "statusDescription": description,
@@ -194,7 +194,7 @@ def _operation(name: Any, body: dict[str, Any]) -> Operation:
     if not isinstance(name, str):
         raise InvalidProperty("The request has no string in the application property 'operation'.")
     if name == PEEK and "session-state" in body and "from-sequence-number" not in body:
-        name = SET_SESSION_STATE  # one version of the documentation has this name for it
+        name = SET_SESSION_STATE  # one version of Microsoft's documentation has the wrong name for this operation
     operation = OPERATIONS.get(name)
     if operation is None:
         raise NotSupported(f"The operation '{name}' is not known.")

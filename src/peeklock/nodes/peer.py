@@ -1,6 +1,6 @@
 """The broker's side of one connection: its claims, and the node of each of its links.
 
-Dispatches the events of an engine to the nodes. The server owns the sockets.
+It dispatches the events of the engine to the nodes. The server owns the sockets.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Logins(Protocol):
     """Limits attempts to log in, by the address of the client."""
 
     def check_login(self) -> None:
-        """BrokerError if too many attempts failed."""
+        """Raise BrokerError if too many attempts have failed."""
         ...
 
     def login_failed(self) -> None: ...
@@ -84,23 +84,23 @@ class Peer:
         self.claims = Claims()
         self.transactions = Transactions(namespace.journal, namespace.agenda, namespace.transaction_memory)
         self.held = Account("Locked messages and answers", MAX_HELD_BYTES, namespace.held_memory, self._on_memory_freed)
-        """Memory of messages that are locked for the client, and of answers that await its credit."""
+        """The memory of messages that are locked for the client, and of answers that await credit."""
         self.reads = ReadSlot()
         self.unsaved_bytes = 0
-        """Bytes that were received and are not durable yet. The server throttles reading by them."""
+        """Bytes that were received and are not durable yet. The server throttles reading by this number."""
         self.busy: list[Node] = []
-        """Nodes whose `on_turn_ended` is called when all events of one read were handled."""
+        """Nodes whose `on_turn_ended` is called after all events of one read."""
         self._nodes: dict[Link, Node] = {}
         self._expiry: Appointment | None = None
-        """When the first of the claims expires, or when the grace of links that depend on it ends."""
+        """The appointment for the first expiry of a claim, or for the end of the grace of links that depend on it."""
         self._soonest: int | None = None
-        """The first expiry in Unix time; None during the grace."""
+        """The first expiry of a claim, in Unix time; None during the grace."""
         self.close_connection: Callable[[Error], None] = connection.close
-        """Close the connection with an error."""
+        """Closes the connection with an error."""
         self.client_key: ClientKey | None = None
-        """Reserved for this connection while it is open."""
-        self._on_gone: dict[Link, list[Callable[[], None]]] = {}
-        """Actions for when a link is detached: an entity may be deleted with it."""
+        """The client id that is reserved for this connection while it is open."""
+        self._detach_actions: dict[Link, list[Callable[[], None]]] = {}
+        """Actions to call when a link is detached. One may delete an entity."""
         connection.check_open = self._check_open
         namespace.keys.watchers.add(self)
 
@@ -147,9 +147,9 @@ class Peer:
         self.namespace.journal.hurry()
 
     def failed(self, failure: Exception, node: Node) -> BrokerError:
-        """Return the failure to report to the client.
+        """Return the error to report to the client.
 
-        An unexpected one is logged with its traceback and reported without detail. The connection stays open.
+        An unexpected failure is logged with its traceback and reported without detail. The connection stays open.
         """
         if isinstance(failure, BrokerError):
             return failure
@@ -167,7 +167,7 @@ class Peer:
     def audit(
         self, action: str, outcome: str, entity: str, *, client: str = "", count: int | None = None, reason: str = ""
     ) -> None:
-        """Write to the audit log what this client did or was denied."""
+        """Write an event of this client to the audit log."""
         client = client or self.claims.key_names or self.container_id
         self._audit.record(
             AuditEvent(
@@ -191,12 +191,15 @@ class Peer:
         try:
             self._lose_rights(reason, names[0])
         except Exception:
-            # The loop over the other connections must go on, and this one must not keep a link.
+            # `Keys.set` must go on with other connections, and this connection must not keep a link.
             log.exception("links could not be detached", extra={"fields": {"peer": self.name}})
             self.close_connection(error_of(Unauthorized(reason)))
 
     def _lose_rights(self, reason: str, client: str) -> None:
-        """After the loss of claims: detach links that no other claim allows, and end a login by a key of the rule."""
+        """Detach links that no claim allows any more, after a loss of claims.
+
+        Close the connection if its login used a key of the rule.
+        """
         if self.connection.identity and not self.claims.has_lasting:
             error = error_of(Unauthorized(f"The login is no longer valid: {reason}"))
             self._log("connection closed", error)
@@ -204,7 +207,7 @@ class Peer:
             self.close_connection(error)
             return
         # A client without the right could otherwise commit its open transactions.
-        self.transactions.spoil_all(Unauthorized(reason))
+        self.transactions.mark_all_rollback_only(Unauthorized(reason))
         now = self.namespace.now() - EXPIRY_GRACE_MS
         for link, node in list(self._nodes.items()):
             try:
@@ -215,24 +218,24 @@ class Peer:
                 self.detach(link, Unauthorized(f"{failure} {reason}"))
 
     def scope(self, entity: str, link: Link) -> Scope:
-        """The origin of work on that link, for a transaction."""
+        """Return the origin of work on a link, for a transaction."""
         return Scope(fold(entity), link.session)
 
     def detach(self, link: Link, failure: BrokerError) -> None:
-        """Detach a link with an error, and forget its node."""
+        """Detach a link with an error, and remove its node."""
         self.drop(link)
         link.detach(error_of(failure))
         self._log("link detached", error_of(failure), link=link.name)
         self.wake()
 
     def drop(self, link: Link) -> None:
-        """The link is detached: forget its node."""
+        """Remove the node of a detached link."""
         node = self._nodes.pop(link, None)
         link.node = None
         if node is not None:
             node.stop_watching()
             node.on_closed()
-            self._run_gone_actions(link)
+            self._run_detach_actions(link)
 
     def on_writable(self) -> None:
         """The transport can be written to again."""
@@ -250,16 +253,16 @@ class Peer:
         release_client_id(self)
 
     def replace_node(self, link: Link, make: Callable[[], Node]) -> None:
-        """Replace the waiting node of a link by the node that it asked for."""
+        """Replace the waiting node of a link by the one that `make` makes."""
         waiting = self._nodes.pop(link, None)
         if waiting is not None:
             link.node = None
             waiting.stop_watching()
             self._add_node(link, make)
 
-    def when_gone(self, link: Link, action: Callable[[], None]) -> None:
+    def when_detached(self, link: Link, action: Callable[[], None]) -> None:
         """Call `action` when the link is detached, for any reason, or refused."""
-        self._on_gone.setdefault(link, []).append(action)
+        self._detach_actions.setdefault(link, []).append(action)
 
     # --- inside ---
 
@@ -331,7 +334,7 @@ class Peer:
             if isinstance(failure, Unauthorized):
                 self.audit(_action(link), DENIED, requested_address(link), reason=str(failure))
         except AmqpError as failure:
-            # An EncodeError is about a value of the attach, which the answer should repeat.
+            # The answer repeats values of the attach. An EncodeError means that one of them cannot be encoded again.
             wrong = Condition.INVALID_FIELD if isinstance(failure, EncodeError) else failure.condition
             link.refuse(Error(condition=wrong, description=failure.description))
         except Exception:
@@ -347,11 +350,11 @@ class Peer:
             self._log("link attached", None, link=link.name, address=node.address.path, node=type(node).__name__)
             node.on_credit()
         if link.node is None:
-            self._run_gone_actions(link)
+            self._run_detach_actions(link)
         self.wake()
 
     def _expect_expiry(self) -> None:
-        """Make one appointment for all claims, which ends with the connection."""
+        """Make the appointment for the claim that expires first."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -362,17 +365,17 @@ class Peer:
             self._expiry = agenda.at(soonest, lambda: self._wait_for_renewal(expected))
 
     def _wait_for_renewal(self, expected: int) -> None:
-        """A token has expired. Its links have their grace, also if it expired because the clock was set."""
+        """Start the grace of links whose token has expired. A change of the clock does not shorten it."""
         agenda = self.namespace.agenda
         late = agenda.monotonic() - expected
         self._soonest = None
         self._expiry = agenda.after(EXPIRY_GRACE_MS - (late if 0 <= late < EXPIRY_GRACE_MS else 0), self._check_claims)
 
     def _check_claims(self) -> None:
-        """A token has expired: detach the links that no other claim allows."""
+        """Detach the links that no claim allows any more, after a token has expired."""
         for link, node in list(self._nodes.items()):
             if node.address.is_management:
-                continue  # each request is checked, and the client may send a new token before the next
+                continue  # each request is checked, and the client may send a new token before the next request
             try:
                 node.check_rights(self.namespace.now())
             except Unauthorized as failure:
@@ -380,8 +383,8 @@ class Peer:
         self.claims.forget(self.namespace.now() - EXPIRY_GRACE_MS)
         self._expect_expiry()
 
-    def _run_gone_actions(self, link: Link) -> None:
-        for action in self._on_gone.pop(link, ()):
+    def _run_detach_actions(self, link: Link) -> None:
+        for action in self._detach_actions.pop(link, ()):
             action()
 
     def _drop_session(self, session: Session) -> None:

@@ -1,6 +1,6 @@
 """Links on which a client receives: deliveries out, settlements in.
 
-`Receiving` is common to receivers with and without sessions; `ReceivingNode` and `SelectingNode` are those without.
+`Receiving` is the base class of all receivers. `ReceivingNode` and `SelectingNode` are receivers without sessions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
 SETTLED_BY_SENDER: Final = 1
-"""snd-settle-mode of a receive-and-delete link."""
+"""The snd-settle-mode of a receive-and-delete link."""
 _COMPLETION: Final = Settlement(Verdict.COMPLETE)
 
 
@@ -66,7 +66,7 @@ class Receiving(Node):
         if self._link.credit <= self._reserved or not self._link.ready():
             return False
         if self._held.is_full and not self.deletes:
-            self.starved()  # no more messages for now: a drain is answered
+            self.starved()  # no more messages are sent for now, so a drain is answered
             return False
         return True
 
@@ -88,7 +88,7 @@ class Receiving(Node):
     def unreserve(self) -> None:
         self._reserved -= 1
         self._answer_drain()
-        # The queue treats it as a consumer without room. Not at once, since the store would refuse again.
+        # The queue treats this link as a consumer without room. After a delay, because the store would refuse again.
         self.peer.namespace.agenda.after(RETRY_MS, self._want_again)
 
     def _want_again(self) -> None:
@@ -96,7 +96,7 @@ class Receiving(Node):
             self.on_credit()
 
     def _answer_drain(self) -> None:
-        """Answer a drain when no reserved message is left to be delivered."""
+        """Answer a drain, unless messages that are being removed are still to be delivered."""
         if self._link.drain and not self._reserved and self._link.attached:
             self.on_credit()
 
@@ -116,7 +116,7 @@ class Receiving(Node):
             for delivery in deliveries:
                 lock = delivery.context
                 if lock is None:
-                    continue  # settled before, and awaiting its commit
+                    continue  # the client settled the delivery before, and its commit is under way
                 delivery.context = None
                 try:
                     complete(lock, partial(self._settled, delivery, ACCEPTED))
@@ -147,7 +147,7 @@ class Receiving(Node):
                     self._settled(delivery, outcome, self.peer.failed(failure, self))
 
     def _settle_all(self, deliveries: list[OutgoingDelivery], settlement: Settlement) -> bool:
-        """Settle a range as one change; False, without any effect, if one of the locks is not held."""
+        """Settle a range of deliveries as one change. Return False, without any effect, if one lock is not held."""
         locks: list[Lock | None] = [delivery.context for delivery in deliveries]
         done = partial(self._all_settled, deliveries, ANSWERS[settlement.verdict])
         try:
@@ -165,12 +165,12 @@ class Receiving(Node):
         self.peer.wake()
 
     def _enlist(self, deliveries: list[OutgoingDelivery], state: TransactionalState, settled: bool) -> None:
-        """Settle with a transaction. The client is answered at once, and keeps its locks until the discharge.
+        """Add settlements to a transaction. The client is answered at once, and keeps its locks until the discharge.
 
-        If the client has settled the delivery itself, a rollback gives the message back at once.
+        If the client has settled the deliveries on its side, a rollback returns the messages at once.
         """
         scope = self.peer.scope(self.address.owner, self._link)
-        give_back = self._give_back if settled else None
+        on_rollback = self._return_message if settled else None
         for delivery in deliveries:
             lock = delivery.context
             if lock is None:
@@ -179,20 +179,20 @@ class Receiving(Node):
                 transaction = self.peer.transactions.get(state.txn_id)
                 settlement = _COMPLETION if state.outcome is None else settlement_of_outcome(state.outcome)
                 settlement.check()
-                transaction.settle(self._settlements, [lock], settlement, scope, give_back)
+                transaction.settle(self._settlements, [lock], settlement, scope, on_rollback)
             except BrokerError as failure:
-                self.peer.transactions.spoil(state.txn_id, failure)
+                self.peer.transactions.mark_rollback_only(state.txn_id, failure)
                 self._settled(delivery, b"", failure)
-                if give_back is not None:
-                    give_back(lock)
+                if on_rollback is not None:
+                    on_rollback(lock)
             else:
                 provisional = TransactionalState(state.txn_id, OUTCOMES[settlement.verdict]())
                 self._settled(delivery, provisional.encode(), None)
 
-    def _give_back(self, lock: Lock) -> None:
+    def _return_message(self, lock: Lock) -> None:
         """Apply the default outcome of the link's source to a message whose settlement was rolled back.
 
-        Without a default outcome, or if it is accepted, the message is released, so that a rollback loses no message.
+        Without a default outcome, or if it is `accepted`, the message is released: a rollback must not lose a message.
         """
         attach = self._link.remote
         source = None if attach is None else attach.source
@@ -201,13 +201,13 @@ class Receiving(Node):
             self._settlements.release(lock)
             return
         try:
-            self._settlements.settle(settlement_of_outcome(outcome), lock, partial(self._given_back, lock))
+            self._settlements.settle(settlement_of_outcome(outcome), lock, partial(self._on_returned, lock))
         except Exception as failure:
-            self._given_back(lock, self.peer.failed(failure, self))
+            self._on_returned(lock, self.peer.failed(failure, self))
 
-    def _given_back(self, lock: Lock, error: BrokerError | None) -> None:
+    def _on_returned(self, lock: Lock, error: BrokerError | None) -> None:
         if error is not None:
-            self._settlements.release(lock)  # otherwise it would stay locked without a holder
+            self._settlements.release(lock)  # otherwise the message would stay locked without a holder
 
     def _settled(self, delivery: OutgoingDelivery, outcome: bytes, error: BrokerError | None) -> None:
         delivery.settle(outcome if error is None else rejected(error))
@@ -235,7 +235,7 @@ class ReceivingNode(Receiving):
 
 
 class SelectingNode(Receiving):
-    """A receiver of a queue without sessions that receives only the messages that its selector matches."""
+    """A receiver with a selector, of a queue without sessions. It gets only the messages that match."""
 
     def __init__(self, peer: Peer, address: Address, link: Sender, queue: Queue, filters: Filters) -> None:
         super().__init__(peer, address, link, queue)
@@ -262,7 +262,7 @@ class SelectingNode(Receiving):
 
 
 def _parts(message: StoredMessage, locked_until: int | None, token: bytes | None, is_copy: bool) -> tuple[bytes, ...]:
-    """Return the encoded message in parts, which have no meaning of their own."""
+    """Return the parts of an encoded message. Joined, they are the message."""
     front = head(message, locked_until, token, False, is_copy)
     if message.body is None:
         return front, message.payload

@@ -1,4 +1,4 @@
-"""Links on which a client sends to a queue or topic: messages and batches in, an outcome for each delivery out."""
+"""Links on which a client sends to a queue or topic: messages and batches in, one outcome for each delivery out."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ TRANSFER_DESTINATION: Final = "com.microsoft:transfer-destination-address"
 MAX_BATCH_SIZE: Final = "com.microsoft:max-message-batch-size"
 BATCH_FORMAT: Final = 0x80013700
 CREDIT: Final = 2000
-"""Deliveries of a sender that may await their commit."""
+"""The most deliveries of a sender that may await their commit."""
 MESSAGE_BYTES: Final = 600
-"""Memory of a message that awaits its commit, beside its payload, approximately."""
+"""About how much memory a message that awaits its commit uses beside its payload."""
 
 
 class Sending(Node):
@@ -48,31 +48,31 @@ class Sending(Node):
         self._link = link
         self._in_flight = 0
         self._arrived: list[IncomingDelivery] = []
-        """Deliveries of this turn."""
+        """The deliveries that arrived in this turn."""
         self._journal = peer.namespace.journal
         if entity is not None:
             self._set_entity(entity)
 
     def _set_entity(self, entity: AnyEntity) -> None:
-        """Send to that entity from now on."""
+        """Make an entity the destination of the next sends."""
         self._entity = entity
         self._limit = entity.max_message_bytes
 
     def _destination(self, delivery: IncomingDelivery) -> str:
-        """Return the path of the queue or topic of the delivery, after making it `_entity`."""
+        """Set `_entity` to the destination of a delivery, and return the path of its queue or topic."""
         return self.address.owner
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
         if delivery.state is not None:
             self.on_turn_ended()
-            self._enlist(delivery)  # at once, since the discharge of the transaction may follow in the same turn
+            self._enlist(delivery)  # at once, because the discharge of the transaction may follow in the same turn
             return
         if not self._arrived:
             self.peer.busy.append(self)
         self._arrived.append(delivery)
 
     def on_turn_ended(self) -> None:
-        """Send the deliveries of one turn together; if that fails, each on its own."""
+        """Send the deliveries of one turn together or, if that fails, each alone."""
         deliveries, self._arrived = self._arrived, []
         if deliveries:
             self._send_all(deliveries)
@@ -108,7 +108,7 @@ class Sending(Node):
         self._journal.charge(cost)
 
     def _enlist(self, delivery: IncomingDelivery) -> None:
-        """Send with a transaction. The client is answered at once."""
+        """Add a send to a transaction. The client is answered at once."""
         state = delivery.state
         try:
             if not isinstance(state, TransactionalState):
@@ -119,7 +119,7 @@ class Sending(Node):
         except Exception as error:
             failure = self.peer.failed(error, self)
             if isinstance(state, TransactionalState):
-                self.peer.transactions.spoil(state.txn_id, failure)
+                self.peer.transactions.mark_rollback_only(state.txn_id, failure)
             self._answer([delivery], rejected(failure))
         else:
             self._answer([delivery], TransactionalState(state.txn_id, Accepted()).encode())
@@ -128,18 +128,18 @@ class Sending(Node):
         if delivery.message_format == BATCH_FORMAT:
             return self._read_batch(delivery)
         if delivery.oversize:
-            raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of this entity.")
+            raise MessageSizeExceeded(f"The message is larger than {self._limit} bytes, the limit of the entity.")
         if delivery.message_format:
             raise NotSupported(f"Message format 0x{delivery.message_format:x} is not known.")
         return [read_incoming(delivery.payload, self._entity.reads_session_ids)]
 
     def _read_batch(self, delivery: IncomingDelivery) -> list[Incoming]:
         if delivery.oversize:
-            raise MessageSizeExceeded(f"The batch is larger than {self._limit} bytes, the limit of this entity.")
+            raise MessageSizeExceeded(f"The batch is larger than {self._limit} bytes, the limit of the entity.")
         try:
             encoded = data_sections(delivery.payload)
         except DecodeError as error:
-            raise InvalidMessage(f"The batch could not be read: {error.description}.") from error
+            raise InvalidMessage(f"The batch could not be decoded: {error.description}.") from error
         if not encoded:
             raise InvalidMessage("The batch has no message.")
         if len(encoded) > MAX_BATCH_MESSAGES:
@@ -163,7 +163,7 @@ class Sending(Node):
 
 
 class SendingNode(Sending):
-    """Sends the messages of a client to one entity, possibly through another."""
+    """Sends the messages of a client to one entity, possibly through another entity."""
 
     needs: Right | None = Right.SEND
 

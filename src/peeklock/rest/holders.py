@@ -50,7 +50,7 @@ class Holder:
 
     def check_room(self) -> None:
         """QuotaExceeded when no more messages may be received."""
-        self.account.look_again()
+        self.account.recheck()
         if self.is_full:
             raise QuotaExceeded(
                 f"Messages that clients with this key have received over HTTP hold {self.account.used} bytes; this is "
@@ -119,7 +119,7 @@ class Body:
     def take(self, size: int) -> None:
         """So much more of it is in memory. ServerBusy when that is too much of all of them together."""
         if self._account.is_full:
-            self._account.look_again()
+            self._account.recheck()
         if self._account.is_full:
             raise ServerBusy("The broker reads too many bodies of requests at once; try again.")
         self._account.take(size)

@@ -126,7 +126,7 @@ def _incoming(
     except EncodeError as error:
         raise InvalidProperty(f"The message cannot be written: {error.description}.") from error
     if len(encoded) > limit:
-        raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
+        raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of the entity.")
     incoming = read_incoming(encoded, reads_session_ids)
     incoming.ttl_ms = ttl_ms
     return incoming

@@ -71,7 +71,7 @@ class Health:
 
     async def _run_probe(self) -> str | None:
         """Store a message, read it back and remove it. Returns why that failed, or None."""
-        ((entity, message),) = self._namespace.passing_message().appends
+        ((entity, message),) = self._namespace.make_probe().appends
         error = await self._committed(Changes(appends=[(entity, message)]))
         if error is not None:
             return self._reason(error)

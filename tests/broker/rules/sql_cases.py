@@ -1,4 +1,4 @@
-"""The case files of the SQL language, and messages in the shape in which expressions see them.
+"""Loads the case files of the SQL language, and has the properties of messages for expressions.
 
 A case file is a JSON array with one case a line. What JSON has no type for is an object that names it.
 """
@@ -43,7 +43,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 def parametrize(*names: str, having: str) -> pytest.MarkDecorator:
-    """One test for each case in these files that has the key `having`, named by file, place and text."""
+    """Make one test for each case in these files that has the key `having`, named by file, line and text."""
     cases = [
         pytest.param(case, id=f"{name}-{number}-{case.get('filter', case.get('action'))}"[:120])
         for name in names
@@ -54,7 +54,7 @@ def parametrize(*names: str, having: str) -> pytest.MarkDecorator:
 
 
 class Properties:
-    """A message's properties as two dictionaries."""
+    """The properties of a message, in two dictionaries."""
 
     def __init__(self, user: dict[str, Any] | None = None, system: dict[str, Any] | None = None) -> None:
         self.users = dict(user or {})
@@ -65,7 +65,7 @@ class Properties:
         return cls(values(case.get("user", {})), values(case.get("sys", {})))
 
     def _user_name(self, name: str) -> str:
-        """The name as the message has it, if it has it."""
+        """Return the name of a property as spelt in the message; None if there is none."""
         same = (known for known in self.users if known.casefold() == name.casefold())
         return next(same, name)
 

@@ -1,4 +1,4 @@
-"""Values of the wire in the language and back."""
+"""The conversion of AMQP values to values of the language, and back."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_moments_beyond_the_calendar_are_its_ends(wire: Any, moment: datetime) -
 
 
 def decimal128(sign: int, coefficient: int, exponent: int) -> Decimal128:
-    """As the .NET client writes a System.Decimal."""
+    """Encode a number as the .NET client encodes a System.Decimal."""
     return Decimal128((sign << 127 | (exponent + 6176) << 113 | coefficient).to_bytes(16, "big"))
 
 

@@ -1,4 +1,4 @@
-"""Correlation filters by hash find what asking each of them would find."""
+"""The index of correlation filters finds the same filters as evaluating each of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WIRE_FIELDS = {
 
 
 def met(seen: View, *filters: CorrelationFilter) -> list[int]:
-    """The numbers of the filters that the message meets."""
+    """Return the indexes of the filters that match the message."""
     index: CorrelationIndex[int] = CorrelationIndex()
     for number, correlation in enumerate(filters):
         index.add(correlation, number)
@@ -156,7 +156,7 @@ def test_a_message_that_cannot_be_read_fails_the_filters_that_look_there_and_no_
     index.find(broken, hits, failures)
     assert hits == ["three"]
     assert [owner for owner, _ in failures] == ["one", "two"]
-    assert all("could not be read" in sentence for _, sentence in failures)
+    assert all("could not be decoded" in sentence for _, sentence in failures)
 
 
 def test_what_was_discarded_is_not_found() -> None:
@@ -175,7 +175,7 @@ def test_what_was_discarded_is_not_found() -> None:
 
 
 class Counting(View):
-    """A view that counts what it is asked for."""
+    """A view that counts its lookups."""
 
     def __init__(self, seen: View) -> None:
         for name in View.__slots__:

@@ -1,4 +1,4 @@
-"""Which copies of a message the rules of a topic's subscriptions ask for."""
+"""The copies of a message that the rules of a topic's subscriptions produce."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def matcher(**subscriptions: RuleDefinition | list[RuleDefinition]) -> Matcher:
 
 
 def told(copies: list[Copy]) -> list[str]:
-    """In words: `subscription`, `subscription/rule` for one with an action, `subscription!rule` for an error."""
+    """Format copies: `subscription`, `subscription/rule` if it has an action, `subscription!rule` for an error."""
     words = []
     for copy in copies:
         assert (copy.rule is None) == (copy.view is None and copy.error is None)

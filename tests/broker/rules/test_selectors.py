@@ -1,4 +1,4 @@
-"""JMS message selectors: what they say of a message, what they are as rules, and why others are refused."""
+"""JMS message selectors: which messages they match, their translation to rules, and errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_selector_that_is_always_true_costs_nothing() -> None:
         ("color = ", "The expression ends too early; expected a value (line 1, column 8)"),
         ("color == 'red'", '"=" cannot be here; expected a value (line 1, column 8)'),
         ("color = 'red", "The text that begins with this quote has no closing quote (line 1, column 9)"),
-        ("color = @red", 'The character "@" means nothing here (line 1, column 9)'),
+        ("color = @red", 'The character "@" has no meaning here (line 1, column 9)'),
         (
             "between = 1",
             '"between" cannot be here; expected a condition (a property of this name is written '

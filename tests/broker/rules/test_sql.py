@@ -62,7 +62,7 @@ def test_an_action_leaves_the_properties_of_its_case(case: dict[str, Any]) -> No
 
 
 def typed(properties: Properties) -> list[dict[str, tuple[type, Any]]]:
-    """With the types of values, because 1, 1.0 and True are equal."""
+    """Return the properties with the types of their values, because 1, 1.0 and True are equal."""
     both = (properties.users, properties.systems)
     return [{name: (type(value), value) for name, value in each.items()} for each in both]
 

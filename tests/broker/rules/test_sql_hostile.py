@@ -1,4 +1,4 @@
-"""Whatever the text and whatever the message: SqlError, EvaluationError, or a result."""
+"""Any text with any message gives SqlError, EvaluationError or a result, and no other exception."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ TEXTS = st.one_of(
 
 
 def outcome(compiling: Any, text: str, parameters: dict[str, Any], message: Properties) -> object:
-    """What comes of it; exceptions of any other kind pass."""
+    """Return the result or the expected error. Other exceptions are raised."""
     try:
         return compiling(text, parameters)(message)
     except (SqlError, EvaluationError) as error:

@@ -1,4 +1,4 @@
-"""LIKE against a reference that follows the definition, and its cost."""
+"""LIKE, compared with a reference that follows the definition, and its cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def elements(pattern: str, escape: str | None) -> list[Element]:
 
 
 def is_like(text: str, pattern: str, escape: str | None = None) -> bool:
-    """By the definition, trying everything that a wildcard could stand for."""
+    """Match a pattern by the definition, trying all texts that a wildcard could stand for."""
     wanted = elements(pattern, escape)
 
     @cache

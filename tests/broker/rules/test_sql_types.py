@@ -1,4 +1,4 @@
-"""Which operators go with which pair of types: every pair is tried with every operator."""
+"""The types of operands that operators accept: every pair of types with every operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rules see of a message, and the message as they leave it."""
+"""The properties of a message that rules read, and the message after an action."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_section_that_cannot_be_read_is_an_evaluation_error_for_who_asks_for_i
     assert seen.system("MessageId") == "m"
     for act in (lambda: seen.user("a"), lambda: seen.set_user("a", 1), lambda: seen.remove_user("a")):
         with pytest.raises(
-            EvaluationError, match=r"^The application properties of the message could not be read: .*\.$"
+            EvaluationError, match=r"^The application properties of the message could not be decoded: .*\.$"
         ):
             act()
 
@@ -194,7 +194,7 @@ def test_properties_that_cannot_be_read_are_an_evaluation_error_for_who_asks_for
     broken = list_section(PROPERTIES, [b"\xa1\x01\xff", b"\x40", b"\xa1\x01t"])
     seen = bare_view(broken + map_section(APPLICATION_PROPERTIES, [encode_value("a"), encode_value(1)]))
     assert (seen.user("a"), seen.system("To")) == (1, "t")
-    with pytest.raises(EvaluationError, match="The property 'MessageId' of the message could not be read"):
+    with pytest.raises(EvaluationError, match="The property 'MessageId' of the message could not be decoded"):
         seen.system("MessageId")
 
 
@@ -392,15 +392,15 @@ def test_the_time_to_live_can_be_set_and_removed() -> None:
     [
         ("Label", 5, "The system property Label takes text, not a number."),
         ("To", True, "The system property To takes text, not a boolean."),
-        ("ReplyTo", NEW_YEAR, "The system property ReplyTo takes text, not a moment."),
+        ("ReplyTo", NEW_YEAR, "The system property ReplyTo takes text, not a time."),
         ("PartitionKey", 1.5, "The system property PartitionKey takes text, not a number."),
         *(
             (name, "x" * 129, f"The system property {name} takes at most 128 characters, not 129.")
             for name in ("SessionId", "ReplyToSessionId", "MessageId", "PartitionKey", "ViaPartitionKey")
         ),
-        ("TimeToLive", 5, "The system property TimeToLive takes a span of time, not a number."),
+        ("TimeToLive", 5, "The system property TimeToLive takes a time span, not a number."),
         ("TimeToLive", timedelta(0), "The system property TimeToLive must be at least a millisecond."),
-        ("ScheduledEnqueueTimeUtc", "soon", "The system property ScheduledEnqueueTimeUtc takes a moment, not text."),
+        ("ScheduledEnqueueTimeUtc", "soon", "The system property ScheduledEnqueueTimeUtc takes a time, not text."),
         ("SequenceNumber", 5, "The system property SequenceNumber cannot be changed."),
     ],
 )
@@ -498,9 +498,9 @@ def test_removing_the_last_user_property_removes_the_section() -> None:
 
 def test_a_property_that_cannot_be_written_is_an_evaluation_error() -> None:
     changed = view()
-    with pytest.raises(EvaluationError, match=r"The property 'a' cannot be written: .* surrogates not allowed"):
+    with pytest.raises(EvaluationError, match=r"The property 'a' cannot be encoded: .* surrogates not allowed"):
         changed.set_user("a", "\ud800")
-    with pytest.raises(EvaluationError, match=r"The property 'Label' cannot be written: .* surrogates not allowed"):
+    with pytest.raises(EvaluationError, match=r"The property 'Label' cannot be encoded: .* surrogates not allowed"):
         changed.set_system("Label", "\ud800")
 
 

@@ -1,4 +1,4 @@
-"""Messages as the rules of a topic meet them: encoded as a client does it, and read as the broker does."""
+"""Messages for rules: encoded as a client encodes them, and read as the broker reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def view(
     scheduled_at: int | None = None,
     **properties: Any,
 ) -> View:
-    """A message with these application properties, annotations and fields of the properties section."""
+    """Return the view of a message with these application properties, annotations and standard properties."""
     message = Message(
         header=None if ttl_ms is None else Header(ttl=ttl_ms),
         message_annotations={Symbol(key): value for key, value in annotations.items()} if annotations else None,
@@ -43,12 +43,12 @@ def view(
 
 
 def after(changed: View) -> Message:
-    """The message as an action left it."""
+    """Return the message after an action."""
     return Message.decode(changed.result().payload)
 
 
 def annotations_of(changed: View) -> dict[Any, Any]:
-    """Those that a receiver would get beside the broker's own."""
+    """Return the annotations that a receiver would get in addition to the broker's own."""
     result = changed.result()
     message = StoredMessage(7, result.payload, NOW, annex=result.annex)
     return Message.decode(head(message, None) + result.payload).message_annotations or {}

@@ -1,8 +1,8 @@
-"""Compiles the tree of an expression to functions of a message's properties.
+"""Compiles the syntax tree of an expression to functions of a message's properties.
 
-A tree is walked once; the functions do not use it again. What does not depend on the message is calculated here.
-Conditions and values are different: a condition is true, false or unknown (None), and an operand only of NOT, AND and
-OR. `functions` has the functions for each kind of expression.
+A tree is walked once; the functions do not use it again. Parts that do not depend on the message are evaluated during
+compilation. Conditions and values are different: a condition is true, false or unknown (None), and can be an operand of
+NOT, AND and OR only. `functions` has the functions for each kind of expression.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Part = Tree[Token] | Token
 
 
 class Compiler:
-    """Compiles one text, with the values of its parameters by folded name."""
+    """Compiles the expressions of one text. `parameters` has the values of its parameters by folded name."""
 
     def __init__(self, text: str, parameters: Mapping[str, Value]) -> None:
         self._text = text
@@ -42,7 +42,7 @@ class Compiler:
 
     def action(self, tree: Tree[Token]) -> list[Statement]:
         if len(tree.children) > MAX_STATEMENTS:
-            problem = f"An action has at most {MAX_STATEMENTS} statements; this is one more"
+            problem = f"An action has at most {MAX_STATEMENTS} statements; this one is too many"
             self._refuse(tree.children[MAX_STATEMENTS], problem)
         return [self._statement(statement) for statement in _trees(tree)]
 
@@ -92,7 +92,7 @@ class Compiler:
 
     def _like(self, tree: Tree[Token]) -> Condition:
         value, pattern = _tree(tree, 0), _tree(tree, -2)
-        # The grammar gives None where there is no ESCAPE.
+        # The parser puts None at the place of a missing ESCAPE.
         escape = _tree(tree, -1) if tree.children[-1] is not None else None
         compiled = None if escape is None else self._value(escape)
         try:
@@ -102,7 +102,7 @@ class Compiler:
             self._refuse(place, str(error).removesuffix("."))
 
     def _negative(self, tree: Tree[Token]) -> Condition:
-        """IS NOT NULL, NOT IN, NOT LIKE: the negation of the form without NOT."""
+        """Compile IS NOT NULL, NOT IN and NOT LIKE as the negation of the form without NOT."""
         return functions.negation(_OPPOSITES[tree.data](self, tree))
 
     def _exists(self, tree: Tree[Token]) -> Condition:
@@ -212,7 +212,7 @@ class Compiler:
     # --- names
 
     def _property_name(self, tree: Tree[Token]) -> tuple[bool, str]:
-        """Whether a name is that of a system property, and the name."""
+        """Return whether the name has the scope `sys`, and the name itself."""
         *scope, last = (child for child in tree.children if isinstance(child, Token))
         name = self._identifier(last)
         if not scope or fold(scope[0]) == "user":
@@ -228,11 +228,11 @@ class Compiler:
     def _identifier(self, token: Token) -> str:
         if token.type == "NAME":
             for offset, character in enumerate(token):
-                # Regular expressions accept more letters and digits than the language does.
+                # The grammar's regular expression accepts more characters than the language does.
                 if character != "_" and unicodedata.category(character) not in _LETTERS_AND_DIGITS:
                     self._refuse_at(
                         (token.start_pos or 0) + offset,
-                        f'"{character}" is no letter or digit; the name is written [{shown(token)}]',
+                        f'"{character}" is not a letter or digit; the name is written [{shown(token)}]',
                     )
             return str(token)
         closing = token[-1]
@@ -252,7 +252,7 @@ class Compiler:
         return made
 
     def _folded(self, place: Part, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `make`; SqlError if it fails for constants already."""
+        """Return the result of `make`. Raise SqlError if it fails, as it may for constants."""
         try:
             return make(*args, **kwargs)
         except EvaluationError as error:
@@ -319,4 +319,4 @@ _VALUES: dict[str, Callable[[Compiler, Tree[Token]], Expression]] = {
     "product": Compiler._chain,
     "signed": Compiler._signed,
 }
-"""By the names of the grammar's rules."""
+"""Methods that compile values, by the names of the grammar's rules. The tables before it have those for conditions."""

@@ -1,8 +1,8 @@
 """Converts AMQP values to values of the rule language, and back.
 
-Has the Python classes of the AMQP types, the described types of Service Bus (time spans, times with an offset, URIs),
-and the conversion of a new value to the type of the former one. `view` has the sections of a message, `values` the
-operators.
+This module knows the Python classes of the AMQP types and the described types of Service Bus (time spans, times with an
+offset, URIs). It converts a new value of a property to the type of the old value. `view` has the sections of a message,
+`values` the operators.
 """
 
 from __future__ import annotations
@@ -51,14 +51,13 @@ FOREVER: Final = timedelta(microseconds=(_LONG - 1) // _TICKS)
 
 
 def plain(value: Any) -> Value:
-    """The value in the language of a decoded AMQP value; null for lists, maps and other types that it does not have."""
+    """Convert a decoded AMQP value to a value of the language; None for lists, maps and other types that it lacks."""
     reader = _READERS.get(type(value))
     return None if reader is None else reader(value)
 
 
 def typed(value: Value, old: Any = None) -> Any:
-    """The AMQP value to encode: of the type of the old one if the value can be converted to it, else of its own
-    type."""
+    """Convert a value of the language to an AMQP value: of the type of `old` if possible, else of its own type."""
     if value is None:
         return None
     if isinstance(old, Described):
@@ -69,22 +68,22 @@ def typed(value: Value, old: Any = None) -> Any:
         try:
             return converter(value)
         except ValueError:
-            pass  # it gets a new type
+            pass  # the value cannot have the old type, so the property gets a new type
     return _of_its_own_type(value)
 
 
 def identifier(value: Any) -> str:
-    """The text of a message id of any type, or of another value where the language expects a text."""
+    """Convert a decoded AMQP value to text, for properties that are text in the language, such as the message id."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def moment(milliseconds: int) -> datetime:
-    """The time of an AMQP timestamp. Times beyond the range of a datetime become the first or last that it has."""
+    """Convert an AMQP timestamp to a time. Times beyond the range of datetime become its first or last value."""
     return _after(EPOCH, milliseconds * 1000)
 
 
 def in_utc(value: datetime) -> datetime:
-    """The time with its time zone: UTC if it has none."""
+    """Return the time; if it has no time zone, with the time zone UTC."""
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value
 
 
@@ -93,12 +92,12 @@ def milliseconds_of(value: datetime) -> int:
 
 
 def span(milliseconds: int) -> timedelta:
-    """The time span of a time to live."""
+    """Convert a time to live to a time span."""
     return min(milliseconds, FOREVER // MILLISECOND) * MILLISECOND
 
 
 def kind_of(value: Value) -> str:
-    """The name of the type of a value, for error texts."""
+    """Return the name of the type of a value, for error texts."""
     return _KINDS.get(type(value), type(value).__name__)
 
 
@@ -108,8 +107,8 @@ _KINDS: Final[dict[type, str]] = {
     int: "a number",
     float: "a number",
     str: "text",
-    datetime: "a moment",
-    timedelta: "a span of time",
+    datetime: "a time",
+    timedelta: "a time span",
     UUID: "a guid",
     bytes: "binary",
 }
@@ -144,7 +143,7 @@ def _described(value: Described) -> Value:
 
 
 def _decimal(exponent_bits: int, digits: int) -> Callable[[bytes], float]:
-    """An IEEE 754-2008 decimal in the binary encoding, as the nearest double."""
+    """Return a function that converts an IEEE 754-2008 decimal, in the binary encoding, to the nearest double."""
 
     def read(value: bytes) -> float:
         number = int.from_bytes(value, "big")
@@ -163,7 +162,7 @@ def _decimal(exponent_bits: int, digits: int) -> Callable[[bytes], float]:
             coefficient = number & ((1 << fraction_bits) - 1)
         exponent = (number >> fraction_bits) & ((1 << exponent_bits) - 1)
         if coefficient >= 10**digits:
-            coefficient = 0  # as the standard says for such coefficients
+            coefficient = 0  # the standard defines coefficients that are too large as 0
         bias = 3 * (1 << (exponent_bits - 2)) // 2 + digits - 2
         return sign * float(f"{coefficient}e{exponent - bias}")
 

@@ -1,7 +1,7 @@
-"""An index of correlation filters: finds those that match a message by hash.
+"""An index of correlation filters, which finds the filters that match a message by hash.
 
 Filters that test the same properties have the same shape. Each shape has one dictionary from the expected values to the
-filters, so a message costs one lookup for each shape, however many filters there are.
+filters. So a message costs one lookup for each shape, whatever the number of filters.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CorrelationIndex(Generic[Owner]):
             del self._shapes[shape]
 
     def find(self, view: Properties, hits: list[Owner], failures: list[tuple[Owner, str]]) -> None:
-        """Add the owners of the filters that match the message, and those of filters that fail, with the reason."""
+        """Add the owners of matching filters to `hits`, and those of failing filters, with reasons, to `failures`."""
         for shape, by_key in self._shapes.items():
             try:
                 key = _found(shape, view)
@@ -62,7 +62,7 @@ class CorrelationIndex(Generic[Owner]):
 
 
 _Key = tuple[object, ...]
-"""The values of a shape's properties, in its order, in a form that is equal if they match."""
+"""The values of the properties of a shape, in its order. The keys of a filter and a message are equal if they match."""
 
 
 def _shape(correlation: CorrelationFilter) -> Shape:
@@ -77,7 +77,7 @@ def _expected(correlation: CorrelationFilter) -> _Key:
 
 
 def _found(shape: Shape, view: Properties) -> _Key | None:
-    """The values of a message; None when it does not have all of these properties."""
+    """Return the values of the shape's properties in a message; None if the message lacks one of them."""
     key: list[object] = []
     for name in shape.system:
         text = view.system(name)
@@ -94,8 +94,8 @@ def _found(shape: Shape, view: Properties) -> _Key | None:
 
 def _comparable(value: Value) -> object:
     if isinstance(value, bool):
-        return bool, value  # to Python, True is 1
+        return bool, value  # in Python True equals 1, but not in a filter
     if isinstance(value, datetime):
-        # AMQP timestamps have milliseconds: a filter with more digits could not match any message.
+        # AMQP timestamps have milliseconds, so a filter with microseconds could never match.
         return datetime, milliseconds_of(value)
     return value

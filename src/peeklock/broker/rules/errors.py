@@ -1,4 +1,4 @@
-"""Errors of expressions: in their text, or when they are evaluated for a message."""
+"""The errors of expressions: errors in their text, and errors when they are evaluated for a message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MARGIN = 50
-"""Characters of a long line that are shown on either side of the error."""
+"""How many characters of a long line are shown on either side of the error."""
 
 
 class SqlError(ValueError):
@@ -35,14 +35,14 @@ class SqlError(ValueError):
 
 
 def shown(text: str, longest: int = 40) -> str:
-    """Part of an expression with its characters made printable, at most `longest` of them."""
+    """Return a part of an expression for an error message: printable, and at most `longest` characters."""
     if len(text) > longest:
         text = text[: longest - 3] + "..."
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _excerpt(line: str, column: int) -> tuple[str, str]:
-    """The line and the line with the caret, both cut around the column."""
+    """Return the part of the line around the column, and a second line with the caret."""
     start, end = max(0, column - _MARGIN), column + _MARGIN
     before, after = ("..." if start else ""), ("..." if end < len(line) else "")
     part = line[start:end].replace("\t", " ")
@@ -50,11 +50,11 @@ def _excerpt(line: str, column: int) -> tuple[str, str]:
 
 
 class EvaluationError(Exception):
-    """A valid expression cannot be evaluated for a message: one sentence."""
+    """A valid expression cannot be evaluated for a message. `str()` is one sentence."""
 
 
 def sentence_of(failure: Exception) -> str:
-    """Why a rule failed for a message, as a sentence. A failure of the broker itself is logged with its traceback."""
+    """Return the reason why a rule failed for a message, as a sentence. Log faults of the broker with a traceback."""
     if isinstance(failure, EvaluationError):
         return str(failure)
     log.error("a rule failed on a message", exc_info=failure)

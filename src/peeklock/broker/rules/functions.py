@@ -1,7 +1,7 @@
 """The functions that expressions are compiled to, with a factory for each kind of condition, value and statement.
 
 A factory takes the compiled operands and returns a function of a message's properties, or a `Constant` if the result is
-the same for all messages. For constants it evaluates at once, so it may raise an EvaluationError.
+the same for all messages. It evaluates constant operands at once, so it may raise an EvaluationError.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Constant(Generic[T]):
         return self.value
 
 
-def _settled(run: Callable[[Properties], T], *parts: Expression) -> Callable[[Properties], T]:
-    """The function, or its result if its operands are constants."""
+def _evaluated(run: Callable[[Properties], T], *parts: Expression) -> Callable[[Properties], T]:
+    """Return the function; if all operands are constants, return its result as a constant."""
     if all(isinstance(part, Constant) for part in parts):
         return Constant(run(cast(Properties, None)))
     return run
@@ -66,7 +66,10 @@ def conjunction(terms: Sequence[Condition]) -> Condition:
 
 
 def _joined(terms: Sequence[Condition], decisive: bool) -> Condition:
-    """OR is true if one term is (`decisive`), AND false if one is not. Otherwise the result is unknown if a term is."""
+    """Combine terms with OR (`decisive` is True) or AND (`decisive` is False).
+
+    The result is `decisive` if one term has that value. Otherwise it is unknown if one term is unknown.
+    """
     fixed = [term.value for term in terms if isinstance(term, Constant)]
     if decisive in fixed:
         return Constant(decisive)
@@ -95,17 +98,17 @@ def negation(condition: Condition) -> Condition:
         truth = condition(properties)
         return None if truth is None else not truth
 
-    return _settled(run, condition)
+    return _evaluated(run, condition)
 
 
 def truth(value: Expression) -> Condition:
-    """A value used as a condition: all values but true and false are unknown."""
+    """Return a condition from a value: true or false if the value is that, unknown for all other values."""
 
     def run(properties: Properties) -> Truth:
         found = value(properties)
         return found if found is True or found is False else None
 
-    return _settled(run, value)
+    return _evaluated(run, value)
 
 
 # --- comparing
@@ -116,7 +119,7 @@ def comparison(symbol: str, left: Expression, right: Expression) -> Condition:
     if isinstance(left, Constant) and not isinstance(right, Constant):
         return comparison(operator.mirrored, right, left)
     if not isinstance(right, Constant) or isinstance(left, Constant):
-        return _settled(lambda properties: operator(left(properties), right(properties)), left, right)
+        return _evaluated(lambda properties: operator(left(properties), right(properties)), left, right)
 
     constant, kind, compare = right.value, type(right.value), operator.compare
     if kind not in operator.types:
@@ -144,14 +147,14 @@ def is_null(value: Expression) -> Condition:
         found = value(properties)
         return found is None or found is MISSING
 
-    return _settled(run, value)
+    return _evaluated(run, value)
 
 
 def among(value: Expression, elements: Sequence[Expression]) -> Condition:
-    """IN: whether the value equals one of the elements, compared as by `=` and combined as by OR."""
+    """Return the condition IN: the value is compared with each element as by `=`, and the results are joined by OR."""
     constants = [element.value for element in elements if isinstance(element, Constant)]
     run = _among_constants(value, constants) if len(constants) == len(elements) else _among(value, elements)
-    return _settled(run, value, *elements)
+    return _evaluated(run, value, *elements)
 
 
 def _among(value: Expression, elements: Sequence[Expression]) -> Condition:
@@ -170,12 +173,12 @@ def _among(value: Expression, elements: Sequence[Expression]) -> Condition:
 
 
 def _among_constants(value: Expression, constants: Sequence[Operand]) -> Condition:
-    """IN with constants: one lookup, however many there are."""
+    """Return the condition IN for constants only: one lookup, whatever their number."""
     kinds = {type(constant) for constant in constants}
     by_kind = {kind: frozenset(each for each in constants if type(each) is kind) for kind in EQUATABLE}
     floats = by_kind[float]
     by_kind[float] = frozenset(as_float(each) for each in constants if type(each) in NUMBERS)
-    # The result of `=` for constants that do not equal the value: unknown, unless all are of its type.
+    # The result if no constant equals the value: false if all constants have its type, otherwise unknown.
     absent: dict[type, Truth] = {
         kind: False if kinds <= (NUMBERS if kind in NUMBERS else {kind}) else None for kind in EQUATABLE
     }
@@ -193,7 +196,7 @@ def _among_constants(value: Expression, constants: Sequence[Operand]) -> Conditi
 
 
 def like(value: Expression, pattern: Expression, escape: Expression | None) -> Condition:
-    """LIKE. PatternError for constants that cannot be a pattern or an escape character."""
+    """Return the condition LIKE. Raise PatternError if a constant cannot be a pattern or an escape character."""
     if isinstance(escape, Constant) and escape.value is not None:
         check_escape(escape.value)
     if isinstance(pattern, Constant) and (escape is None or isinstance(escape, Constant)):
@@ -215,7 +218,7 @@ def like(value: Expression, pattern: Expression, escape: Expression | None) -> C
 
 def _like_constant(value: Expression, pattern: Operand, escape: Constant[Operand] | None) -> Condition:
     if not isinstance(pattern, str | None):
-        raise PatternError("The pattern of LIKE is a text.")
+        raise PatternError("The pattern of LIKE must be a text.")
     if pattern is None or (escape is not None and escape.value is None):
         return Constant(None)
     matches = compile_pattern(pattern, None if escape is None else str(escape.value))
@@ -224,7 +227,7 @@ def _like_constant(value: Expression, pattern: Operand, escape: Constant[Operand
         text = value(properties)
         return matches(text) if isinstance(text, str) else None
 
-    return _settled(run, value)
+    return _evaluated(run, value)
 
 
 # --- values
@@ -239,7 +242,7 @@ def system_property(name: str) -> Expression:
 
 
 def property_by_name(name: Expression) -> Expression:
-    """The function `property`: the application property with a calculated name."""
+    """Return the expression `property(name)`: the application property with a calculated name."""
     if isinstance(name, Constant):
         return user_property(name.value) if isinstance(name.value, str) else Constant(None)
 
@@ -255,7 +258,7 @@ def new_id(properties: Properties) -> Operand:
 
 
 def calculation(first: Expression, steps: Sequence[tuple[str, Expression]]) -> Expression:
-    """Arithmetic operators of one precedence, from left to right."""
+    """Return the expression for arithmetic operators of one precedence, evaluated from left to right."""
 
     def run(properties: Properties) -> Operand:
         result = first(properties)
@@ -263,12 +266,12 @@ def calculation(first: Expression, steps: Sequence[tuple[str, Expression]]) -> E
             result = calculate(symbol, result, operand(properties))
         return result
 
-    return _settled(run, first, *(operand for _, operand in steps))
+    return _evaluated(run, first, *(operand for _, operand in steps))
 
 
 def signed(sign: str, value: Expression) -> Expression:
     apply = negate if sign == "-" else affirm
-    return _settled(lambda properties: apply(value(properties)), value)
+    return _evaluated(lambda properties: apply(value(properties)), value)
 
 
 # --- whether a property exists

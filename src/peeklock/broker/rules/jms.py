@@ -1,6 +1,6 @@
-"""The message properties that only JMS has names for, after the AMQP JMS mapping.
+"""The message properties that have names in JMS only, according to the AMQP JMS mapping.
 
-Rules that were translated from selectors use them as system properties (`sys.JMSPriority`); actions cannot change them.
+Rules that were translated from selectors use them as system properties (`sys.JMSPriority`). Actions cannot change them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MESSAGE_ID, _USER_ID, _CORRELATION_ID, _ABSOLUTE_EXPIRY, _CREATION_TIME, _GROUP
 
 
 class Fields(Protocol):
-    """The parts of a message that these properties are made of."""
+    """The parts of a message from which the JMS properties are computed."""
 
     @property
     def priority(self) -> int | None:
@@ -39,12 +39,12 @@ class Fields(Protocol):
         ...
 
     def field(self, index: int) -> Any:
-        """A decoded field of the properties section; None when the message does not have it."""
+        """Return a decoded field of the properties section; None if the message does not have it."""
         ...
 
 
 def _id(value: Any, without_prefix: str) -> Value:
-    """An id in the form of JMS: with a prefix for its type, unless it is a text with the prefix of JMS."""
+    """Format an id as JMS does: with a prefix for its type, unless it is a text that has the JMS prefix."""
     if value is None:
         return None
     if isinstance(value, UUID):

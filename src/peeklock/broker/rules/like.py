@@ -1,9 +1,9 @@
 """LIKE: compiles a pattern with the wildcards `%` (any characters) and `_` (one character) to a function of texts.
 
-A pattern is cut at each `%` into pieces. The first and the last piece must be at the ends of the text. Each other piece
-is taken at its first occurrence after the one before, which is correct because `%` matches the rest. So the text is
-scanned once. Only the search for a piece with `_` inside can cost more, since it is tried at every position: that is
-limited, far above what filters need.
+A pattern is split at each `%` into pieces. The first piece must be at the start of the text, and the last at its end.
+Every other piece is matched at its first occurrence after the previous piece, which is correct because `%` matches any
+text in between. So the text is scanned once. Only the search for a piece with `_` can cost more, since the piece is
+compared at every position. That work has a limit, far above the needs of filters.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ Matcher = Callable[[str], bool]
 
 
 class PatternError(ValueError):
-    """The pattern cannot be used: one sentence."""
+    """The pattern of LIKE is invalid. `str()` is one sentence."""
 
 
 class EscapeError(PatternError):
-    """The escape character of a pattern cannot be used."""
+    """The escape character of LIKE is invalid."""
 
 
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
-    """Compile a pattern; the function says whether a text matches.
+    """Compile a pattern to a function that returns whether a text matches.
 
-    It raises EvaluationError if that is too much work.
+    The function raises EvaluationError if matching is too much work.
     """
     if len(pattern) > MAX_PATTERN:
         raise PatternError(f"The pattern of LIKE has {len(pattern)} characters, more than the {MAX_PATTERN} allowed.")
-    pieces = _cut(pattern, escape)
+    pieces = _split(pattern, escape)
     if len(pieces) == 1:
         only = pieces[0]
         return only.plain.__eq__ if only.plain is not None else only.is_whole
     first, *middle, last = pieces
     middle = [piece for piece in middle if piece.length]
-    # For the usual patterns strings have methods.
+    # For the usual patterns, methods of strings are faster.
     match first.plain, [piece.plain for piece in middle], last.plain:
         case str(start), [], "":
             return lambda text: text.startswith(start)
@@ -53,7 +53,7 @@ def compile_pattern(pattern: str, escape: str | None = None) -> Matcher:
 
 
 def check_escape(escape: object) -> None:
-    """EscapeError unless the value can be an escape character."""
+    """Raise EscapeError unless the value can be an escape character."""
     if not isinstance(escape, str):
         raise EscapeError("ESCAPE takes a text of one character.")
     if len(escape) != 1:
@@ -61,7 +61,7 @@ def check_escape(escape: object) -> None:
 
 
 class _Piece:
-    """The part of a pattern between two `%`: characters, with None for `_`."""
+    """The part of a pattern between two `%`: a sequence of characters, with None for `_`."""
 
     __slots__ = ("_characters", "_runs", "_search", "length", "plain")
 
@@ -69,7 +69,7 @@ class _Piece:
         self._characters = characters
         self.length = len(characters)
         self._runs: list[tuple[int, str]] = []
-        """Runs of characters without `_`, each with its offset."""
+        """Runs of characters without `_` in between, each with its offset in the piece."""
         offset = 0
         for is_any, group in groupby(characters, lambda character: character is None):
             run = [character or "" for character in group]
@@ -81,14 +81,14 @@ class _Piece:
         self._search: Callable[[str, int, int], re.Match[str] | None] | None = None
 
     def is_at(self, text: str, start: int) -> bool:
-        """Whether the piece is at that position of the text, which is long enough."""
+        """Return whether the piece matches at a position. The text must be long enough."""
         return all(text.startswith(run, start + offset) for offset, run in self._runs)
 
     def is_whole(self, text: str) -> bool:
         return len(text) == self.length and self.is_at(text, 0)
 
     def find(self, text: str, start: int, end: int) -> int:
-        """The first position of the piece in a part of the text; -1 if it is not there."""
+        """Return the first position at which the piece matches between `start` and `end`; -1 if there is none."""
         if start + self.length > end:
             return -1
         if self.plain is not None:
@@ -96,7 +96,7 @@ class _Piece:
         if not self._runs:
             return start
         if (end - start) * self.length > MAX_PATTERN_WORK:
-            raise EvaluationError("LIKE gives up: the text is too long for a pattern with _ between two %.")
+            raise EvaluationError("The text is too long for a pattern of LIKE with _ between two %.")
         if self._search is None:
             form = "".join("." if each is None else re.escape(each) for each in self._characters)
             self._search = re.compile(form, re.DOTALL).search
@@ -105,7 +105,7 @@ class _Piece:
 
 
 class _Pieces:
-    """Pieces with a `%` between each two."""
+    """A pattern with at least one `%`: the pieces before, between and after."""
 
     __slots__ = ("_first", "_last", "_middle")
 
@@ -126,8 +126,8 @@ class _Pieces:
         return True
 
 
-def _cut(pattern: str, escape: str | None) -> list[_Piece]:
-    """Cut a pattern at each `%`. A character after the escape character stands for itself."""
+def _split(pattern: str, escape: str | None) -> list[_Piece]:
+    """Split a pattern at each `%`. A character after the escape character is not a wildcard."""
     if escape is not None:
         check_escape(escape)
     pieces: list[list[str | None]] = [[]]

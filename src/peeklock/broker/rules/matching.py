@@ -1,8 +1,8 @@
-"""Decides by the rules of all subscriptions of one topic which copies of a message to make.
+"""Applies the rules of all subscriptions of a topic to a message, and returns the copies to make.
 
-Filters and actions are compiled when rules are set, so a message costs one evaluation for each distinct SQL text, one
+Filters and actions are compiled when rules are set. So a message costs one evaluation for each distinct SQL text, one
 lookup for each shape of correlation filters, and nothing for true and false filters. The topic stores the copies, and
-dead-letters those for which a rule failed.
+dead-letters the copies for which a rule failed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Copy:
     rule: str | None = None
     """The name of the rule whose action was applied, or that failed. None for a copy without an action."""
     view: View | None = None
-    """The message as the action changed it; None if it is unchanged."""
+    """The message after the action; None if there was no action."""
     error: str | None = None
-    """Why the rule could not be evaluated, as a sentence: the copy is dead-lettered or dropped."""
+    """The reason why the rule could not be evaluated, as a sentence. Such a copy is dead-lettered or dropped."""
 
 
 class Matcher:
-    """The rules of all subscriptions of one topic, compiled."""
+    """The compiled rules of all subscriptions of one topic."""
 
     def __init__(self) -> None:
         self._subscriptions: dict[Hashable, _Subscription] = {}
@@ -53,11 +53,11 @@ class Matcher:
         self._always_acting: dict[_Rule, None] = {}
         self._sql: dict[_SqlKey, _SqlGroup] = {}
         self._correlation: CorrelationIndex[_Rule] = CorrelationIndex()
-        self._given: dict[_Order, Copy] | None = None
-        """The copies that are made of every message; None when they have to be collected again."""
+        self._unconditional: dict[_Order, Copy] | None = None
+        """The copies that are made of every message; None if they must be collected again."""
 
     def set(self, subscription: Hashable, rules: Sequence[RuleDefinition]) -> None:
-        """Replace the rules of a subscription. DefinitionError when a rule is invalid; then nothing changes."""
+        """Replace the rules of a subscription. If one is invalid, raise DefinitionError and change nothing."""
         known = self._subscriptions.get(subscription)
         position = self._next_position if known is None else known.position
         compiled = [_compile(rule, subscription, (position, rank)) for rank, rule in enumerate(rules)]
@@ -68,14 +68,14 @@ class Matcher:
         self._subscriptions[subscription] = _Subscription(position, compiled)
         for rule in compiled:
             self._add(rule)
-        self._given = None
+        self._unconditional = None
 
     def remove(self, subscription: Hashable) -> None:
-        """Remove a subscription, if it is there."""
+        """Remove the rules of a subscription, if it has any."""
         known = self._subscriptions.pop(subscription, None)
         if known is not None:
             self._forget(known)
-            self._given = None
+            self._unconditional = None
 
     @property
     def needs_view(self) -> bool:
@@ -83,12 +83,12 @@ class Matcher:
         return bool(self._sql or self._correlation or self._always_acting)
 
     def match(self, view: View | None) -> list[Copy]:
-        """The copies to make: by subscription in the order of their creation, the copy without an action first."""
-        if self._given is None:
-            self._given = {rule.plain_order: rule.plain for rule in sorted(self._always, key=_position)}
+        """Return the copies to make, ordered by the creation of subscriptions; copies without an action come first."""
+        if self._unconditional is None:
+            self._unconditional = {rule.plain_order: rule.plain for rule in sorted(self._always, key=_position)}
         if view is None:
-            assert not self.needs_view, "there are rules that look at the message"
-            return list(self._given.values())
+            assert not self.needs_view, "there are rules that need the message"
+            return list(self._unconditional.values())
         hits = list(self._always_acting)
         failures: list[tuple[_Rule, str]] = []
         for group in self._sql.values():
@@ -100,8 +100,8 @@ class Matcher:
                 failures += [(rule, sentence) for rule in group.rules]
         self._correlation.find(view, hits, failures)
         if not hits and not failures:
-            return list(self._given.values())
-        copies = self._given.copy()
+            return list(self._unconditional.values())
+        copies = self._unconditional.copy()
         for rule in hits:
             if rule.action is None:
                 copies[rule.plain_order] = rule.plain
@@ -136,7 +136,7 @@ class Matcher:
 
 
 def check_rule(rule: RuleDefinition) -> None:
-    """DefinitionError, with a caret under the error, unless the rule's filter and action are valid."""
+    """Raise DefinitionError, with a caret under the error, unless the filter and the action of a rule are valid."""
     _compile(rule, None, (0, 0))
 
 
@@ -145,7 +145,7 @@ def check_rule(rule: RuleDefinition) -> None:
 _Order = tuple[int, int]
 """The position of the subscription in the topic, and the rank of the rule in the subscription."""
 _PLAIN: Final = -1
-"""The rank of the copy without an action: before all rules, and the same for all rules without an action."""
+"""The rank of the copy without an action. It is the same for all rules without an action, so they make one copy."""
 _SqlKey = tuple[str, tuple[tuple[str, type, PropertyValue], ...]]
 
 
@@ -207,7 +207,7 @@ def _compile(rule: RuleDefinition, subscription: Hashable, order: _Order) -> _Ru
 
 
 def _sql_key(text: str, parameters: Mapping[str, PropertyValue]) -> _SqlKey:
-    # With the types, because 1, 1.0 and True are equal in Python and not in the filter.
+    # The key has the types, because 1, 1.0 and True are equal in Python but not in a filter.
     return text, tuple((name, type(value), value) for name, value in sorted(parameters.items()))
 
 

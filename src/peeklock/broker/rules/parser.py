@@ -1,6 +1,6 @@
-"""Parses an expression by its grammar (`sql.lark`, or `selector.lark` for JMS selectors), with readable errors.
+"""Parses an expression with its grammar (`sql.lark`, or `selector.lark` for JMS selectors), with readable errors.
 
-The tree has the names of the grammar's rules and the position of every part.
+The nodes of the syntax tree have the names of the grammar's rules and their positions in the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["filter", "action", "selector"]
 
 
 def parse(text: str, kind: Kind) -> Tree[Token]:
-    """Parse a text. SqlError has the position of the error, and what is expected there."""
+    """Parse a text. Raise SqlError, with the position of the error and what is expected there, if it is invalid."""
     if len(text) > MAX_TEXT:
         problem = f"The expression has {len(text)} characters, more than the {MAX_TEXT} allowed"
         raise SqlError(text, MAX_TEXT, problem)
@@ -30,7 +30,7 @@ def parse(text: str, kind: Kind) -> Tree[Token]:
         raise SqlError(text, 0, "The expression is empty")
     half = _SURROGATE.search(text)
     if half:
-        raise SqlError(text, half.start(), "There is half a surrogate pair, which is no character")
+        raise SqlError(text, half.start(), "Half a surrogate pair is not a character")
     try:
         grammar = (
             _grammar("selector.lark", "selector") if kind == "selector" else _grammar("sql.lark", "filter", "action")
@@ -42,7 +42,7 @@ def parse(text: str, kind: Kind) -> Tree[Token]:
 
 @cache
 def _grammar(file: str, *starts: Kind) -> Lark:
-    # Made when the first expression is parsed: it takes as long as parsing some hundred expressions.
+    # Loaded when the first expression is parsed, because it takes as long as parsing some hundred expressions.
     return Lark.open(
         file,
         rel_to=__file__,
@@ -68,13 +68,13 @@ _CHARACTERS = {
     '"': "The name that begins with this quote has no closing quote",
     "[": "The name that begins with this bracket has no closing bracket",
     "@": "A parameter is written as @ and a name",
-    "_": "A name begins with a letter; others are written in brackets, as in [_name]",
-    "$": "A name begins with a letter; others are written in brackets, as in [$name]",
+    "_": "A name begins with a letter; other names are written in brackets, as in [_name]",
+    "$": "A name begins with a letter; other names are written in brackets, as in [$name]",
     "!": "The operator is written != or <>",
 }
-"""Hints for characters that begin no terminal of the grammar."""
+"""Error messages for characters with which no terminal of the grammar begins."""
 _IN_SELECTORS = "'\"!"
-"""Characters of the above that selectors accept."""
+"""The characters of `_CHARACTERS` that selectors know."""
 
 _VALUE = frozenset(
     {
@@ -106,7 +106,7 @@ _EXPECTED: tuple[tuple[frozenset[str], frozenset[str], str], ...] = (
     # Terminals that could follow a name if it were a scope or a function.
     (frozenset({"DOT"}), frozenset({"DOT", "OPEN"}), ""),
 )
-"""Groups of terminals: those that identify the group, those that belong to it, and its name, if any."""
+"""Groups of terminals: the terminals that identify the group, the terminals that belong to it, and its name."""
 
 _TERMINALS = {
     "SET": "SET",
@@ -126,7 +126,7 @@ _TERMINALS = {
     "RPAR": '")"',
     "$END": "the end",
 }
-"""The names of other terminals, in the order in which they are listed."""
+"""The names of other terminals, in the order in which an error message lists them."""
 
 _RESERVED = frozenset(
     {"_AND", "_OR", "_ESCAPE", "NOT", "IS", "IN", "LIKE", "BETWEEN", "EXISTS", "NULL", "TRUE", "FALSE"},
@@ -137,7 +137,7 @@ def _explained(text: str, kind: Kind, error: UnexpectedInput) -> SqlError:
     position = error.pos_in_stream or 0
     if isinstance(error, UnexpectedCharacters):
         character = text[position]
-        problem = f'The character "{shown(character)}" means nothing here'
+        problem = f'The character "{shown(character)}" has no meaning here'
         if kind != "selector" or character in _IN_SELECTORS:
             problem = _CHARACTERS.get(character, problem)
         return SqlError(text, position, problem)

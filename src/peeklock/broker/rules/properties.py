@@ -1,6 +1,6 @@
-"""The interface of expressions to a message, and the names of system properties.
+"""The interface through which expressions read and change a message, and the names of system properties.
 
-`view` implements it for encoded messages.
+`view` implements the interface for encoded messages.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ class Properties(Protocol):
     """The properties that a filter reads. Values have exactly the types of `Value`, not subclasses."""
 
     def system(self, name: str) -> Value:
-        """The system property with a name spelt as in `SYSTEM_PROPERTIES`; None when the message does not have it."""
+        """Return a system property, whose name is spelt as in `SYSTEM_PROPERTIES`; None if the message lacks it."""
         ...
 
     def user(self, name: str) -> Value | Missing:
-        """The application property with a case-insensitive name; MISSING when there is none."""
+        """Return the application property with a case-insensitive name; MISSING if there is none."""
         ...
 
 
 class ChangeableProperties(Properties, Protocol):
-    """The properties that an action changes. EvaluationError for a value that a property cannot have."""
+    """The properties that an action changes. Raises EvaluationError for a value that a property cannot have."""
 
     def set_system(self, name: str, value: Value) -> None: ...
 
@@ -60,7 +60,7 @@ SYSTEM_PROPERTIES: dict[str, bool] = {
     "ForcePersistence": False,
     "State": False,
 }
-"""The system properties, and whether an action can change them. (It cannot change those of JMS.)"""
+"""The system properties, and whether an action can change them. (Actions cannot change the properties of JMS.)"""
 
 _ALIASES = {
     "Subject": "Label",
@@ -70,12 +70,12 @@ _ALIASES = {
     "ExpiresAt": "ExpiresAtUtc",
     "LockedUntil": "LockedUntilUtc",
 }
-"""Names of the newer SDKs."""
+"""Names that newer SDKs use, with the names of this module."""
 
 _CANONICAL = {fold(name): name for name in (*SYSTEM_PROPERTIES, *JMS_PROPERTIES)}
 _CANONICAL |= {fold(old): new for old, new in _ALIASES.items()}
 
 
 def system_name(name: str) -> str | None:
-    """The canonical spelling of a case-insensitive system property; None if there is none of that name."""
+    """Return the spelling in `SYSTEM_PROPERTIES` of a case-insensitive name; None if there is no such property."""
     return _CANONICAL.get(fold(name))

@@ -1,7 +1,7 @@
-"""JMS message selectors, translated to filters: for links, and as rules of subscriptions.
+"""JMS message selectors of links and subscriptions, translated to SQL filters.
 
-A selector is translated to the language of rules, in which names of JMS are system properties (`jms`). So there is one
-compiler with one set of limits, and a rule from a selector is stored and shown like any other.
+A selector is translated to the language of rules, in which the names of JMS are system properties (`jms`). So there is
+one compiler with one set of limits, and a rule from a selector is stored and shown like other rules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES: Final = {
     "JMSXGroupSeq": "JMSXGroupSeq",
     "JMSXDeliveryCount": "JMSXDeliveryCount",
     "JMSXUserID": "JMSXUserID",
-    # Names that only Qpid's clients use, for fields of the AMQP sections.
+    # Names for fields of the AMQP sections, which only Qpid's clients use.
     "amqp.message_id": "MessageId",
     "amqp.correlation_id": "CorrelationId",
     "amqp.subject": "Label",
@@ -53,7 +53,7 @@ NAMES: Final = {
 
 
 class Selector:
-    """A compiled selector. SqlError when the text is not a selector."""
+    """A compiled selector. The constructor raises SqlError if the text is not a selector."""
 
     __slots__ = ("_passes", "cost", "text")
 
@@ -61,14 +61,14 @@ class Selector:
         self.text = text
         self._passes = compile_selector(text)
         self.cost = 1 + len(text) // 64
-        """The cost of evaluating a small message, in that of a short selector."""
+        """The cost of evaluating a small message. It is 1 for a short selector."""
 
     def work(self, message: StoredMessage) -> int:
-        """The cost of evaluating that message, whose values may be long."""
+        """Return the cost of evaluating a message. A large message costs more, because its values may be long."""
         return self.cost * (1 + len(message.payload) // 1024)
 
     def matches(self, message: StoredMessage) -> bool:
-        """Whether the message matches. If the result is unknown or the evaluation fails, it does not."""
+        """Return whether the message matches. It does not if the result is unknown or the evaluation fails."""
         expires_at = message.expires_at
         view = View(
             message.payload,
@@ -81,18 +81,18 @@ class Selector:
         try:
             return self._passes(view)
         except Exception as failure:
-            sentence_of(failure)  # this logs a failure of the broker itself
+            sentence_of(failure)  # logs a fault of the broker
             return False
 
 
 def compile_selector(text: str) -> Filter:
-    """Compile a selector. SqlError has the position of an error."""
+    """Compile a selector. Raise SqlError, with the position of the error, if it is invalid."""
     return compile_filter(rule_of(text))
 
 
 @lru_cache(maxsize=1024)
 def rule_of(text: str) -> str:
-    """Translate a selector to the text of a SQL filter, which is checked. SqlError if it is not a selector."""
+    """Translate a selector to the text of a SQL filter. Raise SqlError if the selector is invalid."""
     rule = _Translation(text).condition
     if len(rule) > MAX_TEXT:
         problem = f"The selector has {len(rule)} characters as a rule, more than the {MAX_TEXT} allowed"
@@ -113,7 +113,7 @@ class _Translation:
     def _of(self, part: Tree[Token] | Token) -> str:
         if isinstance(part, Token):
             return str(part)
-        if self._depth >= 4 * MAX_RULE_DEPTH:  # a level of a valid expression is at most three levels of the tree
+        if self._depth >= 4 * MAX_RULE_DEPTH:  # one level of a valid expression is up to three levels of the tree
             raise SqlError(self._text, _place(part), f"The selector is nested more than {MAX_RULE_DEPTH} levels deep")
         self._depth += 1
         made = self._made(part)
@@ -164,7 +164,7 @@ class _Translation:
                 return str(token)
 
     def _integer(self, token: Token, number: int) -> str:
-        if number > -MIN_INTEGER:  # the least integer is a sign and this number
+        if number > -MIN_INTEGER:  # -MIN_INTEGER is allowed, because a sign may be before it
             problem = f"The number is outside the range of 64-bit integers, which ends at {MAX_INTEGER}"
             raise SqlError(self._text, token.start_pos or 0, problem)
         return str(number)

@@ -1,7 +1,7 @@
 """The SQL language of filters and actions: compiles a text to a function of a message's properties.
 
-The public interface of the language. The grammar is `sql.lark`; `parser` parses a text by it, `compiler` makes
-functions of the tree, and these use `values` and `like`.
+This module is the public interface of the language. The grammar is `sql.lark`; `parser` parses a text with it,
+`compiler` makes functions from the tree, and these use `values` and `like`.
 """
 
 from __future__ import annotations
@@ -37,36 +37,42 @@ __all__ = [
 ]
 
 Filter = Callable[[Properties], bool]
-"""Whether a message matches; an unknown result does not match. EvaluationError."""
+"""Returns whether a message matches. An unknown result is no match. May raise EvaluationError."""
 Action = Callable[[ChangeableProperties], None]
-"""Changes a message, statement by statement. EvaluationError; the earlier statements are done then."""
+"""Changes a message, statement by statement. May raise EvaluationError after some statements were executed."""
 
 NO_PARAMETERS: Mapping[str, PropertyValue] = MappingProxyType({})
 _Key = tuple[tuple[str, type, PropertyValue], ...]
 
 
 def matches_everything(properties: Properties) -> bool:
-    """The compiled form of filters that match all messages, such as `1=1`."""
+    """Return True. It is the compiled form of filters that match all messages, such as `1=1`."""
     return True
 
 
 def matches_nothing(properties: Properties) -> bool:
-    """The compiled form of filters that match no message, such as `1=0`."""
+    """Return False. It is the compiled form of filters that match no message, such as `1=0`."""
     return False
 
 
 def compile_filter(text: str, parameters: Mapping[str, PropertyValue] = NO_PARAMETERS) -> Filter:
-    """Compile a filter. SqlError if it is invalid. Names of parameters are case-insensitive, with or without `@`."""
+    """Compile a filter. Raise SqlError if it is invalid.
+
+    Names of parameters are case-insensitive, and have `@` or not.
+    """
     return _compile_filter(text, _key(parameters))
 
 
 def compile_action(text: str, parameters: Mapping[str, PropertyValue] = NO_PARAMETERS) -> Action:
-    """Compile an action. SqlError if it is invalid. Names of parameters are case-insensitive, with or without `@`."""
+    """Compile an action. Raise SqlError if it is invalid.
+
+    Names of parameters are case-insensitive, and have `@` or not.
+    """
     return _compile_action(text, _key(parameters))
 
 
 def _key(parameters: Mapping[str, PropertyValue]) -> _Key:
-    # With the type, because 1, 1.0 and True are equal.
+    # The key has the types, because 1, 1.0 and True are equal in Python.
     return tuple((fold(name.removeprefix("@")), type(value), value) for name, value in parameters.items())
 
 

@@ -1,8 +1,8 @@
 """The values of the language: their types and operators.
 
-Values have exactly these Python types: to operators a value of another type, even of a subclass, is unknown like null.
-The result for operands whose types do not fit is unknown too. Conversions are those of C#, which the service follows:
-an integer with a double is converted to a double, nothing else is converted.
+Values have exactly these Python types. Operators treat a value of another type, even of a subclass, as unknown, like
+null. If the types of the operands do not fit the operator, the result is unknown too. As in C#, on which the hosted
+service is based, an integer is converted to a double if the other operand is one. There are no other conversions.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from peeklock.broker.rules.errors import EvaluationError
 from peeklock.limits.broker import MAX_TEXT_MADE
 
 Value = None | bool | int | float | str | datetime | timedelta | UUID | bytes
-"""The values of properties and expressions. Datetimes have a time zone. None is null, and unknown."""
+"""The values of properties and expressions. Datetimes have a time zone. None is null, which is unknown."""
 
 
 class Missing(Enum):
-    """The type of `MISSING`, which is not None: a property can exist and be null."""
+    """The type of `MISSING`. It differs from None, because a property can exist and be null."""
 
     MISSING = "missing"
 
 
 MISSING = Missing.MISSING
-"""The message has no such property. To operators it is unknown, like null."""
+"""The value of a property that a message does not have. Operators treat it as unknown, like null."""
 
 
 def plain(value: Value) -> Value:
-    """The same value in its base type, without a subclass such as one that names the AMQP type."""
+    """Return the value in its base type. A subclass, such as one for an AMQP type, is removed."""
     if type(value) not in EQUATABLE:
         for kind in (int, float, str, bytes):
             if isinstance(value, kind):
@@ -64,9 +64,9 @@ class Comparison:
     def __init__(self, compare: Callable[[Any, Any], bool], types: frozenset[type], mirrored: str) -> None:
         self.compare = compare
         self.types = types
-        """The types whose values can be compared with a value of the same type."""
+        """The types that the operator can compare."""
         self.mirrored = mirrored
-        """The same operator with its operands exchanged."""
+        """The operator that gives the same result with exchanged operands."""
 
     def __call__(self, left: Operand, right: Operand) -> Truth:
         kind, other = type(left), type(right)
@@ -91,7 +91,7 @@ equal = COMPARISONS["="]
 
 
 def as_float(number: Any) -> float:
-    """Python would compare an integer with a double exactly; C# converts first."""
+    """Convert a number to a double, as C# does before it compares. Python would compare an integer exactly."""
     try:
         return float(number)
     except OverflowError:
@@ -101,7 +101,7 @@ def as_float(number: Any) -> float:
 # --- calculating
 
 Arithmetic = dict[tuple[type, type], Callable[[Any, Any], Value]]
-"""The operation by the types of its operands; for other types the result is unknown."""
+"""One arithmetic operator: its functions by the types of the operands. For other types the result is unknown."""
 
 
 def _integer(result: int) -> int:
@@ -111,7 +111,7 @@ def _integer(result: int) -> int:
 
 
 def _digits(number: int) -> str:
-    # Python does not print integers of thousands of digits.
+    # Python refuses to format integers of thousands of digits.
     return str(number) if number.bit_length() <= 256 else "(very long)"
 
 
@@ -176,7 +176,7 @@ ARITHMETIC: dict[str, Arithmetic] = {
 
 
 def calculate(symbol: str, left: Operand, right: Operand) -> Value:
-    """The result of an arithmetic operator; None if the types of the operands do not fit."""
+    """Return the result of an arithmetic operator; None if the types of the operands do not fit."""
     apply = ARITHMETIC[symbol].get((type(left), type(right)))
     if apply is None:
         return None
@@ -192,13 +192,13 @@ _ZEROS: dict[type, Value] = {int: 0, timedelta: timedelta()}
 
 
 def negate(value: Operand) -> Value:
-    """The value with the sign `-`."""
+    """Return the value with the sign `-`."""
     if type(value) is float:
-        # Zero has a sign, which subtracting from zero would lose.
+        # A float zero has a sign, which a subtraction from zero would lose.
         return -value
     return calculate("-", _ZEROS.get(type(value)), value)
 
 
 def affirm(value: Operand) -> Value:
-    """The value with the sign `+`: unchanged, if it can have a sign."""
+    """Return the value with the sign `+`: unchanged for numbers and time spans, None for other types."""
     return value if isinstance(value, int | float | timedelta) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""The properties of an encoded message for filters and actions, and the message as actions changed it.
+"""Gives filters and actions access to the properties of an encoded message, and encodes the changed message.
 
 System properties come from the properties section, the annotations and the broker; user properties are the application
 properties. A section is decoded when a rule first needs it. Changed parts are encoded again; all other bytes stay as
@@ -61,7 +61,7 @@ class Changed(NamedTuple):
 
 
 class View:
-    """One message for the rules of a topic. Changes stay in the view: the bytes it was made from do not change."""
+    """One message for the rules of a topic. Changes stay in the view; the original bytes do not change."""
 
     __slots__ = (
         "_annex",
@@ -97,7 +97,7 @@ class View:
         size: int | None = None,
         delivery_count: int = 0,
     ) -> None:
-        """`payload` is the bare message, which may end before its body; times are Unix milliseconds."""
+        """`payload` is the bare message, and may lack its body. Times are Unix milliseconds."""
         self._payload = payload
         self._annex = annex
         self._ttl_ms = ttl_ms
@@ -106,27 +106,27 @@ class View:
         self._scheduled_at = scheduled_at
         self._size = len(payload) if size is None else size
         self.delivery_count = delivery_count
-        # The sections, None until they are needed. Never changed in place, because copies share them.
+        # The sections are None until they are needed. They are never changed in place, because copies share them.
         self._found: Scanned | None = None
         self._fields: list[bytes] | None = None
         """The encoded fields of the properties."""
         self._values: dict[str, Any] | None = None
-        """The application properties. Decoded together, which is faster than finding the end of each."""
+        """The application properties. They are decoded together, which is faster than finding the end of each."""
         self._written: dict[str, bytes] = {}
-        """Application properties that were set, encoded."""
+        """The application properties that were set, encoded."""
         self._annotations: dict[Any, tuple[bytes, bytes]] | None = None
-        """Encoded keys and values."""
+        """The message annotations: encoded keys and values."""
         self._fields_changed = self._user_changed = self._annotations_changed = False
         self._folded: dict[str, str] | None = None
-        """From folded names to the spelling in the message."""
-        # Values that were read, by the requested name.
+        """The names of application properties as spelt in the message, by folded name."""
+        # Caches of values that were read, by the requested name.
         self._system: dict[str, Value] = {}
         self._user: dict[str, Value | Missing] = {}
 
     # --- reading ---
 
     def system(self, name: str) -> Value:
-        """The system property with a name spelt as in `SYSTEM_PROPERTIES`; None when the message does not have it."""
+        """Return a system property, whose name is spelt as in `SYSTEM_PROPERTIES`; None if the message lacks it."""
         try:
             return self._system[name]
         except KeyError:
@@ -134,8 +134,7 @@ class View:
             return value
 
     def user(self, name: str) -> Value | Missing:
-        """The application property of this name: the one with this spelling, or else the first that differs only in
-        case."""
+        """Return the application property with this name or, if there is none, the first that differs only in case."""
         try:
             return self._user[name]
         except KeyError:
@@ -153,7 +152,7 @@ class View:
         return _KNOWN[name](self)
 
     def field(self, index: int) -> Any:
-        """A field of the properties section; None when the message does not have it."""
+        """Return a decoded field of the properties section; None if the message does not have it."""
         fields = self._all_fields()
         return _decoded(fields[index], _NAMES.get(index, "properties")) if index < len(fields) else None
 
@@ -187,7 +186,7 @@ class View:
     # --- changing ---
 
     def copy(self) -> View:
-        """A copy of the view, which is changed separately."""
+        """Return a copy of the view. Changes of the copy do not affect this view."""
         twin = View.__new__(View)
         for name in View.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -195,19 +194,19 @@ class View:
         return twin
 
     def set_system(self, name: str, value: Value) -> None:
-        """Set a system property. None removes it; for the message id a new one is made."""
+        """Set a system property; None removes it. If the message id is removed, a new id is generated."""
         if name in _FIELDS:
             self._set_field(name, _text(name, value))
         elif name in _ANNOTATED:
             self._annotate(_ANNOTATED[name], _text(name, value))
         elif name == "ScheduledEnqueueTimeUtc":
             if value is not None and not isinstance(value, datetime):
-                raise _misfit(name, "a moment", value)
+                raise _misfit(name, "a time", value)
             self._scheduled_at = None
             self._annotate(SCHEDULED_ENQUEUE_TIME, None if value is None else Timestamp(milliseconds_of(value)))
         elif name == "TimeToLive":
             if value is not None and not isinstance(value, timedelta):
-                raise _misfit(name, "a span of time", value)
+                raise _misfit(name, "a time span", value)
             if value is not None and value < MILLISECOND:
                 raise EvaluationError(f"The system property {name} must be at least a millisecond.")
             self._ttl_ms = None if value is None or value >= FOREVER else value // MILLISECOND
@@ -219,7 +218,7 @@ class View:
         self.set_system(name, None)
 
     def set_user(self, name: str, value: Value) -> None:
-        """Set a user property. An existing one keeps its spelling, and its type if the value can be converted."""
+        """Set a user property. An existing property keeps its spelling and, if the value can be converted, its type."""
         spelling = self._spelling(name) or name
         values = self._all_values()
         wire = typed(value, values.get(spelling))
@@ -227,13 +226,13 @@ class View:
         self._change_values({**values, spelling: wire})
 
     def remove_user(self, name: str) -> None:
-        """Remove a user property, and all that differ only in case."""
+        """Remove a user property, and all properties whose names differ only in case."""
         folded = fold(name)
         if self._spelling(name) is not None:
             self._change_values({key: each for key, each in self._all_values().items() if fold(key) != folded})
 
     def result(self) -> Changed:
-        """The changed message; a body that was cut off is not part of it. EvaluationError when it cannot be encoded."""
+        """Return the changed message, without a body if `payload` has none. Raise EvaluationError if encoding fails."""
         payload, annex = self._payload, self._annex
         if self._fields_changed:
             properties = list_section(PROPERTIES, self._all_fields())
@@ -241,14 +240,14 @@ class View:
         if self._user_changed:
             try:
                 payload = self._with_values(payload)
-            except DecodeError as error:  # they can be decoded together, but not one by one
+            except DecodeError as error:  # some malformed properties can be decoded together, but not one by one
                 raise _unreadable("application properties", error) from error
         if self._annotations_changed:
             parts = list(chain.from_iterable(self._all_annotations().values()))
             changed = Annex.decode(annex)._replace(annotations=b"".join(parts), annotation_fields=len(parts))
             annex = changed.encode_if_any()
         session_id = None
-        with suppress(EvaluationError):  # properties that cannot be decoded, and that no rule needed
+        with suppress(EvaluationError):  # the properties cannot be decoded, and no rule needed them
             session_id = self.system("SessionId")
         return Changed(payload, annex, None if session_id is None else str(session_id), self._ttl_ms)
 
@@ -352,11 +351,11 @@ _FIELDS: Final = {
     "SessionId": 10,
     "ReplyToSessionId": 12,
 }
-"""Their indexes in the properties section (3.2.4)."""
+"""The indexes of system properties in the properties section (3.2.4)."""
 _NAMES: Final = {index: name for name, index in _FIELDS.items()}
 _ANNOTATED: Final = {"PartitionKey": PARTITION_KEY, "ViaPartitionKey": VIA_PARTITION_KEY}
 _SHORT: Final = {"MessageId", "SessionId", "ReplyToSessionId", "PartitionKey", "ViaPartitionKey"}
-"""Properties with a limit of their own."""
+"""System properties whose length is limited."""
 _KNOWN: Final[dict[str, Callable[[View], Value]]] = {
     "TimeToLive": lambda view: None if view._ttl_ms is None else span(view._ttl_ms),
     "ScheduledEnqueueTimeUtc": View._scheduled,
@@ -372,7 +371,7 @@ _KNOWN: Final[dict[str, Callable[[View], Value]]] = {
     "State": lambda view: ACTIVE,
     **JMS_PROPERTIES,
 }
-"""System properties that come from the broker: of a message in a topic, which was not delivered yet, or in a queue."""
+"""System properties that the broker computes. The message is in a topic and was never delivered, or is in a queue."""
 
 
 def _scanned(payload: bytes) -> Scanned:
@@ -390,7 +389,7 @@ def _encoded(value: Any, name: str) -> bytes:
     try:
         return encode_value(value)
     except EncodeError as error:
-        raise EvaluationError(f"The property '{name}' cannot be written: {error.description}.") from error
+        raise EvaluationError(f"The property '{name}' cannot be encoded: {error.description}.") from error
 
 
 def _text(name: str, value: Value) -> str | None:
@@ -410,4 +409,4 @@ def _misfit(name: str, wanted: str, value: Value) -> EvaluationError:
 
 
 def _unreadable(what: str, error: DecodeError) -> EvaluationError:
-    return EvaluationError(f"The {what} of the message could not be read: {error.description}.")
+    return EvaluationError(f"The {what} of the message could not be decoded: {error.description}.")
