@@ -1,4 +1,4 @@
-"""Generated tests never fail for being slow: how long an example takes says nothing on a shared machine."""
+"""Disables the deadline of generated tests, because times are not reliable on a shared machine."""
 
 from hypothesis import HealthCheck, settings
 

@@ -1,4 +1,4 @@
-"""Memory that is freed stays with the process, where the C library can do that."""
+"""Freed memory stays with the process, if the C library supports that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every constructor against bytes written down from the specification (1.6), and back again."""
+"""All constructors: encoding and decoding, compared with bytes from the specification (1.6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-written path of transfer, disposition and flow gives and reads exactly what the declared one does."""
+"""The hand-written codec of transfer, disposition and flow has exactly the same results as the declared one."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ FLOW_FIELDS = (
 
 
 def encode_trimmed(value: Composite, keep: int) -> bytes:
-    """As a peer encodes that leaves out what is at the end: only the first `keep` fields."""
+    """Encode only the first `keep` fields, like a peer that omits trailing fields."""
     full = value.encode()
     assert full[3] == 0xC0
     body = full[6:]

@@ -1,4 +1,4 @@
-"""Bytes that no good peer sends: a value or a DecodeError, and nothing allocated for empty promises."""
+"""Malformed bytes give a value or a DecodeError, and no memory is allocated for sizes that are not there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refusal(data: bytes, decode: Decoder = decode_value) -> str:
 
 
 def outcome(data: bytes, decode: Decoder) -> str:
-    """ "a value", or why not; any exception but DecodeError is a failure of the test."""
+    """Return "a value" or the reason of the DecodeError. Other exceptions are raised."""
     try:
         decode(data)
     except DecodeError as error:
@@ -98,24 +98,24 @@ def test_an_unknown_constructor_is_named(code: int) -> None:
         ("a1 02 c328", "a string or symbol is not utf-8"),
         ("a1 03 eda080", "a string or symbol is not utf-8"),  # a surrogate
         ("a3 01 80", "a string or symbol is not ascii"),
-        ("a0 05 0000", "a binary of 5 bytes, with 2 bytes left"),
-        ("b1 ffffffff 61", "a string of 4294967295 bytes, with 1 bytes left"),
-        ("c0 05 01 40", "a compound value of 4 bytes, with 1 bytes left"),
-        ("d0 ffffffff 00000001 40", "with 1 bytes left"),
-        ("c0 00 00", "too short for its own count"),
-        ("d0 00000003 00000000", "too short for its own count"),
-        ("c0 02 02 40", "a list of 2 elements in 1 bytes"),
+        ("a0 05 0000", "a binary has 5 bytes, but only 2 bytes are left"),
+        ("b1 ffffffff 61", "a string has 4294967295 bytes, but only 1 bytes are left"),
+        ("c0 05 01 40", "a compound value has 4 bytes, but only 1 bytes are left"),
+        ("d0 ffffffff 00000001 40", "but only 1 bytes are left"),
+        ("c0 00 00", "too small to include its count"),
+        ("d0 00000003 00000000", "too small to include its count"),
+        ("c0 02 02 40", "a list of 2 elements has only 1 bytes"),
         ("c0 03 01 40 40", "do not have exactly the size"),
         ("c0 03 02 40 53 01", "do not have exactly the size"),
         ("c1 03 02 40 53 01", "do not have exactly the size"),
         ("c1 04 03 41 40 42", "a key has no value"),
-        ("c1 02 02 40", "a map of 2 elements in 1 bytes"),
+        ("c1 02 02 40", "a map of 2 elements has only 1 bytes"),
         ("c1 03 02 45 40", "the key of a map must be a scalar"),
         ("c1 05 02 c0 01 00 40", "the key of a map must be a scalar"),
         ("c1 06 02 e0 02 00 40 40", "the key of a map must be a scalar"),
         ("c1 06 02 00 53 01 40 40", "the key of a map must be a scalar"),
         ("c1 05 04 41 40 41 42", "the same key twice"),
-        ("e0 04 03 60 0001", "an array of 3 elements in 2 bytes"),
+        ("e0 04 03 60 0001", "an array of 3 elements has only 2 bytes"),
         ("e0 04 01 50 0001", "do not have exactly the size"),
         ("e0 01 00 40", "do not have exactly the size"),
     ],

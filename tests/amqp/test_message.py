@@ -1,4 +1,4 @@
-"""Messages as sections, against recorded bytes and against qpid-proton."""
+"""Messages with all sections, compared with recorded bytes and with qpid-proton."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The declared composites: recorded bytes, defaults, what is tolerated and what is refused."""
+"""The declared composites: recorded bytes, defaults, and accepted and refused encodings."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ PLAIN: list[tuple[FieldType, st.SearchStrategy[Any]]] = [
 
 @st.composite
 def any_composite(draw: st.DrawFn) -> Composite:
-    """One of the recorded values with the fields of general types drawn anew."""
+    """Return one of the recorded values, with generated values in the fields of general types."""
     value = draw(st.sampled_from([row[1] for row in RECORDED]))
     drawn = {}
     for field in value.FIELDS:

@@ -1,4 +1,4 @@
-"""qpid-proton's codec reads what we write, and we read what it writes."""
+"""qpid-proton's codec decodes our encodings, and we decode its encodings."""
 
 from __future__ import annotations
 

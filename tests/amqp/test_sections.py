@@ -1,4 +1,4 @@
-"""Raw sections: found, cut and put together, against the decoded message as the measure."""
+"""Raw sections: found, extracted and joined, compared with the decoded message."""
 
 from __future__ import annotations
 
@@ -224,13 +224,13 @@ def test_whether_the_first_field_is_null_can_be_asked(fields: list[Any], is_null
 
 
 def test_a_list_that_says_it_has_more_elements_than_bytes_is_refused_before_it_is_read() -> None:
-    with pytest.raises(DecodeError, match="more elements than it has bytes"):
+    with pytest.raises(DecodeError, match="has more elements than bytes"):
         raw_fields(b"\xd0\x00\x00\x00\x05\xff\xff\xff\xff\x40", slice(0, 10))
 
 
 def test_a_list_whose_elements_leave_its_size_is_refused() -> None:
     data = b"\xc0\x04\x02\x40\xa1\x05hello"
-    with pytest.raises(DecodeError, match="longer than its size"):
+    with pytest.raises(DecodeError, match="are longer than its size"):
         raw_fields(data, slice(0, 6))
 
 

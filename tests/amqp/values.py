@@ -1,4 +1,4 @@
-"""Generated values over the whole AMQP type system, and a comparison that sees their types."""
+"""Generated values of all AMQP types, and a comparison that includes the types."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ values = st.recursive(scalars, compounds, max_leaves=12)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and of the same AMQP types throughout."""
+    """Return whether two values are equal and have the same AMQP types at all levels."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Array):

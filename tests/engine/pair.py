@@ -1,4 +1,4 @@
-"""Two engines joined in memory, and a peer whose frames are made by hand."""
+"""Two engines that are joined in memory, and a peer whose frames the test makes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def only(kind: type[Event], events: list[Any]) -> list[Event]:
 
 
 class Pair:
-    """A client and a server engine. `pump` carries bytes until both are quiet; events are kept."""
+    """A client and a server engine. `pump` transports bytes until there are none, and keeps the events."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Pair:
         return bool(data)
 
     def sessions(self) -> tuple[Session, Session]:
-        """A new session: the client's end of it and the server's."""
+        """Begin a session, and return the client's end and the server's end."""
         session = self.client.begin()
         self.pump()
         return session, only(SessionBegun, self.server_events)[-1].session
@@ -74,7 +74,7 @@ class Pair:
     def sending(
         self, session: Session | None = None, *, name: str = "link", credit: int = 100, **accept: Any
     ) -> tuple[Sender, Receiver]:
-        """A link that the client sends on: its end of it and the server's."""
+        """Attach a link on which the client sends, and return both ends."""
         session = session or self.sessions()[0]
         sender = session.sender(name)
         sender.attach(attach(sender))
@@ -90,7 +90,7 @@ class Pair:
     def receiving(
         self, session: Session | None = None, *, name: str = "link", credit: int = 100, **fields: Any
     ) -> tuple[Receiver, Sender]:
-        """A link that the client receives on: its end of it and the server's."""
+        """Attach a link on which the client receives, and return both ends."""
         session = session or self.sessions()[0]
         receiver = session.receiver(name)
         receiver.attach(attach(receiver, **fields))
@@ -104,7 +104,7 @@ class Pair:
         return receiver, sender
 
     def received(self) -> list[IncomingDelivery]:
-        """All deliveries that the server got."""
+        """Return all deliveries that the server received."""
         return only(IncomingDelivery, self.server_events)
 
 
@@ -121,10 +121,10 @@ def attach(link: Link, **fields: Any) -> Attach:
 
 
 class Peer:
-    """Speaks to one engine in frames made by hand, and reads what it answers."""
+    """Sends frames that the test makes to one engine, and decodes its output."""
 
     def __init__(self, *, is_server: bool = True, settings: Settings | None = None, open_it: bool = True) -> None:
-        """`is_server` is the engine's role."""
+        """`is_server` is the role of the engine."""
         self.engine = Connection(settings or Settings(container_id="engine"), is_server=is_server)
         self.events: list[Any] = []
         self._unread = b""
@@ -149,7 +149,7 @@ class Peer:
         return only(SessionBegun, self.events)[-1].session
 
     def attach(self, handle: int = 0, *, role: bool = False, name: str = "link", **fields: Any) -> Link:
-        """Attach a link; the peer sends on it unless `role` is true. Accepted, with credit for 100."""
+        """Attach a link that is accepted, with credit for 100. The peer sends on it unless `role` is true."""
         self.attach_only(handle, role=role, name=name, **fields)
         link = only(LinkAttached, self.events)[-1].link
         link.accept()
@@ -174,11 +174,11 @@ class Peer:
         return self.send(0, Flow(**{**values, **fields}))
 
     def answers(self) -> list[Any]:
-        """What the engine wrote since the last call, headers left out."""
+        """Return the performatives that the engine wrote since the last call."""
         return [performative for _, performative, _ in self.frames()]
 
     def frames(self) -> list[tuple[int, Any, bytes]]:
-        """As channel, performative and payload."""
+        """Return the frames that the engine wrote since the last call, as channel, performative and payload."""
         data = b"".join(self.engine.take_output())
         found: list[tuple[int, Any, bytes]] = []
         at = 0

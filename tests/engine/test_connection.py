@@ -1,4 +1,4 @@
-"""Open and close, channels, frames, and how far a peer's mistake reaches."""
+"""Open and close, channels, frames, and what an error of the peer ends."""
 
 from __future__ import annotations
 

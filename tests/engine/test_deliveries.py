@@ -1,4 +1,4 @@
-"""Messages in transfers both ways, settle modes, dispositions in ranges."""
+"""Incoming and outgoing transfers, settle modes, and ranges of dispositions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def small_frames() -> Settings:
 
 
 def sending_peer() -> tuple[Peer, Receiver]:
-    """A peer that sends on handle 0."""
+    """Return a peer that sends on handle 0."""
     peer = Peer()
     peer.begin()
     receiver = peer.attach()
@@ -48,7 +48,7 @@ def sending_peer() -> tuple[Peer, Receiver]:
 
 
 def receiving_peer(credit: int = 1000) -> tuple[Peer, Sender]:
-    """A peer that receives on handle 0."""
+    """Return a peer that receives on handle 0."""
     peer = Peer()
     peer.begin(incoming_window=100_000)
     sender = peer.attach(role=True)
@@ -580,7 +580,7 @@ def test_a_range_over_several_links_gives_one_event_for_each() -> None:
 
 
 class Counted(dict[int, Any]):
-    """A dict that counts how often it is asked."""
+    """A dict that counts its lookups."""
 
     asked = 0
 

@@ -43,7 +43,7 @@ def sasl(frame: Any) -> bytes:
 
 
 def sasl_frames(data: bytes) -> list[Any]:
-    """The SASL frames behind a SASL header, up to the next header."""
+    """Return the SASL frames after a SASL header, up to the next header."""
     assert data[:8] == SASL_HEADER
     found = []
     at = 8

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, in whatever role and pieces: `receive` returns, and what it has written is whole."""
+"""For any bytes, in either role and in any pieces: `receive` returns, and its output is complete frames."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ streams = st.lists(pieces, max_size=25).map(b"".join)
 
 
 def owner(engine: Connection, events: list[Any]) -> None:
-    """What an owner does with events, without looking at what state a link is in."""
+    """React to events as an owner does, without checking the states of links."""
     for event in events:
         if isinstance(event, LinkAttached):
             event.link.accept(max_message_size=1000)
@@ -150,7 +150,7 @@ def owner(engine: Connection, events: list[Any]) -> None:
 
 
 def check_output(data: bytes) -> None:
-    """Only headers and whole frames, and nothing behind a close."""
+    """Check that the output has only headers and complete frames, and nothing after a close."""
     at = 0
     while at < len(data):
         if data[at : at + 4] == b"AMQP":

@@ -1,4 +1,4 @@
-"""Idle time-outs both ways; time is an argument."""
+"""The idle time-outs of both sides; time is an argument."""
 
 from __future__ import annotations
 

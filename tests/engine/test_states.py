@@ -1,4 +1,4 @@
-"""Every state and every input of connections, sessions and links."""
+"""All states and all inputs of connections, sessions and links."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PAIRS = [
 
 
 def path_to(table: dict[tuple[Any, Any], Any], start: Any, goal: Any) -> list[Any]:
-    """The shortest way to a state."""
+    """Return the shortest sequence of inputs that leads to a state."""
     paths: dict[Any, list[Any]] = {start: []}
     while goal not in paths:
         before = dict(paths)
@@ -125,7 +125,7 @@ def test_a_state_is_assigned_by_a_step_only() -> None:
 
 
 def connection_in(state: ConnectionState) -> Peer:
-    """A peer of an engine in that state: a server's where both roles have it."""
+    """Return a peer of an engine in that state. The engine is a server if both roles have the state."""
     is_server = state not in (C.OPEN_PIPED, C.OPEN_SENT)
     peer = Peer(is_server=is_server, open_it=state in (C.OPENED, C.CLOSE_SENT, C.ENDED))
     if state in (C.HEADERS_EXCHANGED, C.OPEN_SENT):
@@ -242,7 +242,7 @@ def test_a_begin_of_the_peer_is_answered_at_once() -> None:
 
 
 def link_in(state: LinkState) -> tuple[Peer, Link]:
-    """A link that this side attached, unless only the peer has."""
+    """Return a link that this side attached, unless the state requires that only the peer has."""
     peer = Peer()
     session = peer.begin()
     if state is L.ATTACH_RECEIVED:

@@ -1,4 +1,4 @@
-"""Requests to `$management` as a bare AMQP client makes them, and answers looked at down to their types."""
+"""Requests to `$management` from a plain AMQP client, and checks of the types in the answers."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ FOREVER = 253_402_300_800_000
 
 
 class Management:
-    """The management node of one entity, as one connection sees it."""
+    """A client of the management node of one entity."""
 
     def __init__(self, connection: Connection, entity: str = "queue") -> None:
         self.requester: Requester = connection.requester(f"{entity}/$management")
 
     def ask(self, operation: str, body: Any, properties: dict[str, Any] | None = None) -> Message:
-        """One request and its response; the operation without its prefix."""
+        """Send one request and return its response. The operation is given without its prefix."""
         return self.requester.request(request(operation, body, properties))
 
     def ok(self, operation: str, body: Any, properties: dict[str, Any] | None = None) -> dict[str, Any]:
-        """As `ask`, and insist on success: the map of the response."""
+        """Send a request that must succeed, and return the map of the response."""
         return body_of(self.ask(operation, body, properties), 200)
 
     def refusal(self, operation: str, body: Any, properties: dict[str, Any] | None = None) -> tuple[int, str, str]:
-        """As `ask`, and insist on failure: status, condition and description."""
+        """Send a request that must fail, and return status, condition and description."""
         return refusal_of(self.ask(operation, body, properties))
 
     def peek(self, first: int = 1, count: int = 100, **more: Any) -> list[Message]:
-        """All that can be peeked from a number on; nothing when the answer is 204."""
+        """Return all messages from a number on; an empty list if the answer is 204."""
         body = {"from-sequence-number": first, "message-count": Int(count), **more}
         response = self.ask("peek-message", body)
         return messages_in(body_of(response, 200)) if status_of(response) == 200 else []
 
     def rules(self, top: int = 100, skip: int = 0) -> list[Described]:
-        """The rules of a subscription as they are listed; nothing when the answer is 204."""
+        """Return the listed rules of a subscription; an empty list if the answer is 204."""
         response = self.ask("enumerate-rules", {"top": Int(top), "skip": Int(skip)})
         return rules_in(body_of(response, 200)) if status_of(response) == 200 else []
 
 
 class RequestLinks:
-    """A request link and a response link, and everything that is said on them in the caller's hands."""
+    """A request link and a response link. The caller gives all properties of a request."""
 
     def __init__(
         self, connection: Connection, entity: str = "queue", address: str = "my replies", credit: int = 100
@@ -61,7 +61,7 @@ class RequestLinks:
         self.requests = connection.sender(node)
 
     def ask(self, message: Message | bytes, state: Any = None) -> Message:
-        """One request with these properties and no others, and its response."""
+        """Send one request with exactly these properties, and return its response."""
         self.requests.send(message, state=state)
         return self.response()
 
@@ -70,7 +70,7 @@ class RequestLinks:
 
 
 def full_name(operation: str) -> str:
-    """With the prefix that the service's operations have."""
+    """Return the name of an operation with the prefix of the service."""
     return operation if operation.startswith("peeklock:") else f"com.microsoft:{operation}"
 
 
@@ -93,7 +93,7 @@ def status_of(response: Message) -> int:
 
 
 def body_of(response: Message, status: int) -> dict[str, Any]:
-    """The map of a good answer, whose envelope is exactly as every SDK reads it."""
+    """Return the map of a successful answer, and check its envelope, which all SDKs must be able to read."""
     properties = response.application_properties
     assert properties is not None
     assert properties["statusCode"] == status, properties
@@ -109,7 +109,7 @@ def body_of(response: Message, status: int) -> dict[str, Any]:
 
 
 def refusal_of(response: Message) -> tuple[int, str, str]:
-    """Status, condition and description of a bad answer, whose envelope is exactly as every SDK reads it."""
+    """Return status, condition and description of a failure, and check its envelope, which all SDKs must read."""
     properties = response.application_properties
     assert properties is not None
     assert set(properties) == STATUS_KEYS | ERROR_KEYS, properties
@@ -127,7 +127,7 @@ def refusal_of(response: Message) -> tuple[int, str, str]:
 
 
 def messages_in(body: dict[str, Any]) -> list[Message]:
-    """What is encoded in a response's list of maps."""
+    """Decode the messages in a response's list of maps."""
     assert set(body) == {"messages"}
     assert type(body["messages"]) is list
     for item in body["messages"]:
@@ -137,7 +137,7 @@ def messages_in(body: dict[str, Any]) -> list[Message]:
 
 
 def rules_in(body: dict[str, Any]) -> list[Described]:
-    """What is described in a response's list of maps."""
+    """Return the described rules in a response's list of maps."""
     assert set(body) == {"rules"}
     assert type(body["rules"]) is list
     for item in body["rules"]:
@@ -166,7 +166,7 @@ def send(connection: Connection, *bodies: bytes, to: str = "queue", session: str
 
 
 def receive(receiver: Receiver, count: int) -> list[ReceivedMessage]:
-    """Exactly that many."""
+    """Receive exactly that many messages."""
     found: list[ReceivedMessage] = []
     while len(found) < count:
         more = receiver.receive(count - len(found), timeout=10)
@@ -181,7 +181,7 @@ def token_of(message: ReceivedMessage) -> UUID:
 
 
 def defer(connection: Connection, *bodies: bytes, on: str = "queue") -> list[int]:
-    """Send messages and defer them; their numbers."""
+    """Send messages, defer them, and return their sequence numbers."""
     send(connection, *bodies, to=on)
     receiver = connection.receiver(on, credit=0)
     messages = receive(receiver, len(bodies))
@@ -195,7 +195,7 @@ def accept_session(connection: Connection, id: str | None, on: str = "sessions",
 
 
 def for_later(due: int, body: bytes = b"later", session: str | None = None) -> dict[str, Any]:
-    """An item of a schedule-message request, as the SDKs send it."""
+    """Return an item of a schedule-message request, as the SDKs send it."""
     message = Message(
         message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due)},
         properties=Properties(message_id="m", group_id=session),

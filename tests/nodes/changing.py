@@ -1,4 +1,4 @@
-"""Changes of a namespace that is being served."""
+"""Changes of the namespace of a running broker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Act = Callable[[Administration, Done], None]
 
 
 def change(broker: BrokerThread, act: Act) -> None:
-    """Change something and wait until it is in force."""
+    """Make a change, and wait until it is applied."""
     outcomes: SimpleQueue[BrokerError | None] = SimpleQueue()
     broker.call(lambda: act(broker.broker.namespace.administration, outcomes.put))
     failure = outcomes.get(timeout=10)

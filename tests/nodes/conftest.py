@@ -48,5 +48,5 @@ def management(connection: Connection) -> Management:
 
 @pytest.fixture
 def subscription(connection: Connection) -> Management:
-    """The management node of the topic's subscription without sessions."""
+    """Return the management node of the topic's subscription without sessions."""
     return Management(connection, SUBSCRIPTION)

@@ -1,4 +1,4 @@
-"""Every spelling of an address that clients use."""
+"""All spellings of addresses that clients use."""
 
 from __future__ import annotations
 

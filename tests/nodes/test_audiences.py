@@ -1,4 +1,4 @@
-"""What a token may be put for: what there is, answered 404 to the owner of a good token and 401 to everybody else."""
+"""Audiences of tokens: an unknown entity is 404 for a client with a valid token, and 401 for other clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def world() -> World:
 
 
 class Stranger(Wire):
-    """A client without any right so far."""
+    """A client without claims."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -44,7 +44,7 @@ class Stranger(Wire):
         return sas_token(f"sb://host/{scope}", rule, key, self.world.clock() / 1000 + seconds)
 
     def put(self, audience: str, token: Any = None) -> dict[Any, Any]:
-        """Put a token, by default one for the whole namespace; the properties of the answer."""
+        """Put a token, by default one for the whole namespace, and return the properties of the answer."""
         request = Message(
             properties=Properties(message_id="m"),
             application_properties={"operation": "put-token", "name": f"sb://host:5671/{audience}"},

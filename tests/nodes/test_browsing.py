@@ -1,4 +1,4 @@
-"""Browsing: a link with distribution mode copy is shown messages, and nothing becomes of them."""
+"""Browsing: a link with distribution mode copy gets messages without any effect on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SETTLED, MIXED, UNSETTLED = 1, 2, 0
 
 
 class Browsing:
-    """A link that browses, and what the broker answered to its attach."""
+    """A link that browses, with the broker's answer to its attach."""
 
     def __init__(
         self, world: World, path: str = "q", *, credit: int = 1000, mode: int = SETTLED, **fields: Any
@@ -50,7 +50,7 @@ class Browsing:
             self.grant(credit)
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """More credit than was given so far."""
+        """Grant more credit."""
         self.granted += credit
         said = flow(self.handle, self.granted)
         said.drain = drain

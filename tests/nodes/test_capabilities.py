@@ -1,4 +1,4 @@
-"""What an open is answered: capabilities, and containers that may have one connection only."""
+"""The broker's open: capabilities, and containers that may have only one connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connect(broker: BrokerThread) -> Iterator[Connect]:
     made: list[RawPeer] = []
 
     def opened(id: str = "me", *, key: str | None = "", desired: list[str] | None = None) -> tuple[RawPeer, Open]:
-        """A connection, logged in with a key if one is given (empty: the usual one), and what its open is answered."""
+        """Open a connection, logged in with a key if one is given (empty: the default). Return it and the answer."""
         peer = RawPeer(broker)
         made.append(peer)
         if key is None:

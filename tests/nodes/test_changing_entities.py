@@ -1,4 +1,4 @@
-"""Links at entities that are changed or deleted while they are used, and at those that do not take them."""
+"""Links of entities that are changed or deleted while they are used, and of entities that refuse them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ SESSIONS = "topic/Subscriptions/sessions"
 
 
 def ended(link: ClientLink) -> LinkClosed:
-    """Wait for the broker to detach the link: why it did."""
+    """Wait until the broker detaches the link, and return the error."""
     link.connection.wait(lambda: link._failure is not None, 10, f"the end of {link.name}")
     assert isinstance(link._failure, LinkClosed)
     return link._failure
 
 
 def not_found(link: ClientLink, path: str) -> None:
-    """The link has ended because the entity at that path is gone, in words that SDKs look for."""
+    """Check that the link was detached because the entity was deleted, with the text that SDKs expect."""
     failure = ended(link)
     assert failure.condition == "amqp:not-found"
     assert failure.description.startswith(f"The messaging entity 'sb://peeklock/{path}' could not be found.")
@@ -78,7 +78,7 @@ def rejection(sender: Sender) -> SendRejected:
 
 
 def stays(link: ClientLink) -> None:
-    """The link is still there, and all that the broker had to say has been heard."""
+    """Check that the link is still attached after all output of the broker was read."""
     Management(link.connection, "queue").ask("peek-message", GOOD["peek-message"])
     assert not link.closed
 
@@ -229,7 +229,7 @@ class Transaction:
         self.state = TransactionalState(self._coordinator.send(Message(value=Declare())).txn_id)
 
     def rolled_back(self) -> str:
-        """Ask for a commit, and insist on a roll-back: why."""
+        """Ask for a commit that must be rolled back, and return the reason."""
         with pytest.raises(SendRejected) as refused:
             self._coordinator.send(Message(value=Discharge(self.state.txn_id, False)))
         assert refused.value.condition == "amqp:transaction:rollback"

@@ -1,4 +1,4 @@
-"""Claims as a client sees them: the five operations on the wire, read down to the bytes of each message."""
+"""The five operations on claims, from a client, down to the bytes of each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions as a client meets them: the coordinator link, and work that refers to a transaction on other links."""
+"""Transactions of a client: the coordinator link, and work of a transaction on other links."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Client:
         sender.close()
 
     def new_session(self) -> None:
-        """Links from now on belong to another AMQP session."""
+        """Begin another AMQP session for the links that are attached from now on."""
         self.connection._session = None
 
     def ask(self, operation: str, body: dict[str, Any], *, within: bytes | None, of: str = "queue") -> tuple[int, Any]:
-        """A request to `$management`: the status and, of a good one, the body, else the condition."""
+        """Send a request to `$management`. Return the status, and the body or, if it failed, the condition."""
         with self.connection.requester(f"{of}/$management") as requester:
             message = Message(application_properties={"operation": f"com.microsoft:{operation}"}, value=body)
             reply = requester.request(message, state=None if within is None else TransactionalState(within))
@@ -72,7 +72,7 @@ def settle(receiver: Receiver, messages: list[ReceivedMessage], transaction: byt
 
 
 def refused_commit(client: Client, transaction: bytes) -> str:
-    """Why it was rolled back instead."""
+    """Ask for a commit that must be rolled back, and return the reason."""
     with pytest.raises(SendRejected) as refused:
         client.discharge(transaction)
     assert refused.value.condition == Condition.TRANSACTION_ROLLBACK
@@ -80,7 +80,7 @@ def refused_commit(client: Client, transaction: bytes) -> str:
 
 
 def bodies(client: Client, address: str = "queue", count: int = 1) -> list[str]:
-    """That many messages are there to be received; they are taken away."""
+    """Receive and delete exactly that many messages, and return their bodies."""
     found: list[str] = []
     with client.connection.receiver(address, mode="receive-and-delete", credit=0) as receiver:
         while len(found) < count:
@@ -199,7 +199,7 @@ def test_what_is_neither_declare_nor_discharge_is_rejected_and_the_link_lives_on
 
 
 def test_a_transaction_may_be_declared_before_a_token_is_shown_but_work_needs_one(broker: BrokerThread) -> None:
-    """As the Java SDK does it when an application's first call creates a transaction."""
+    """The Java SDK does this if an application's first call creates a transaction."""
     endpoint = broker.connection_string.split(";")[0].removeprefix("Endpoint=sb")
     with connect(f"amqp{endpoint}", sasl="anonymous") as connection:
         transaction = connection.sender(Coordinator()).send(Message(value=Declare())).txn_id
@@ -274,7 +274,7 @@ def test_a_batch_is_sent_within_a_transaction(client: Client, broker: BrokerThre
 
 
 def test_sends_and_discharge_need_not_wait_for_each_other(client: Client, broker: BrokerThread) -> None:
-    """The order on the connection counts, also where a sender's messages are gathered before they are handled."""
+    """The order on the connection counts, even if messages of a sender are collected before they are handled."""
     transaction = client.declare()
     sender = client.connection.sender("queue")
     engine_sender, coordinator = sender._sender, client.coordinator._sender
@@ -323,7 +323,7 @@ BAD_MESSAGES = {
 def test_a_transaction_of_which_a_message_was_refused_cannot_be_committed(
     client: Client, broker: BrokerThread, bad: str
 ) -> None:
-    """The Java SDK does not look at the outcome of a send within a transaction, only at that of the discharge."""
+    """The Java SDK ignores the outcome of a send within a transaction; it checks only that of the discharge."""
     payload, message_format, condition = BAD_MESSAGES[bad]
     transaction = client.declare()
     sender = client.connection.sender("sessions")

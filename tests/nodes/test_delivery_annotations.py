@@ -1,4 +1,4 @@
-"""Delivery annotations on links: lock tokens that requests accept, and what the sender said to the next hop."""
+"""Delivery annotations on links: lock tokens that requests accept, and annotations of the sender for the next hop."""
 
 from __future__ import annotations
 

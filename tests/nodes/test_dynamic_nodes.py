@@ -1,4 +1,4 @@
-"""Temporary queues and topics: made for a link, gone with it, received from by its connection alone."""
+"""Temporary queues and topics: created for a link, deleted with it, and received from by its connection only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wire(world: World) -> Wire:
 
 
 def creator(wire: Wire, *capabilities: str, **fields: Any) -> tuple[int, str]:
-    """A link that a temporary entity is made for, as Qpid JMS attaches it: its handle, and the entity's name."""
+    """Attach a link for which a temporary entity is made, as Qpid JMS does. Return its handle and the entity's name."""
     target = Target(
         dynamic=True,
         expiry_policy="link-detach",
@@ -54,7 +54,7 @@ def creator(wire: Wire, *capabilities: str, **fields: Any) -> tuple[int, str]:
 
 
 def refusal(wire: Wire) -> str:
-    """Why the last attach was refused."""
+    """Return the error with which the last attach was refused."""
     wire.take(Attach)
     (detach,) = wire.take(Detach)
     assert detach.error is not None

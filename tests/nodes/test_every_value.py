@@ -68,7 +68,7 @@ Build = Callable[[bytes], bytes]
 
 
 class StrictStore(FlakyStore):
-    """Refuses what the store on disk cannot hold."""
+    """A store that refuses values that the store on disk cannot hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ def _nothing_is_an_error_of_ours(caplog: pytest.LogCaptureFixture) -> Iterator[N
 
 
 def is_told_well(error: Any) -> bool:
-    """Whether an error says what the peer did wrong."""
+    """Return whether an error has the reason for the peer."""
     return error is not None and error.condition != Condition.INTERNAL_ERROR and bool(error.description)
 
 
@@ -151,7 +151,7 @@ def is_told_well(error: Any) -> bool:
 
 
 def identity() -> bytes:
-    """A message id of its own: a repetition would not be looked at any further."""
+    """Return a new message id: a duplicate would be dropped before other fields are read."""
     return string(f"id-{next(NUMBERS)}")
 
 
@@ -168,7 +168,7 @@ def section(code: int, value: bytes) -> bytes:
 
 
 def field(code: int, index: int, value: bytes) -> bytes:
-    """A section that is a list, with this value at that place. Messages have an id in any case."""
+    """Return a section that is a list with this value at that index. A message always has an id."""
     fields = [NULL] * index + [value]
     if code == 0x73 and index:
         fields[0] = identity()
@@ -294,7 +294,7 @@ def test_a_value_in_a_message_without_a_target_is_that_messages_trouble(name: st
 
 
 def use_all(world: World) -> None:
-    """Look at everything that was stored, let time pass, receive it, and settle it in every way."""
+    """Peek at all stored messages, let time pass, receive them, and settle them in every way."""
     world.advance(HOUR)
     wire = Wire(world)
     for container in world.namespace.entities:
@@ -354,7 +354,7 @@ class Requests:
         self._replies = wire.receiver(address)
 
     def ask(self, properties: bytes, body: bytes, *, front: bytes = b"", **fields: Any) -> tuple[int, Message]:
-        """The status; 0 for a request that was not accepted."""
+        """Send a request, and return the status; 0 for a request that was not accepted."""
         front = front or section(0x73, listed(string("request")))
         outcome = self._wire.send(self._handle, front + section(0x74, properties) + section(0x77, body), **fields)
         replies = list(self._wire.received(self._replies))
@@ -390,7 +390,7 @@ def path_for(operation: str) -> str:
 
 
 def is_answered_well(status: int, reply: Message) -> bool:
-    """Not as a failure of the broker's, and not by silence."""
+    """Return whether the request got an answer that is not an internal error of the broker."""
     return status in (0, 200, 204) or 400 <= status < 500 or status == 501
 
 
@@ -739,7 +739,7 @@ def test_a_value_in_a_message_of_a_transaction_rolls_that_back_at_most(name: str
 
 
 def encoded_fields(performative: Any) -> list[bytes]:
-    """The fields of a performative, each encoded."""
+    """Return the fields of a performative, each encoded."""
     return [
         NULL if (value := getattr(performative, each.name)) is None else each.type.write(value, 0)
         for each in performative.FIELDS

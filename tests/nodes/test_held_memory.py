@@ -1,4 +1,4 @@
-"""What one client makes the broker keep in memory is bounded: messages that it has locked, and answers."""
+"""Limits on the memory of the broker for one client: for locked messages, and for answers."""
 
 from __future__ import annotations
 

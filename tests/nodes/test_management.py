@@ -1,6 +1,6 @@
-"""The management node: what it does with requests of every kind, good ones and bad ones.
+"""The management node: valid and invalid requests of every kind.
 
-Whatever was asked, there is one answer, and the connection goes on; each test of a bad request ends with a good one.
+Every request has one answer, and the connection stays open: each test of an invalid request ends with a valid one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LOST_SESSION = (410, "com.microsoft:session-lock-lost")
 
 
 def works(management: Management) -> bool:
-    """Whether the node still answers on the same links."""
+    """Return whether the node still answers on the same links."""
     return status_of(management.ask("peek-message", PEEK)) in (200, 204)
 
 
@@ -415,7 +415,7 @@ def test_an_answer_that_cannot_be_encoded_is_a_failure_inside_the_broker(
 
 @pytest.fixture
 def held(start_broker: StartBroker) -> tuple[BrokerThread, HeldStore]:
-    """A broker whose disk hangs when it is told to."""
+    """Return a broker whose disk blocks on request."""
     store = HeldStore()
     queues = (QueueDefinition(name="queue"), QueueDefinition(name="sessions", requires_session=True))
     return start_broker(*queues, make_store=lambda _: store), store
@@ -535,7 +535,7 @@ def test_a_message_that_is_being_settled_is_not_settled_again_and_neither_are_th
 
 
 class RunningClock:
-    """A clock that, once it runs, shows more whenever it is looked at."""
+    """A clock that, once it runs, advances with each reading."""
 
     now = staticmethod(system_clock.now)
 
@@ -883,7 +883,7 @@ def guarded(start_broker: StartBroker) -> BrokerThread:
 
 @contextmanager
 def connected(broker: BrokerThread, right: Right | None) -> Iterator[Connection]:
-    """With a key that has that right and no other, or with none at all."""
+    """Connect with a key that has only that right, or with no key."""
     address = broker.connection_string
     if right is None:
         address = f"amqp://127.0.0.1:{broker.broker.port}"

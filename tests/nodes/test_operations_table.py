@@ -1,4 +1,4 @@
-"""The table of operations against the public documentation: every operation it names, and every key of each."""
+"""The table of operations, compared with the public documentation: all operations, and all their keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outcome of a request leaves before its reply: some clients take a reply that comes first for a failed send."""
+"""The outcome of a request is sent before its reply: some clients treat an earlier reply as a failed send."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def request(name: Any, body: Any) -> Message:
 
 
 class Requests:
-    """A pair of links for requests, and the order in which what concerns them leaves the broker."""
+    """A pair of links for requests, which records the order of the broker's outcomes and replies."""
 
     def __init__(self, wire: Wire, node: str, credit: int = 1000) -> None:
         self.wire = wire
@@ -58,7 +58,7 @@ class Requests:
         self.replies = wire.receiver(node, credit)
 
     def ask(self, *messages: Message, **fields: Any) -> list[str]:
-        """Send these at once; what left since."""
+        """Send requests together, and return the order of the broker's output."""
         self.wire.heard.clear()
         transfers = [self.wire.transfer(self.requests, message.encode(), **fields) for message in messages]
         self.wire.say(b"".join(data for _, data in transfers))

@@ -1,4 +1,4 @@
-"""Reads of a connection start one after the other, whatever becomes of each of them."""
+"""Reads of a connection start one after the other, whether they succeed or fail."""
 
 from __future__ import annotations
 
@@ -74,4 +74,6 @@ def test_nothing_starts_for_a_client_that_is_gone() -> None:
     bench.slot.close()
     bench.leaves["a"]()
     assert bench.started == ["a"]
-    assert [str(failure) for failure in bench.failures] == ["The client is gone."], "what it costs is counted till then"
+    assert [str(failure) for failure in bench.failures] == ["The connection is closed."], (
+        "what it costs is counted till then"
+    )

@@ -1,4 +1,4 @@
-"""Links without a target: each message goes where its `to` says, and is refused alone."""
+"""Links without a target: each message is sent to its `to`, and only the invalid messages are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rights that end while a client is connected: rules that are changed or removed, entities that are deleted."""
+"""Rights that end while a client is connected: rules are changed or removed, or entities are deleted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def broker(start_broker: StartBroker) -> BrokerThread:
 
 @pytest.fixture
 def guest(broker: BrokerThread) -> Iterator[RawPeer]:
-    """Opened, with links to `$cbs`."""
+    """Return a client whose connection is open, with links to `$cbs`."""
     with RawPeer(broker) as peer:
         peer.login("ANONYMOUS")
         peer.open()
@@ -73,7 +73,7 @@ def create_queue(broker: BrokerThread, definition: QueueDefinition) -> None:
 
 
 def detached(peer: RawPeer, *handles: int) -> Error:
-    """The error with which so many links are detached now."""
+    """Return the error with which that many links are detached now."""
     found = [peer.expect(Detach) for _ in handles]
     for handle, detach in zip(handles, found, strict=True):
         assert detach.closed
@@ -84,7 +84,7 @@ def detached(peer: RawPeer, *handles: int) -> Error:
 
 
 def refused(peer: RawPeer, handle: int, **fields: str) -> str:
-    """The condition with which an attach is refused."""
+    """Return the condition with which an attach is refused."""
     peer.attach(handle, **fields)
     error = detached(peer, handle)
     return str(error.condition)

@@ -1,6 +1,6 @@
-"""Every request/response operation as the public documentation words it: its keys and types, nothing else.
+"""All request/response operations, with exactly the keys and types of the public documentation.
 
-Where its versions of 2017 and 2021 differ there is a test for each.
+If its versions of 2017 and 2021 differ, there is a test for each.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def longs(*numbers: int) -> Array:
 
 
 def item(due: int, body: bytes, **keys: Any) -> dict[str, Any]:
-    """A message to schedule with all the keys the documentation lists, as they are copied out of the message."""
+    """Return a message to schedule with all documented keys, whose values are copied from the message."""
     annotations: dict[Any, Any] = {Symbol("x-opt-scheduled-enqueue-time"): Timestamp(due)}
     for key in ("partition-key", "via-partition-key"):
         if key in keys:
@@ -234,7 +234,7 @@ def test_peek_session_message(connection: Connection) -> None:
 
 @pytest.mark.parametrize("operation", ["set-session-state", "peek-message"])
 def test_set_session_state(operation: str, connection: Connection) -> None:
-    """The versions of 2017 name the operation peek-message."""
+    """In the versions of 2017, the name of the operation is peek-message."""
     management = Management(connection, "sessions")
     accept_session(connection, "s")
     assert management.ok(operation, {"session-id": "s", "session-state": b"\x00opaque\xff"}, TIME_OUT) == {}
@@ -362,7 +362,7 @@ def test_receive_by_a_number_that_is_not_deferred_is_404(connection: Connection,
 
 
 def fetched(connection: Connection, management: Management, *bodies: bytes) -> list[UUID]:
-    """Lock tokens of deferred messages."""
+    """Receive deferred messages, and return their lock tokens."""
     body = {"sequence-numbers": longs(*defer(connection, *bodies)), "receiver-settle-mode": UByte(1)}
     return [found["lock-token"] for found in management.ok("receive-by-sequence-number", body)["messages"]]
 
@@ -460,7 +460,7 @@ ALL_RULES = {"top": Int(100), "skip": Int(0)}
 
 
 def described(value: Any) -> tuple[int, list[Any]]:
-    """Descriptor code and items of a described list."""
+    """Return the descriptor code and the items of a described list."""
     assert type(value) is Described
     assert type(value.descriptor) is ULong
     assert type(value.value) is list
@@ -468,7 +468,7 @@ def described(value: Any) -> tuple[int, list[Any]]:
 
 
 def listed(body: dict[str, Any]) -> list[tuple[str, tuple[int, list[Any]], tuple[int, list[Any]]]]:
-    """Name, filter and action of each rule in the response to enumerate-rules."""
+    """Return name, filter and action of each rule in the response to enumerate-rules."""
     found = []
     for rule in rules_in(body):
         code, (filter, action, name, *_) = described(rule)

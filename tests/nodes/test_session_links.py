@@ -1,4 +1,4 @@
-"""Links that receive a session: how they are asked for, what the attach answers, and how they end."""
+"""Links that receive a session: the request, the answer to the attach, and the end of the link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries that a receiver settles in a transaction itself: after a rollback it cannot settle them again."""
+"""Deliveries that a receiver settles on its side in a transaction: after a rollback it cannot settle them again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Client(Wire):
         return self.send(self.coordinator, Message(value=Discharge(transaction, fail)).encode())
 
     def deliveries(self) -> list[tuple[int, str, int]]:
-        """What came: ids, bodies and how often each was delivered before."""
+        """Return the received deliveries: ids, bodies and delivery counts."""
         found = [(id, Message.decode(payload)) for id, payload in self.received(self._queue)]
         return [(id, each.body.decode(), each.header.delivery_count if each.header else 0) for id, each in found]
 

@@ -1,4 +1,4 @@
-"""Dispositions that name many deliveries: settled as one piece of work, or each by itself when one is not held."""
+"""Dispositions of many deliveries: settled as one change or, if one lock is not held, separately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ["queue", "sessions"]
 
 
 def fill(connection: Connection, entity: str, count: int = 5) -> Receiver:
-    """Messages in an entity, and a receiver that may have them."""
+    """Send messages to an entity, and attach a receiver with credit for them."""
     session = "s" if entity == "sessions" else None
     for number in range(count):
         send(connection, b"%d" % number, to=entity, session=session)

@@ -1,4 +1,4 @@
-"""Links to a topic itself, as JMS has them: a subscription is found or made for each."""
+"""Links to a topic itself, as in JMS: a subscription is found or created for each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Client(Wire):
         """Of links, by our handles."""
 
     def consumer(self, name: str = "", topic: str = "t", *, selector: str | None = None, **more: Any) -> int:
-        """A link to the topic as Qpid JMS attaches it."""
+        """Attach a link to the topic, as Qpid JMS does."""
         handle = self.next_handle()
         shared, durable = more.get("shared", False), more.get("durable", False)
         capabilities = ["topic", *(["shared"] if shared else []), *(["global"] if more.get("everybody") else [])]
@@ -74,7 +74,7 @@ class Client(Wire):
         return self.consumer(name, shared=True, **more)
 
     def unsubscribe(self, name: str, *, everybody: bool = False) -> Attach:
-        """What a look-up by the name of the link is answered; it is then closed."""
+        """Attach a link without a source, close it, and return the answer to the attach."""
         handle = self.next_handle()
         desired = ["shared", "global"] if everybody else None
         self.say(frame(Attach(name=name, handle=handle, role=True, target=Target(), desired_capabilities=desired)))
@@ -472,7 +472,7 @@ def test_a_look_up_that_is_only_detached_deletes_nothing(world: World, client: C
 
 
 def closing(client: Client, store: FlakyStore) -> None:
-    """Close a look-up of the subscription `mine`, while the store makes no commit."""
+    """Close a link without a source for the subscription `mine`, while the store holds back commits."""
     handle = client.next_handle()
     client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
     client.take(Attach, Detach)
@@ -558,7 +558,7 @@ def test_a_subscription_can_be_made_right_after_it_was_deleted(world: World, cli
 
 
 class Audits:
-    """Keeps the events that an audit log would get."""
+    """An audit log that keeps its events."""
 
     def __init__(self) -> None:
         self.recorded: list[tuple[str, str, str]] = []

@@ -13,7 +13,7 @@ from serving import BrokerThread
 
 
 class Waiting:
-    """A receiver that asked for the next session and was not answered yet."""
+    """A receiver that asked for the next session and has no answer yet."""
 
     def __init__(self, connection: Connection, broker: BrokerThread, **options: Any) -> None:
         self.connection = connection
@@ -32,6 +32,6 @@ class Waiting:
         return self._broker.call(lambda: queue.sessions.waiting)
 
     def answered(self) -> Receiver:
-        """Wait for the answer to the attach; LinkClosed when it is a refusal."""
+        """Wait for the answer to the attach. Raise LinkClosed if it is a refusal."""
         self.link.wait_for(lambda: self.link._answered, 10, "the answer")
         return self.link

@@ -1,6 +1,6 @@
-"""A connection without sockets: frames in, frames out, to a namespace whose clock is moved.
+"""A connection without sockets: frames in, frames out, to a namespace whose clock the test moves.
 
-What raises on the broker's side raises here. Frames are bytes, so that anything can be said.
+Exceptions of the broker are raised in the test. Frames are bytes, so that invalid ones can be sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def frame(performative: Any, payload: bytes = b"") -> bytes:
 
 
 class AnyLogins:
-    """Whoever tries may go on."""
+    """Never refuses a login."""
 
     def check_login(self) -> None: ...
 
@@ -54,7 +54,7 @@ class Wire:
             )
 
     def say(self, data: bytes) -> None:
-        """Send bytes, and let everything happen that follows."""
+        """Send bytes, and run all that follows from them."""
         self.peer.handle(self.connection.receive(data))
         self.world.run()
         self.hear()
@@ -74,7 +74,7 @@ class Wire:
             at += size
 
     def take(self, *kinds: type) -> list[Any]:
-        """The performatives of these kinds that were heard, which are forgotten."""
+        """Remove and return the received performatives of these kinds."""
         taken = [each for each, _ in self.heard if isinstance(each, kinds)]
         self.heard = [each for each in self.heard if not isinstance(each[0], kinds)]
         return taken
@@ -86,7 +86,7 @@ class Wire:
     # --- links ---
 
     def sender(self, address: str) -> int:
-        """A link to send on; its handle."""
+        """Attach a link to send on, and return its handle."""
         return self.attach(role=False, source=Source(address="here"), target=Target(address=address))
 
     def receiver(self, address: str, credit: int = 10_000, **fields: Any) -> int:
@@ -107,19 +107,19 @@ class Wire:
     # --- messages ---
 
     def transfer(self, handle: int, payload: bytes, **fields: Any) -> tuple[int, bytes]:
-        """The id of a delivery, and the frame to say."""
+        """Return the id of a new delivery, and its transfer frame."""
         id = self._deliveries
         self._deliveries += 1
         return id, frame(Transfer(handle=handle, delivery_id=id, delivery_tag=b"tag", **fields), payload)
 
     def send(self, handle: int, payload: bytes, **fields: Any) -> Any:
-        """Send a message; its outcome."""
+        """Send a message, and return its outcome."""
         id, data = self.transfer(handle, payload, **fields)
         self.say(data)
         return self.outcomes().get(id)
 
     def outcomes(self) -> dict[int, Any]:
-        """What became of messages that were sent, by their ids."""
+        """Return the outcomes of sent messages by delivery id."""
         found: dict[int, Any] = {}
         for disposition in self.take(Disposition):
             if disposition.role:
@@ -128,7 +128,7 @@ class Wire:
         return found
 
     def received(self, handle: int | None = None) -> Iterator[tuple[int, bytes]]:
-        """Messages that came: their ids and what they are."""
+        """Return the received messages by delivery id."""
         id, parts = -1, b""
         kept: list[tuple[Any, bytes]] = []
         for performative, payload in self.heard:

@@ -1,8 +1,8 @@
-"""Keeps freed memory with the process, for programs that make large byte strings all the time.
+"""Makes glibc keep freed memory, for programs that continually allocate large byte strings.
 
-By default glibc gives large blocks back to the system when they are freed. The next block then has fresh pages, and
-the first write to each page is a fault, which costs as much as copying the page several times. Reading 1 KiB from the
-log and sending it in a packed page took twice as long because of that.
+By default glibc returns large blocks to the system when they are freed. The next block then has new pages, and the
+first write to each page is a page fault, which costs as much as copying the page several times. Because of that,
+reading 1 KiB from the log and sending it in a packed page took twice as long.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import ctypes
 from typing import Final
 
 KEPT_BYTES: Final = 32 * 1024 * 1024
-"""Free memory that each heap keeps; glibc has one heap for each thread that allocates much."""
+"""The free memory that each heap keeps. glibc has one heap for each thread that allocates much."""
 LARGEST_BYTES: Final = 16 * 1024 * 1024
-"""Blocks up to this size come from a heap. Larger ones are mapped, and unmapped when they are freed."""
+"""Blocks up to this size come from a heap. Larger blocks are mapped, and unmapped when they are freed."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> bool:
-    """Set both limits for the whole process; return False where the C library has no such limits."""
+    """Set both limits for the whole process. Return False if the C library has no such limits."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):

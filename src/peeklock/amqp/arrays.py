@@ -1,7 +1,7 @@
 """Encoders of arrays: all elements of an array share one constructor, which is written once (1.6.24).
 
-So each type has a packer here beside its writer in `encoders`. A packer returns the narrowest constructor that
-fits all items, and the items without it.
+So each type has a packer here, in addition to its writer in `encoders`. A packer returns the smallest constructor that
+fits all items, and the items without a constructor.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WRITERS[Array] = write_array
 
 
 def pack_elements(element: Any, items: list[Any], depth: int) -> tuple[bytes, bytes]:
-    """Return the one constructor for all items of an array, and the items without it."""
+    """Return the constructor for all items of an array, and the encoded items without a constructor."""
     if isinstance(element, Described):
         if depth > MAX_VALUE_DEPTH:
             raise too_deep()
@@ -94,7 +94,7 @@ def pack_booleans(items: list[Any], depth: int) -> tuple[bytes, bytes]:
 def numbers(
     kind: str, code: int, layout: str, small: int | None = None, convert: Callable[[Any], Any] | None = None
 ) -> Packer:
-    """A packer of elements of one width. `small` is the constructor with one byte for each, used if all items fit."""
+    """Return a packer for elements of one width. `small` is the constructor to use if each item fits in one byte."""
     lowest, highest = (-128, 127) if layout.islower() else (0, 255)
     small_layout = "b" if layout.islower() else "B"
 

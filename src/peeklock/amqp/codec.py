@@ -1,14 +1,14 @@
-"""Encode and decode single AMQP values: the entry to `decoders`, `encoders` and `arrays`.
+"""Encodes and decodes single AMQP values, with `decoders`, `encoders` and `arrays`.
 
-Any fault in the bytes of a peer is a DecodeError, any fault in a value of ours an EncodeError. Described values stay
-`Described`; `composites` knows those that the specification defines.
+Malformed bytes of a peer raise DecodeError, and values that cannot be encoded raise EncodeError. Described values are
+returned as `Described`; `composites` decodes the types that the specification defines.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from peeklock.amqp import arrays as arrays  # adds its writer to the table
+from peeklock.amqp import arrays as arrays  # the import adds the writer of arrays to the table
 from peeklock.amqp import decoders, encoders
 from peeklock.amqp.decoders import READERS, new_budget
 from peeklock.amqp.encoders import write_value
@@ -18,7 +18,7 @@ __all__ = ["DecodeError", "EncodeError", "decode_value", "encode_value"]
 
 
 def decode_value(data: bytes, offset: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """Return the value at `offset`, which is nested in `depth` others, and the offset after it."""
+    """Return the value at `offset` and the offset after it. `depth` is the number of values that it is nested in."""
     try:
         return READERS[data[offset]](data, offset + 1, depth, new_budget())
     except decoders.FAILURES as error:

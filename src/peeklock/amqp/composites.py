@@ -1,4 +1,4 @@
-"""How the composite types of the specification are declared (part 1, section 1.4), encoded and decoded.
+"""Declares, encodes and decodes the composite types of the specification (part 1, section 1.4).
 
 A composite is a dataclass whose fields are annotated with their AMQP type:
 
@@ -9,8 +9,8 @@ A composite is a dataclass whose fields are annotated with their AMQP type:
         remote_channel: Annotated[int | None, USHORT] = None
         next_outgoing_id: Annotated[int, UINT]
 
-A field without a default is mandatory. Fields are plain Python values (int for uint, str for symbol); only
-values inside maps keep the AMQP types of `types`. What the classes mean is left to the modules that use them.
+A field without a default is mandatory. Fields are plain Python values (int for uint, str for symbol); only values
+inside maps have the AMQP types of `types`. This module does not know the meaning of the classes.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ class FieldType(NamedTuple):
 
 
 class Field(NamedTuple):
+    """A field of a composite."""
+
     name: str
     label: str
-    """The name for peers: `attach.initial-delivery-count`."""
+    """The name in errors for peers: `attach.initial-delivery-count`."""
     type: FieldType
     mandatory: bool
     default: bytes
-    """Bytes that are written when there is no value."""
+    """The bytes to write if there is no value."""
 
 
 class Composite:
-    """Base of all composites. `encode` writes every field, since some clients read them by index."""
+    """The base class of all composites. `encode` writes every field, because some clients read them by index."""
 
     __slots__ = ()
 
     CODE: ClassVar[int]
     TRIMMED: ClassVar[bool] = False
-    """Whether trailing nulls are left out."""
+    """Whether `encode` omits trailing nulls."""
     NAME: ClassVar[str]
     """The name in the specification: `transactional-state`."""
     FIELDS: ClassVar[tuple[Field, ...]]
@@ -127,7 +129,7 @@ def encode_composite(value: Composite, depth: int) -> bytes:
 
 
 def decode_composite(data: bytes, offset: int = 0) -> tuple[Any, int]:
-    """Return the described value at `offset`, as its class or else as `Described`, and the offset after it."""
+    """Return the described value at `offset`, and the offset after it. Unknown types are returned as `Described`."""
     try:
         if data[offset] != 0x00:
             raise DecodeError("a described value is expected")
@@ -137,7 +139,7 @@ def decode_composite(data: bytes, offset: int = 0) -> tuple[Any, int]:
 
 
 def read_described(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
-    """Like `decoders.described`, but a known composite is returned as its class."""
+    """Read a described value, as `decoders.described` does, but return a known composite as its class."""
     if depth >= MAX_VALUE_DEPTH:
         raise decoders.too_deep()
     if data[offset] == 0x53:
@@ -193,7 +195,7 @@ def read_fields(cls: type[Composite], data: bytes, offset: int, depth: int, budg
 
 
 class NotAllowedHere(Exception):
-    """The value has an allowed constructor, but the field does not allow the value."""
+    """The constructor of a value is allowed, but the field does not allow the value."""
 
 
 def must_be(field: Field) -> DecodeError:
@@ -201,7 +203,7 @@ def must_be(field: Field) -> DecodeError:
 
 
 def one_of(kind: FieldType, *allowed: Any) -> FieldType:
-    """The type restricted to some values (1.3, `choice`)."""
+    """Return a type that is restricted to some values (1.3, `choice`)."""
 
     def restricted(reader: Reader) -> Reader:
         def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
@@ -217,7 +219,7 @@ def one_of(kind: FieldType, *allowed: Any) -> FieldType:
 
 
 def described_as(name: str, *kinds: type[Composite]) -> FieldType:
-    """One of these composites; if none is given, any described value, also an unknown one."""
+    """Return a type for fields that have one of these composites. Without `kinds`, it allows any described value."""
 
     def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
         value, offset = read_described(data, offset, depth, budget)
@@ -272,7 +274,7 @@ def write_id(value: Any, depth: int) -> bytes:
     return encoders.write_value(ULong(value) if type(value) is int else value, depth)
 
 
-# Old peers write strings for symbols and the reverse, so each field accepts both.
+# Old peers send strings instead of symbols, and symbols instead of strings. So each field accepts both.
 TEXT = {
     0xA1: binary(decoders.text, False, "string"),
     0xB1: binary(decoders.text, True, "string"),

@@ -1,13 +1,13 @@
 """Decoders of values: one reader for each constructor of the AMQP 1.0 type system (part 1, section 1.6).
 
-A reader is called with the offset after the constructor, the nesting depth and the budget of elements left. It
-returns the value and the offset after it. Readers may fail with any of `FAILURES` besides DecodeError when the
-bytes end too early or are not text. `codec`, `composites` and `message` turn those into a DecodeError once, at
-the outermost call, so that the readers need not check every byte twice.
+A reader is called with the offset after the constructor, the nesting depth, and the budget of elements. It returns the
+value and the offset after it. Readers raise DecodeError, or one of `FAILURES` if the bytes end too early or are not
+text. `codec`, `composites` and `message` convert those to a DecodeError once, in the outermost call, so that readers
+need not check every byte twice.
 
-Three limits are checked before anything is allocated: nesting (`MAX_VALUE_DEPTH`), the elements of one compound value
-(`MAX_VALUE_ELEMENTS`) and the elements of all values decoded by one call (the budget, `MAX_TOTAL_ELEMENTS`). The last
-one is needed because array elements may take no bytes at all (null, true, uint0, list0, ...).
+Three limits are checked before memory is allocated: nesting (`MAX_VALUE_DEPTH`), the elements of one compound value
+(`MAX_VALUE_ELEMENTS`), and the elements of all values decoded by one call (the budget, `MAX_TOTAL_ELEMENTS`). The last
+limit is needed because some array elements have no bytes (null, true, uint0, list0, ...).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from peeklock.amqp.types import (
 from peeklock.limits.amqp import MAX_TOTAL_ELEMENTS, MAX_VALUE_DEPTH, MAX_VALUE_ELEMENTS
 
 Budget = list[int]
-"""One number: how many more elements may be decoded. A list, so that all readers of a call share it."""
+"""How many more elements may be decoded. It is a list of one number, so that all readers of a call share it."""
 Reader = Callable[[bytes, int, int, Budget], tuple[Any, int]]
 
 FAILURES = (IndexError, struct.error, UnicodeDecodeError)
@@ -53,13 +53,15 @@ def new_budget() -> Budget:
 
 
 def failure(error: Exception) -> DecodeError:
-    """Translate one of FAILURES."""
+    """Convert one of FAILURES to a DecodeError."""
     if isinstance(error, UnicodeDecodeError):
         return DecodeError(f"a string or symbol is not {error.encoding}: {error.reason}")
     return DecodeError("the bytes end within a value")
 
 
 def constant(value: Any) -> Reader:
+    """Return a reader for a constructor that stands for one value, without further bytes."""
+
     def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
         return value, offset
 
@@ -67,7 +69,7 @@ def constant(value: Any) -> Reader:
 
 
 def plain(layout: str) -> Reader:
-    """A reader of plain Python numbers: long, double, and every number in a performative."""
+    """Return a reader of numbers that become plain Python numbers: long, double, and all numbers in performatives."""
     unpack = struct.Struct(layout).unpack_from
     width = struct.calcsize(layout)
 
@@ -104,7 +106,7 @@ def uuid(octets: bytes) -> UUID:
 
 
 def binary(convert: Callable[[bytes], Any], wide: bool, name: str) -> Reader:
-    """A reader of values whose length is in one byte, or in four if `wide`."""
+    """Return a reader of values of variable length. The length has one byte, or four if `wide`."""
 
     def read(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:
         if wide:
@@ -114,7 +116,7 @@ def binary(convert: Callable[[bytes], Any], wide: bool, name: str) -> Reader:
             start = offset + 1
             end = start + data[offset]
         if end > len(data):
-            raise DecodeError(f"a {name} of {end - start} bytes, with {len(data) - start} bytes left")
+            raise DecodeError(f"a {name} has {end - start} bytes, but only {len(data) - start} bytes are left")
         return convert(data[start:end]), end
 
     return read
@@ -143,14 +145,14 @@ def compound_header(code: int, data: bytes, offset: int) -> tuple[int, int, int]
         end = offset + 1 + data[offset]
         offset += 2
     if end > len(data):
-        raise DecodeError(f"a compound value of {end - offset} bytes, with {len(data) - offset} bytes left")
+        raise DecodeError(f"a compound value has {end - offset} bytes, but only {len(data) - offset} bytes are left")
     if offset > end:
-        raise DecodeError("a compound value is too short for its own count")
+        raise DecodeError("the size of a compound value is too small to include its count")
     return count, offset, end
 
 
 def claim(count: int, depth: int, budget: Budget) -> None:
-    """Take `count` elements from the budget; DecodeError if a compound value of so many exceeds a limit."""
+    """Take `count` elements of a compound value from the budget. Raise DecodeError if a limit is exceeded."""
     if depth >= MAX_VALUE_DEPTH:
         raise too_deep()
     if count > MAX_VALUE_ELEMENTS:
@@ -177,7 +179,7 @@ def list_of(code: int) -> Reader:
         count, offset, end = compound_header(code, data, offset)
         claim(count, depth, budget)
         if count > end - offset:
-            raise DecodeError(f"a list of {count} elements in {end - offset} bytes")
+            raise DecodeError(f"a list of {count} elements has only {end - offset} bytes")
         values = []
         for _ in range(count):
             value, offset = READERS[data[offset]](data, offset + 1, depth + 1, budget)
@@ -194,9 +196,9 @@ def map_of(code: int) -> Reader:
         count, offset, end = compound_header(code, data, offset)
         claim(count, depth, budget)
         if count & 1:
-            raise DecodeError(f"a map of {count} elements: a key has no value")
+            raise DecodeError(f"a map has {count} elements, so that a key has no value")
         if count > end - offset:
-            raise DecodeError(f"a map of {count} elements in {end - offset} bytes")
+            raise DecodeError(f"a map of {count} elements has only {end - offset} bytes")
         values = {}
         for _ in range(count >> 1):
             constructor = data[offset]
@@ -219,7 +221,7 @@ def array_of(code: int) -> Reader:
         claim(count, depth, budget)
         descriptors: list[Any] = []
         while data[offset] == 0x00:
-            claim(count, depth, budget)  # each element counts as one more value
+            claim(count, depth, budget)  # each described element counts as one more value
             depth += 1
             descriptor, offset = READERS[data[offset + 1]](data, offset + 2, depth, budget)
             descriptors.append(descriptor)
@@ -229,7 +231,7 @@ def array_of(code: int) -> Reader:
         if offset > end:
             raise wrong_size("an array")
         if count * LEAST_WIDTH[constructor >> 4] > end - offset:
-            raise DecodeError(f"an array of {count} elements in {end - offset} bytes")
+            raise DecodeError(f"an array of {count} elements has only {end - offset} bytes")
         read_element = READERS[constructor]
         values = []
         for _ in range(count):
@@ -260,7 +262,7 @@ def unknown(code: int) -> Reader:
     return read
 
 
-# By constructor: the class of the value (as in Array.element) and its reader.
+# For each constructor: the class of its values (as in Array.element), and the reader.
 TYPES: dict[int, tuple[type, Reader]] = {
     0x40: (type(None), constant(None)),
     0x56: (bool, fixed(boolean, ">B")),
@@ -306,7 +308,7 @@ TYPES: dict[int, tuple[type, Reader]] = {
 READERS: list[Reader] = [TYPES[code][1] if code in TYPES else unknown(code) for code in range(256)]
 READERS[0x00] = described
 
-# By the first half of a constructor: how many bytes the value has, or has at least (1.2, figure 1.1).
+# For each value of the first half of a constructor: the least number of bytes of a value (1.2, figure 1.1).
 LEAST_WIDTH = (0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 1, 4, 2, 8, 3, 9)
 
 

@@ -1,9 +1,9 @@
 """Encoders of values: one writer for each Python class that represents an AMQP type (part 1, section 1.6).
 
-A writer returns the constructor and the value in the smallest encoding that fits. Numbers are checked against
-their type; the limits are those of our own decoder. Writers may fail with any of `FAILURES` besides EncodeError
-when a value is of the wrong class; `codec`, `composites` and `message` turn those into an EncodeError. `arrays`
-and `composites` add their classes to the table.
+A writer returns the constructor and the value in the smallest encoding that fits. Numbers are checked against their
+type; the limits are those of `decoders`. Writers raise EncodeError, or one of `FAILURES` if a value is of the wrong
+class; `codec`, `composites` and `message` convert those to an EncodeError. `arrays` and `composites` add their classes
+to the table.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write_value(value: Any, depth: int) -> bytes:
 
 
 def writer_of(kind: type) -> Writer:
-    """Return the writer of the nearest known base class, so that a StrEnum is a string."""
+    """Return the writer of the nearest base class that has one. For example, a StrEnum is written as a string."""
     for ancestor in kind.__mro__:
         if ancestor in WRITERS:
             return WRITERS[ancestor]
@@ -88,7 +88,7 @@ def write_boolean(value: Any, depth: int) -> bytes:
 
 
 def unsigned(kind: str, zero: int, small: int, wide: int, layout: str) -> Writer:
-    """A writer of uint or ulong: no byte for 0, one up to 255, else the full width."""
+    """Return a writer of uint or ulong. 0 has no byte, values up to 255 have one, and others have the full width."""
     zeros = bytes((zero,))
     smalls = [bytes((small, number)) for number in range(256)]
     pack: Pack = struct.Struct(">B" + layout).pack
@@ -107,7 +107,7 @@ def unsigned(kind: str, zero: int, small: int, wide: int, layout: str) -> Writer
 
 
 def signed(kind: str, small: int, wide: int, layout: str) -> Writer:
-    """A writer of int or long: one byte from -128 to 127, else the full width."""
+    """Return a writer of int or long. Values from -128 to 127 have one byte, and others have the full width."""
     pack_small: Pack = struct.Struct(">Bb").pack
     pack: Pack = struct.Struct(">B" + layout).pack
     limit = 1 << (8 * struct.calcsize(">" + layout) - 1)
@@ -123,7 +123,7 @@ def signed(kind: str, small: int, wide: int, layout: str) -> Writer:
 
 
 def fixed(kind: str, code: int, layout: str) -> Writer:
-    """A writer of a type that has one width only."""
+    """Return a writer of a type with one encoding of fixed width."""
     pack: Pack = struct.Struct(">B" + layout).pack
 
     def write(value: Any, depth: int) -> bytes:
@@ -147,7 +147,7 @@ def opaque(kind: str, code: int, width: int) -> Writer:
 
 
 def sized(code: int, octets_of: Callable[[Any], bytes]) -> Writer:
-    """A writer of binary, string or symbol: the length in one byte, or in four."""
+    """Return a writer of binary, string or symbol. The length has one byte, or four if the value is longer than 255."""
     short = [bytes((code, length)) for length in range(256)]
     long = bytes((code + 0x10,))
 

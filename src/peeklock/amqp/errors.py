@@ -1,7 +1,7 @@
-"""Error conditions that travel in AMQP errors, and the exceptions that carry them.
+"""The conditions of AMQP errors, and the exceptions that have a condition.
 
-The conditions are those of the specification (2.8.15 to 2.8.18, 4.5.8) and those that Service Bus adds, as far as
-they are used. Which scope an error ends (delivery, link, session, connection) is decided where it is caught.
+The conditions are those of the specification (2.8.15 to 2.8.18, 4.5.8) and of Service Bus. The code that catches an
+exception decides what it ends: a delivery, a link, a session or a connection.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from enum import StrEnum
 
 
 class Condition(StrEnum):
+    """The error conditions that the broker sends, and those that it knows."""
+
     # 2.8.15: AMQP errors
     INTERNAL_ERROR = "amqp:internal-error"
     NOT_FOUND = "amqp:not-found"
@@ -62,11 +64,11 @@ class Condition(StrEnum):
     CONTAINER_CLOSE = "com.microsoft:container-close"
     CLAIM_NAME_IN_USE = "peeklock:claim-name-in-use"
     DEAD_LETTER = "com.microsoft:dead-letter"
-    """Not an error: a client sends it with `rejected` to dead-letter a message."""
+    """Not an error: clients send it in the outcome `rejected` to dead-letter a message."""
 
 
 class AmqpError(Exception):
-    """A failure that can be sent to a peer: a condition for programs and a description for people."""
+    """A failure that can be sent to a peer. It has a condition for programs and a description for people."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(condition, description)
@@ -82,11 +84,11 @@ class DecodeError(AmqpError):
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.DECODE_ERROR, description)
-        self.args = (description,)  # the arguments with which copying and pickling call __init__
+        self.args = (description,)  # copying and pickling call `__init__` with these arguments
 
 
 class EncodeError(AmqpError):
-    """A value of our own cannot be encoded: a mistake on this side, whose detail is not for the peer."""
+    """A value of this side cannot be encoded. The peer gets `amqp:internal-error`."""
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.INTERNAL_ERROR, description)

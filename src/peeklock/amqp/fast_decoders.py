@@ -1,7 +1,7 @@
-"""Hand-written decoders of `transfer`, `disposition` and `flow`, beside the declared ones in `performatives`.
+"""Hand-written decoders of `transfer`, `disposition` and `flow`, in addition to the declared ones in `performatives`.
 
-Both read the same values, and a test compares them. A decoder here returns None for unusual encodings, which are left
-to the declared path. Delivery states that are read here are shared between deliveries: never change one.
+Both decode the same values, and a test compares them. A decoder of this module returns None for unusual encodings,
+which the declared decoder handles. Delivery states from this module are shared between deliveries: never change one.
 docs/benchmarks.md has the figures.
 """
 
@@ -21,11 +21,12 @@ _uint_at: Final = _UINT.unpack_from
 TRANSFER_START: Final = 0x005314C0
 DISPOSITION_START: Final = 0x005315C0
 FLOW_START: Final = 0x005313C0
-"""The first four octets of a body: the descriptor and the constructor of a list of up to 255 octets."""
+"""The first four octets of the body of a frame: the descriptor, and the constructor of a list of up to 255 octets.
+`TRANSFER_START` and `DISPOSITION_START` are of the same kind."""
 
 
 class TransferForm:
-    """The fields of a transfer from message-format on. Many transfers share one instance: never change it."""
+    """The fields of a transfer from message-format on. Many transfers share one instance: never change one."""
 
     __slots__ = ("aborted", "fields", "message_format", "more", "settled", "state")
 
@@ -38,10 +39,12 @@ class TransferForm:
         self.state = state
         self.aborted = aborted
         self.fields = fields
-        """How many of the fields were in the list."""
+        """The number of these fields that the encoded list has."""
 
 
 class DispositionFields(NamedTuple):
+    """The fields of a disposition that the engine uses."""
+
     role: bool
     first: int
     last: int | None
@@ -94,16 +97,17 @@ class _AfterLast(NamedTuple):
 
 _FLOW_FIELDS: Final = 11
 _ALL_FIELDS: Final = 8
-"""Of a transfer, from message-format on."""
+"""The number of fields of a transfer from message-format on."""
 
-# The fields behind the numbers have a handful of encodings; each is decoded once. The bounds keep a peer from filling
-# these tables: an encoding that is longer (a transaction's), or new when the table is full, is decoded every time.
+# The fields after the numbers have only a few encodings in practice, so each encoding is decoded once and cached. The
+# bounds limit the memory that a peer can use: an encoding that is longer (as with transactions), or new when the cache
+# is full, is decoded every time.
 _MEMO_LENGTH: Final = 32
 _MEMO_ENTRIES: Final = 512
 _transfer_forms: Final[dict[bytes, TransferForm]] = {}
 _disposition_forms: Final[dict[bytes, _AfterLast]] = {}
 
-# A named tuple from a tuple, without the call of a Python function.
+# Makes a named tuple from a tuple without calling a Python function.
 _named: Final = tuple.__new__
 
 _disposition_of_two: Final = struct.Struct(">IBBBBIBI")
@@ -112,17 +116,18 @@ _disposition_of_two: Final = struct.Struct(">IBBBBIBI")
 def decode_transfer(
     data: bytes, offset: int, end: int
 ) -> tuple[int, int | None, bytes | None, TransferForm | None, int]:
-    """Read the transfer that starts at `offset` in a frame that ends at `end`.
+    """Decode the transfer that starts at `offset` in a frame that ends at `end`.
 
-    Returns handle, delivery-id, delivery-tag, the other fields (None: left to the declared path), and where the payload
-    starts. Octets are read one by one: compiled, that takes a fraction of the time of unpacking them.
+    Return handle, delivery-id, delivery-tag, the other fields, and the start of the payload. The other fields are None
+    if the declared decoder must decode the transfer. Octets are read one by one, because in compiled code that takes a
+    fraction of the time of unpacking them.
     """
     handle: int | None
     delivery_id: int | None
     tag: bytes | None
     try:
         if data[offset + 1] != 0x53 or data[offset + 3] != 0xC0:
-            return _LEFT  # another encoding of the descriptor or of the list
+            return _UNUSUAL  # another encoding of the descriptor or of the list
         payload_at = offset + 5 + data[offset + 4]
         at = offset + 6
         if data[at] == 0x43:
@@ -143,23 +148,24 @@ def decode_transfer(
             tag = None
             at += 1
         else:
-            return _LEFT
+            return _UNUSUAL
     except (IndexError, struct.error, _Unusual):
-        return _LEFT
+        return _UNUSUAL
     if handle is None or at > payload_at or payload_at > end:
-        return _LEFT
+        return _UNUSUAL
     octets = data[at:payload_at]
     form = _transfer_forms.get(octets) or _transfer_form(octets)
     if form is None or form.fields + 3 != data[offset + 5]:
-        return _LEFT
+        return _UNUSUAL
     return handle, delivery_id, tag, form, payload_at
 
 
-_LEFT: Final = (0, None, None, None, 0)
+_UNUSUAL: Final = (0, None, None, None, 0)
+"""The result for transfers that the declared decoder must decode."""
 
 
 class _Unusual(Exception):
-    """Left to the declared path."""
+    """The encoding is unusual, so that the declared decoder must decode it."""
 
 
 def _uint(data: bytes, at: int) -> tuple[int | None, int]:
@@ -176,7 +182,7 @@ def _uint(data: bytes, at: int) -> tuple[int | None, int]:
 
 
 def _values(octets: bytes, most: int) -> list[Any] | None:
-    """The values in `octets`, one after the other; None when there are more than `most`."""
+    """Decode a sequence of values. Return None if there are more than `most`."""
     found: list[Any] = []
     at = 0
     while at < len(octets):
@@ -219,7 +225,7 @@ def _are_flags(*values: Any) -> bool:
 
 
 def decode_disposition(data: bytes, offset: int, end: int) -> DispositionFields | None:
-    """Read the disposition in `data` from `offset` to `end`."""
+    """Decode the disposition in `data` from `offset` to `end`. Return None if its encoding is unusual."""
     first: int | None
     last: int | None
     try:
@@ -258,7 +264,7 @@ def _disposition_form(octets: bytes) -> _AfterLast | None:
 
 
 def decode_flow(data: bytes, offset: int, end: int) -> FlowFields | None:
-    """Read the flow in `data` from `offset` to `end`."""
+    """Decode the flow in `data` from `offset` to `end`. Return None if its encoding is unusual."""
     handle: int | None = None
     delivery_count: int | None = None
     link_credit: int | None = None
@@ -289,13 +295,13 @@ def decode_flow(data: bytes, offset: int, end: int) -> FlowFields | None:
             at += 1
         if count > 10:
             if data[at] != 0x40:
-                return None  # it has properties
+                return None  # the flow has properties
             at += 1
     except (IndexError, struct.error, _Unusual):
         return None
     if at != end or incoming_window is None or next_outgoing_id is None or outgoing_window is None:
         return None
-    # By position: uncompiled, keyword arguments more than double the cost of the call.
+    # Positional arguments, because keyword arguments more than double the cost of the call in interpreted code.
     return FlowFields(
         next_incoming_id, incoming_window, next_outgoing_id, handle, delivery_count, link_credit, drain, echo
     )
@@ -310,7 +316,7 @@ def _flag(code: int) -> bool:
 
 
 def declared_transfer(data: bytes, offset: int, end: int) -> tuple[int, int | None, bytes | None, TransferForm, int]:
-    """Like `decode_transfer`, for any encoding of a transfer."""
+    """Decode a transfer in any encoding. The result is that of `decode_transfer`."""
     transfer, payload_at = decode_composite(data[:end], offset)
     assert isinstance(transfer, Transfer)
     form = TransferForm(
@@ -325,7 +331,7 @@ def declared_transfer(data: bytes, offset: int, end: int) -> tuple[int, int | No
 
 
 def declared_disposition(data: bytes, offset: int, end: int) -> DispositionFields:
-    """Like `decode_disposition`, for any encoding of a disposition."""
+    """Decode a disposition in any encoding."""
     disposition, _ = decode_composite(data[:end], offset)
     assert isinstance(disposition, Disposition)
     return DispositionFields(
@@ -338,7 +344,7 @@ def declared_disposition(data: bytes, offset: int, end: int) -> DispositionField
 
 
 def declared_flow(data: bytes, offset: int, end: int) -> FlowFields:
-    """Like `decode_flow`, for any encoding of a flow."""
+    """Decode a flow in any encoding."""
     flow, _ = decode_composite(data[:end], offset)
     assert isinstance(flow, Flow)
     return FlowFields(
@@ -353,8 +359,8 @@ def declared_flow(data: bytes, offset: int, end: int) -> FlowFields:
     )
 
 
-def _know_common_forms() -> None:
-    """Fill the tables with the encodings that clients send, before a peer can fill them with others."""
+def _cache_common_forms() -> None:
+    """Fill the caches with the encodings that clients send, before a peer can fill them with others."""
     flags = b"\x41\x42"
     for settled in flags:
         for message_format in (b"\x43", b"\x70\x80\x01\x37\x00"):
@@ -369,4 +375,4 @@ def _know_common_forms() -> None:
                     _disposition_form(bytes((settled, 0x00, 0x53, code)) + state + batchable)
 
 
-_know_common_forms()
+_cache_common_forms()

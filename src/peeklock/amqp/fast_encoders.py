@@ -1,6 +1,6 @@
-"""Hand-written encoders of `transfer` and `disposition`, beside the declared ones in `performatives`.
+"""Hand-written encoders of `transfer` and `disposition`, in addition to the declared ones in `performatives`.
 
-Both write the same bytes, and a test compares them. docs/benchmarks.md has the figures.
+Both produce the same bytes, and a test compares them. docs/benchmarks.md has the figures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ def encode_uint(value: int) -> bytes:
     return bytes((0x52, value)) if value else b"\x43"
 
 
-# message-format 0, settled, more false, then rcv-settle-mode and state null, resume, aborted, batchable false
+# The fields after the tag, for unsettled and settled: message-format 0, settled, more false, rcv-settle-mode and state
+# null, resume, aborted and batchable false.
 _AFTER_TAG: Final = (b"\x43\x42\x42\x40\x40\x42\x42\x42", b"\x43\x41\x42\x40\x40\x42\x42\x42")
 
 
@@ -44,17 +45,17 @@ class TransferEncoder:
         layout = struct.Struct(f">I{len(self._prefix)}sI2s16s8s")
         self._pack = layout.pack
         self.overhead = layout.size
-        """Bytes of a frame beside its payload."""
+        """The size of a frame without its payload."""
 
     def encode(self, delivery_id: int, tag: bytes, settled: bool, payload_size: int) -> bytes:
-        """Return the frame up to its payload, for a tag of 16 bytes. The delivery-id always takes four octets."""
+        """Encode the frame without its payload, for a tag of 16 bytes. The delivery-id always has four octets."""
         return self._pack(
             self.overhead + payload_size, self._prefix, delivery_id, b"\xa0\x10", tag, _AFTER_TAG[settled]
         )
 
 
 def encode_disposition(role: bool, first: int, last: int, settled: bool, state: bytes) -> bytes:
-    """Encode as `Disposition.encode()` does; `state` is encoded already (`40` for none)."""
+    """Encode a disposition, as `Disposition.encode()` does. `state` is encoded (null, 0x40, for no state)."""
     body = b"".join(
         (
             b"\x41" if role else b"\x42",

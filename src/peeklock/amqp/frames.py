@@ -1,4 +1,4 @@
-"""Frames (2.3): protocol headers, the frame header, and the layout of frames. Knows nothing of their bodies."""
+"""Frames (2.3): protocol headers, the frame header, and the layout of frames. The bodies of frames are elsewhere."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 AMQP_FRAME: Final = 0
 SASL_FRAME: Final = 1
 MIN_MAX_FRAME_SIZE: Final = 512
-"""Every peer must accept frames of this size, and may not offer less (2.3.1)."""
+"""The smallest max-frame-size that a peer may set (2.3.1)."""
 
 FRAME_HEADER: Final = struct.Struct(">IBBH")
-"""Size including this header, data offset in words of four bytes, frame type, channel."""
+"""The size including this header, the data offset in words of four bytes, the frame type, and the channel."""
 
 HEARTBEAT: Final = FRAME_HEADER.pack(8, 2, AMQP_FRAME, 0)
 

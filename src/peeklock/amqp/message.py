@@ -1,7 +1,7 @@
-"""A message as its sections (3.2), for code that reads or makes a whole one.
+"""A message with its sections (3.2), for code that decodes or encodes whole messages.
 
-The broker never decodes and re-encodes the messages that it delivers; this is for requests and answers, for the
-client and for tests.
+The broker never decodes and re-encodes the messages that it delivers. It uses this class for requests and answers; the
+client and tests use it too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MessageId = str | ULong | UUID | bytes
 @composite
 @dataclass(slots=True, kw_only=True)
 class Header(Composite):
-    """3.2.1: how to deliver the message."""
+    """The header (3.2.1): delivery details of the message."""
 
     CODE: ClassVar[int] = 0x70
     TRIMMED: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class Header(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Properties(Composite):
-    """3.2.4: the standard properties, which no intermediary changes."""
+    """The properties (3.2.4): the standard properties, which intermediaries must not change."""
 
     CODE: ClassVar[int] = 0x73
     TRIMMED: ClassVar[bool] = True
@@ -79,12 +79,12 @@ class NoValue:
 
 
 NO_VALUE = NoValue()
-"""There is no amqp-value section; None is a section with the value null."""
+"""The message has no amqp-value section. (None is a section with the value null.)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """3.2. The body is either data sections, or sequences, or a value."""
+    """A message (3.2). Its body is either data sections, or amqp-sequence sections, or an amqp-value."""
 
     header: Header | None = None
     delivery_annotations: dict[Any, Any] | None = None
@@ -98,7 +98,7 @@ class Message:
 
     @property
     def body(self) -> Any:
-        """One data section as bytes, several as a list; otherwise the value, or else the sequences."""
+        """The body: the bytes of one data section, a list of several ones, the amqp-value, or the sequences."""
         if self.data:
             return self.data[0] if len(self.data) == 1 else self.data
         return self.value if self.value is not NO_VALUE else self.sequences
@@ -147,7 +147,7 @@ def read_message(data: bytes) -> Message:
         code, offset = read_section_code(data, offset, budget)
         section = SECTIONS[code]
         if code in seen and not section.repeats:
-            raise DecodeError(f"a second {section.name} section")
+            raise DecodeError(f"the message has a second {section.name} section")
         if code in BODY and seen & BODY - {code}:
             raise DecodeError("the body mixes data, amqp-sequence and amqp-value sections")
         seen.add(code)
@@ -179,6 +179,8 @@ def read_section_code(data: bytes, offset: int, budget: Budget) -> tuple[int, in
 
 
 class Section(NamedTuple):
+    """A kind of section, with the constructors that its value may have."""
+
     name: str
     attribute: str
     holds: str = ""

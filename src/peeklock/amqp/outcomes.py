@@ -1,4 +1,4 @@
-"""Errors and delivery states (2.8.14, 3.4)."""
+"""The error type (2.8.14) and delivery states (3.4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from peeklock.amqp.composites import (
 @composite
 @dataclass(slots=True)
 class Error(Composite):
-    """2.8.14. Always with three fields and a description, since clients read them without a check."""
+    """An error (2.8.14). It always has three fields and a description, because clients read them without a check."""
 
     CODE: ClassVar[int] = 0x1D
     condition: Annotated[str, SYMBOL]
@@ -35,7 +35,7 @@ ERROR = described_as("an error", Error)
 @composite
 @dataclass(slots=True)
 class Received(Composite):
-    """3.4.1: how much of a delivery has arrived."""
+    """The state received (3.4.1): how much of a delivery has arrived."""
 
     CODE: ClassVar[int] = 0x23
     section_number: Annotated[int, UINT]
@@ -45,7 +45,7 @@ class Received(Composite):
 @composite
 @dataclass(slots=True)
 class Accepted(Composite):
-    """3.4.2"""
+    """The outcome accepted (3.4.2)."""
 
     CODE: ClassVar[int] = 0x24
 
@@ -53,7 +53,7 @@ class Accepted(Composite):
 @composite
 @dataclass(slots=True)
 class Rejected(Composite):
-    """3.4.3"""
+    """The outcome rejected (3.4.3)."""
 
     CODE: ClassVar[int] = 0x25
     error: Annotated[Error | None, ERROR] = None
@@ -62,7 +62,7 @@ class Rejected(Composite):
 @composite
 @dataclass(slots=True)
 class Released(Composite):
-    """3.4.4"""
+    """The outcome released (3.4.4)."""
 
     CODE: ClassVar[int] = 0x26
 
@@ -70,7 +70,7 @@ class Released(Composite):
 @composite
 @dataclass(slots=True)
 class Modified(Composite):
-    """3.4.5"""
+    """The outcome modified (3.4.5)."""
 
     CODE: ClassVar[int] = 0x27
     delivery_failed: Annotated[bool | None, BOOLEAN] = None

@@ -1,4 +1,4 @@
-"""The bodies of SASL frames (5.3.3). Credentials in them are left out of `repr`, and so out of logs."""
+"""The bodies of SASL frames (5.3.3). `repr` omits their credentials, so that logs do not have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SASL_CODE = one_of(UBYTE, 0, 1, 2, 3, 4)
 @composite
 @dataclass(slots=True)
 class SaslMechanisms(Composite):
-    """5.3.3.1: the mechanisms that the server offers."""
+    """sasl-mechanisms (5.3.3.1): the mechanisms that the server offers."""
 
     CODE: ClassVar[int] = 0x40
     sasl_server_mechanisms: Annotated[list[str], SYMBOLS]
@@ -22,7 +22,7 @@ class SaslMechanisms(Composite):
 @composite
 @dataclass(slots=True)
 class SaslInit(Composite):
-    """5.3.3.2: the mechanism that the client chose."""
+    """sasl-init (5.3.3.2): the mechanism that the client has selected, and its first response."""
 
     CODE: ClassVar[int] = 0x41
     mechanism: Annotated[str, SYMBOL]
@@ -33,7 +33,7 @@ class SaslInit(Composite):
 @composite
 @dataclass(slots=True)
 class SaslChallenge(Composite):
-    """5.3.3.3"""
+    """sasl-challenge (5.3.3.3)."""
 
     CODE: ClassVar[int] = 0x42
     challenge: Annotated[bytes, BINARY] = field(repr=False)
@@ -42,7 +42,7 @@ class SaslChallenge(Composite):
 @composite
 @dataclass(slots=True)
 class SaslResponse(Composite):
-    """5.3.3.4"""
+    """sasl-response (5.3.3.4)."""
 
     CODE: ClassVar[int] = 0x43
     response: Annotated[bytes, BINARY] = field(repr=False)
@@ -51,7 +51,7 @@ class SaslResponse(Composite):
 @composite
 @dataclass(slots=True)
 class SaslOutcome(Composite):
-    """5.3.3.5: 0 is success, 1 refused credentials, 2 to 4 other failures."""
+    """sasl-outcome (5.3.3.5). Code 0 is success, 1 refused credentials, 2 to 4 other failures."""
 
     CODE: ClassVar[int] = 0x44
     code: Annotated[int, SASL_CODE]

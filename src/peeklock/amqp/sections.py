@@ -1,7 +1,8 @@
-"""An encoded message as raw sections (3.2): found, cut and joined again without decoding their contents.
+"""Finds, extracts and replaces the sections of an encoded message (3.2) without decoding them.
 
-The broker keeps message bytes as they arrived and reads them with these functions. `scan` finds the sections of a
-message, `raw_fields` the fields of a list, and the builders write sections from raw parts. `codec` decodes values.
+The broker keeps the bytes of messages as they arrived, and reads them with these functions. `scan` finds the sections
+of a message, `raw_fields` the fields of a list, and other functions make sections from encoded parts. `codec` decodes
+values.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class Scanned:
         self.delivery_annotations: slice | None = None
         self.annotations: slice | None = None
         self.properties: slice | None = None
-        """A slice of `bare`, like that of the application properties."""
+        """A slice of `bare`, as is `application_properties`. The other slices are of `data`."""
         self.application_properties: slice | None = None
         self.bare = data
-        """The message from its properties on: the part that the sender wrote for the receiver."""
+        """The bare message: the message from its properties on, which intermediaries do not change."""
 
 
 def value_end(data: bytes, at: int) -> int:
-    """Return where the value at `at` ends. Only its outermost size is read."""
+    """Return the end of the value at `at`. Only the size of the value is read, not its elements."""
     try:
         code = data[at]
         for _ in range(_MAX_DESCRIPTORS):
@@ -59,7 +60,7 @@ def value_end(data: bytes, at: int) -> int:
             at = value_end(data, at + 1)
             code = data[at]
         else:
-            raise DecodeError("too many descriptors in front of one value")
+            raise DecodeError("a value in the message has too many descriptors")
         kind = code & 0xF0
         width = _FIXED_WIDTH.get(kind)
         if width is not None:
@@ -78,7 +79,7 @@ def value_end(data: bytes, at: int) -> int:
 
 
 def scan(data: bytes) -> Scanned:
-    """Find the sections of an encoded message; DecodeError if it is malformed."""
+    """Find the sections of an encoded message. Raise DecodeError if it is malformed."""
     found = Scanned(data)
     at = 0
     size = len(data)
@@ -90,7 +91,7 @@ def scan(data: bytes) -> Scanned:
         if at + 3 >= size or data[at] or data[at + 1] != 0x53:
             return _scan_unusual(data)
         code = data[at + 2]
-        # The common constructors of sections, without a call of `value_end`.
+        # The common constructors are handled here, without a call of `value_end`.
         constructor = data[at + 3]
         if constructor == 0xB0 and at + 8 <= size:
             end = at + 8 + _uint_at(data, at + 4)[0]
@@ -136,7 +137,7 @@ def scan(data: bytes) -> Scanned:
 
 
 def _scan_unusual(data: bytes) -> Scanned:
-    """Scan a message with legal but unusual descriptors (a long code, a symbol), after encoding it with usual ones."""
+    """Scan a message with legal but unusual descriptors (a long code, a symbol), after encoding it again."""
     rewritten = Message.decode(data).encode()
     if rewritten == data:
         raise DecodeError("a message section has no descriptor")
@@ -154,7 +155,7 @@ def _check_map(constructor: int, name: str) -> None:
 
 
 def _remove_strays(found: Scanned, bare_from: int, strays: list[slice]) -> None:
-    """Take annotations out of the bare message, behind whose first sections some clients write them."""
+    """Remove header and annotations from the bare message: some clients write them after the properties."""
     data = found.data
     kept = []
     at = bare_from
@@ -168,7 +169,7 @@ def _remove_strays(found: Scanned, bare_from: int, strays: list[slice]) -> None:
 
 
 def compound_body(data: bytes, at: int) -> tuple[int, int]:
-    """Return where the elements of the list or map at `at` start, and how many there are."""
+    """Return the start of the elements of the list or map at `at`, and their number."""
     try:
         code = data[at]
         if code == 0x45:
@@ -188,14 +189,14 @@ def raw_fields(data: bytes, part: slice) -> list[bytes]:
     """Return the elements of the list or map in `part`, each still encoded."""
     at, count = compound_body(data, part.start)
     if count > part.stop - at:
-        raise DecodeError("a list in the message states more elements than it has bytes")
+        raise DecodeError("a list in the message has more elements than bytes")
     fields = []
     for _ in range(count):
         end = value_end(data, at)
         fields.append(data[at:end])
         at = end
     if at > part.stop:
-        raise DecodeError("a list in the message is longer than its size")
+        raise DecodeError("the elements of a list in the message are longer than its size")
     return fields
 
 
@@ -235,14 +236,14 @@ def map_section(code: int, fields: Sequence[bytes]) -> bytes:
 
 
 def replace_section(bare: bytes, part: slice | None, section: bytes) -> bytes:
-    """Return `bare` with `section` (and its descriptor) in place of the value in `part`, in front if it is None."""
+    """Replace the section whose value is in `part` by `section`; None: insert `section` at the start."""
     if part is None:
         return section + bare
     return b"".join((bare[: part.start - 3], section, bare[part.stop :]))
 
 
 def data_sections(payload: bytes) -> list[bytes]:
-    """Return the contents of all data sections of an encoded message, in order: in a batch each is a message."""
+    """Return the contents of all data sections of an encoded message, in order. In a batch, each is a message."""
     found = []
     at = 0
     size = len(payload)

@@ -1,4 +1,4 @@
-"""Names of Service Bus in messages, used by the broker, the client and Spark."""
+"""Names that Service Bus uses in messages, for the broker, the client and Spark."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ DEAD_LETTER_REASON: Final = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION: Final = "DeadLetterErrorDescription"
 
 END_OF_TIME: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, the latest time that clients can express."""
+"""The last millisecond of the year 9999, which is the latest time that clients can represent."""
 
 # Annotations of messages.
 SCHEDULED_ENQUEUE_TIME: Final = "x-opt-scheduled-enqueue-time"
 DELIVERY_TIME: Final = "x-opt-delivery-time"
-"""The same in the words of JMS; the former counts when a message has both."""
+"""The JMS name for the scheduled enqueue time. If a message has both annotations, this one is ignored."""
 PARTITION_KEY: Final = "x-opt-partition-key"
 VIA_PARTITION_KEY: Final = "x-opt-via-partition-key"
 SEQUENCE_NUMBER: Final = "x-opt-sequence-number"

@@ -1,4 +1,4 @@
-"""Source and target of a link (3.5)."""
+"""The source and the target of a link (3.5)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXPIRY_POLICY = one_of(SYMBOL, "link-detach", "session-end", "connection-close",
 @composite
 @dataclass(slots=True, kw_only=True)
 class Source(Composite):
-    """3.5.3"""
+    """The source of a link (3.5.3)."""
 
     CODE: ClassVar[int] = 0x28
     address: Annotated[str | None, STRING] = None
@@ -47,7 +47,7 @@ class Source(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Target(Composite):
-    """3.5.4"""
+    """The target of a link (3.5.4)."""
 
     CODE: ClassVar[int] = 0x29
     address: Annotated[str | None, STRING] = None

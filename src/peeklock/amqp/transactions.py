@@ -12,7 +12,7 @@ from peeklock.amqp.types import Described
 @composite
 @dataclass(slots=True, kw_only=True)
 class Coordinator(Composite):
-    """4.5.1: the target of the link on which transactions are declared and discharged."""
+    """coordinator (4.5.1): the target of a link on which transactions are declared and discharged."""
 
     CODE: ClassVar[int] = 0x30
     capabilities: Annotated[list[str] | None, SYMBOLS] = None
@@ -21,7 +21,7 @@ class Coordinator(Composite):
 @composite
 @dataclass(slots=True)
 class Declare(Composite):
-    """4.5.2: the body of a message that requests a new transaction."""
+    """declare (4.5.2): the body of a message that requests a new transaction."""
 
     CODE: ClassVar[int] = 0x31
     global_id: Annotated[bytes | None, BINARY] = None
@@ -30,7 +30,7 @@ class Declare(Composite):
 @composite
 @dataclass(slots=True)
 class Discharge(Composite):
-    """4.5.3: the body of a message that commits a transaction, or rolls it back."""
+    """discharge (4.5.3): the body of a message that commits a transaction or rolls it back."""
 
     CODE: ClassVar[int] = 0x32
     txn_id: Annotated[bytes, BINARY]
@@ -40,7 +40,7 @@ class Discharge(Composite):
 @composite
 @dataclass(slots=True)
 class Declared(Composite):
-    """4.5.5: the outcome of a declare."""
+    """declared (4.5.5): the outcome of a declare."""
 
     CODE: ClassVar[int] = 0x33
     txn_id: Annotated[bytes, BINARY]
@@ -49,7 +49,7 @@ class Declared(Composite):
 @composite
 @dataclass(slots=True)
 class TransactionalState(Composite):
-    """4.5.6: work that belongs to a transaction, with the outcome at its commit."""
+    """transactional-state (4.5.6): the state of work in a transaction, with its outcome at the commit."""
 
     CODE: ClassVar[int] = 0x34
     txn_id: Annotated[bytes, BINARY]

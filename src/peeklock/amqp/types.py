@@ -1,8 +1,8 @@
 """Python values for the AMQP 1.0 types (part 1, section 1.6).
 
 Python's own types are used where they match: None is null, bool boolean, int long, float double, bytes binary,
-str string, uuid.UUID uuid, list list and dict map. The classes here represent the other types. They are subclasses
-of plain Python values, and compare and hash like those. Nothing is checked on construction: whether a number fits
+str string, uuid.UUID uuid, list list and dict map. The classes in this module represent the other types. They are
+subclasses of plain Python types, and compare and hash like them. The constructors check nothing: whether a number fits
 its type is checked when it is encoded.
 """
 
@@ -50,13 +50,13 @@ class Int(_Number):
 
 
 class Timestamp(_Number):
-    """Unix milliseconds; never a datetime, since clients send times that datetime cannot hold."""
+    """Unix milliseconds. It is not a datetime, because clients send times beyond the range of datetime."""
 
     __slots__ = ()
 
 
 class Float(float):
-    """32 bits on the wire; further digits are lost there."""
+    """A float of 32 bits. A value with more digits is rounded when it is encoded."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Char(str):
 
 
 class Symbol(str):
-    """ASCII text from a constrained domain; equal to the string with the same characters."""
+    """ASCII text. It equals the string with the same characters."""
 
     __slots__ = ()
 
@@ -77,42 +77,42 @@ class Symbol(str):
 
 
 class Decimal32(bytes):
-    """An IEEE 754-2008 decimal of 4 bytes, uninterpreted."""
+    """The 4 bytes of an IEEE 754-2008 decimal."""
 
     __slots__ = ()
 
 
 class Decimal64(bytes):
-    """An IEEE 754-2008 decimal of 8 bytes, uninterpreted."""
+    """The 8 bytes of an IEEE 754-2008 decimal."""
 
     __slots__ = ()
 
 
 class Decimal128(bytes):
-    """An IEEE 754-2008 decimal of 16 bytes, uninterpreted."""
+    """The 16 bytes of an IEEE 754-2008 decimal."""
 
     __slots__ = ()
 
 
 class Described(NamedTuple):
-    """A value with a descriptor, usually a ULong or a Symbol, that says how to read it."""
+    """A value with a descriptor, which defines its type. The descriptor is usually a ULong or a Symbol."""
 
     descriptor: Any
     value: Any
 
 
 class Encoded(bytes):
-    """One or several values, encoded already: written unchanged. Decoders never return it."""
+    """One or several encoded values, which are written unchanged. Decoders never return this type."""
 
     __slots__ = ()
 
 
 class Array(list[Any]):
-    """Values of one type, encoded with one constructor.
+    """Values of one type, which are encoded with one constructor.
 
-    `element` is the class of the elements (`UUID`, `Symbol`, `Array`, `type(None)`, ...). The elements of an array
-    of `Symbol` may be plain str, those of `UInt` plain int, and so on. For an array of described values `element`
-    is `Described(descriptor, class of the value)`, and the elements are `Described`.
+    `element` is the class of the elements (`UUID`, `Symbol`, `Array`, `type(None)`, ...). The elements of an array of
+    `Symbol` may be plain str, the elements of an array of `UInt` plain int, and so on. For an array of described
+    values, `element` is `Described(descriptor, class of the value)`, and the elements are `Described`.
     """
 
     __slots__ = ("element",)

@@ -1,1 +1,1 @@
-"""One AMQP connection's protocol state, in either role: bytes in, events out. No I/O, no clock."""
+"""The protocol state of an AMQP connection, as client or server: bytes in, events out. No I/O, no clock."""

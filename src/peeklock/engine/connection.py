@@ -1,4 +1,4 @@
-"""One AMQP connection, sans-I/O, in either role: open and close, frames to their sessions.
+"""An AMQP connection without I/O, as client or server: open, close, and the dispatch of frames to sessions.
 
 `receive` takes bytes and returns events; `take_output` returns the bytes to write. Both roles use the same class: a
 client calls `connect` first, a server waits for the peer's header. The time is an argument of `tick`.
@@ -45,14 +45,14 @@ from peeklock.engine.session import Session
 from peeklock.engine.states import CONNECTION, ConnectionInput, ConnectionState, step
 
 _FRAME_START: Final = struct.Struct(">IHHI")
-"""A frame header and the first four octets of the body: enough to know a transfer or a disposition."""
+"""A frame header and the first four octets of the body, which identify a transfer, disposition or flow."""
 _HOT_SIZE: Final = _FRAME_START.size
 _PLAIN: Final = 0x0200
 """Data offset and type of an AMQP frame without an extended header."""
 _AFTER_OPEN: Final = {Begin, Attach, Flow, Transfer, Disposition, Detach, End}
 _ENDED: Final = ConnectionState.ENDED
 _MAX_DESCRIPTION: Final = 100
-"""Characters of an error description that fit into the smallest frame a peer may require."""
+"""The length of an error description that fits into the smallest max-frame-size that a peer may set."""
 
 
 class Connection:
@@ -63,19 +63,19 @@ class Connection:
         self.is_server = is_server
         self.state = ConnectionState.START
         self.out: list[bytes] = []
-        """Frames and parts of frames to write, in order. Never replaced: sessions write to it."""
+        """Frames and parts of frames to write, in order. The list is never replaced, because sessions append to it."""
         self.events: list[Any] = []
         """Events since `receive` or `tick` last returned."""
         self.touched: set[Session] = set()
         """Sessions with dispositions that have not been written yet."""
         self.congested = False
-        """Set by the owner while its transport is full: no new transfer is sent."""
+        """Whether the owner's transport is full. The owner sets it; while it is set, no new transfer is sent."""
         self.partial_bytes = 0
-        """Memory that incomplete messages take, on all links."""
+        """The memory that incomplete messages use, on all links."""
         self.check_open: Callable[[Open], Error | None] | None = None
-        """Called once, before a server answers the peer's open. Returns why the connection is refused, or None."""
+        """Called once, before a server answers the peer's open. Returns an error to refuse the connection, or None."""
         self.offered_capabilities: list[str] = list(settings.offered_capabilities)
-        """Sent in our open; `check_open` may add to it."""
+        """The capabilities in our open. `check_open` may add to it."""
         self.remote_open: Open | None = None
         self.remote_max_frame_size = MIN_MAX_FRAME_SIZE
         self._handshake = Handshake(sasl, self.out, is_server=is_server)
@@ -91,7 +91,7 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Nothing more is read, and only the pending output is written: the transport can then be closed."""
+        """Whether the connection has ended: write the pending output, and close the transport without reading more."""
         return self.state is ConnectionState.ENDED
 
     @property
@@ -100,17 +100,17 @@ class Connection:
         return self._handshake.identity
 
     def connect(self) -> None:
-        """Start the exchange, as a client: SASL if it is used, then header and open without waiting."""
+        """Start the exchange, as a client: SASL if it is used, then header and open, without waiting for the server."""
         self._handshake.connect()
         self._send_header()
 
     def receive(self, data: bytes) -> list[Any]:
-        """Process the bytes that the transport read; returns the events."""
+        """Process bytes that were read from the transport, and return the events."""
         self._idleness.has_read = True
         if not self._buffer:
             self._process(data, 0)
         elif 0 < (missing := self._missing()) < len(data):
-            # The incomplete frame is completed alone, so that the bytes after it need not be copied.
+            # Only the incomplete frame is joined with its rest, so that the bytes after it need not be copied.
             self._process(self._buffer + data[:missing], 0)
             self._process(data, missing)
         else:
@@ -118,13 +118,13 @@ class Connection:
         return self._take_events()
 
     def begin(self) -> Session:
-        """Begin a session, as a client. CloseConnection when the peer allows no more sessions."""
+        """Begin a session, as a client. Raise CloseConnection if the peer allows no more sessions."""
         session = self._new_session()
         session.begin()
         return session
 
     def close(self, error: Error | None = None) -> None:
-        """Close the connection, or answer the peer's close. Without effect on a connection that is closed."""
+        """Close the connection, or answer the peer's close. No effect if it is closed already."""
         if self.state is ConnectionState.CLOSE_SENT:
             return
         if self.state in (ConnectionState.HEADERS_EXCHANGED, ConnectionState.OPEN_RECEIVED):
@@ -136,10 +136,10 @@ class Connection:
             session.flush_dispositions()
         self.send(0, Close(error=error))
         self._step(ConnectionInput.SEND_CLOSE)
-        self._forget_sessions()  # frames that are still to come for them are ignored
+        self._forget_sessions()  # later frames for these sessions are ignored
 
     def lost(self) -> None:
-        """The transport is lost: nothing more is written, and all state is dropped."""
+        """End the connection because its transport is lost: drop all state and output."""
         self._step(ConnectionInput.DROP_TRANSPORT)
         self.check_open = None
         self._buffer = b""
@@ -147,7 +147,7 @@ class Connection:
         self._forget_sessions()
 
     def take_output(self) -> list[bytes]:
-        """Return what must be written now. The caller owns the list."""
+        """Return the bytes to write now, as a list of parts. The caller owns the list."""
         self.flush_dispositions()
         out = self.out
         if not out:
@@ -158,9 +158,9 @@ class Connection:
         return taken
 
     def tick(self, now: float) -> list[Any]:
-        """Check the idle time-outs at `now` (seconds, any origin): sends a heartbeat, or closes for the peer's silence.
+        """Check the idle time-outs: send a heartbeat if one is due, or close the connection if the peer was silent.
 
-        The caller repeats this every `tick_interval` seconds; it is no more exact than these calls.
+        `now` is in seconds, from any origin. The caller repeats this every `tick_interval` seconds.
         """
         idleness = self._idleness
         idleness.update(now)
@@ -176,11 +176,11 @@ class Connection:
 
     @property
     def tick_interval(self) -> float:
-        """Seconds between calls of `tick` that keep both sides' time-outs."""
+        """The most seconds between calls of `tick`, so that the time-outs of both sides are kept."""
         return self._idleness.interval
 
     def flush_dispositions(self) -> None:
-        """Write the dispositions of all sessions now, in front of anything that is written later."""
+        """Write the dispositions of all sessions now, before any other output."""
         if self.touched:
             for session in self.touched:
                 session.flush_dispositions()
@@ -192,9 +192,9 @@ class Connection:
         self.events.append(event)
 
     def send(self, channel: int, performative: Any, body: bytes | None = None) -> None:
-        """Write a performative. One that is too large for the peer's frames closes the connection.
+        """Write a performative. Close the connection if it is larger than the peer's max-frame-size.
 
-        `body` is the performative encoded, if the caller has it.
+        `body` is the encoded performative, if the caller has it.
         """
         if self.state in (ConnectionState.CLOSE_SENT, ConnectionState.ENDED):
             return
@@ -230,18 +230,18 @@ class Connection:
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes in memory of incomplete frames and messages."""
+        """The memory that incomplete frames and messages use, in bytes."""
         return len(self._buffer) + self.partial_bytes
 
     def _missing(self) -> int:
-        """How many bytes of the frame in the buffer have not arrived; 0 if that is unknown."""
+        """Return how many bytes of the frame in the buffer have not arrived; 0 if that is unknown."""
         buffer = self._buffer
         if len(buffer) < FRAME_HEADER.size or not self._handshake.done:
             return 0
         return int.from_bytes(buffer[:4]) - len(buffer)
 
     def _receive_frames(self, data: bytes, at: int) -> int:
-        """Handle all complete frames in `data` from `at` on; returns where the rest starts."""
+        """Handle all complete frames in `data` from `at` on. Return the position after them."""
         if self.state is _ENDED:
             return len(data)
         if self._handshake.done:
@@ -259,7 +259,7 @@ class Connection:
         unpack = _FRAME_START.unpack_from
         while self.state is not _ENDED:
             if size - at > _HOT_SIZE:
-                # Frequent performatives are recognised by their first octets and go straight to their session.
+                # Frequent performatives are recognised by their first octets and passed directly to their session.
                 frame_size, doff_and_type, channel, start = unpack(data, at)
                 end = at + frame_size
                 session = sessions.get(channel)
@@ -301,14 +301,14 @@ class Connection:
         elif kind is Close:
             self._on_close(performative)
         elif kind not in _AFTER_OPEN:
-            raise CloseConnection(Condition.NOT_ALLOWED, f"a frame with {kind.__name__} instead of a performative")
+            raise CloseConnection(Condition.NOT_ALLOWED, f"a frame has {kind.__name__} instead of a performative")
         elif self.state is ConnectionState.OPENED:
             if kind is Begin:
                 self._on_begin(channel, performative)
             elif not self._channels.has_ended(channel):
                 self._channels.find(channel).on_performative(performative, body)
         elif self.state is not ConnectionState.CLOSE_SENT:
-            raise CloseConnection(Condition.ILLEGAL_STATE, f"{kind.__name__.lower()} before open")
+            raise CloseConnection(Condition.ILLEGAL_STATE, f"{kind.__name__.lower()} arrived before open")
 
     def _send_header(self) -> None:
         if not self._handshake.may_send_header or (self.state, ConnectionInput.SEND_HEADER) not in CONNECTION:
@@ -374,7 +374,7 @@ class Connection:
         session.end(error)
 
     def _fail(self, failure: AmqpError) -> None:
-        """The peer violated the protocol or is silent: close with the reason and read nothing more."""
+        """Close the connection and stop reading, because the peer violated the protocol or is silent."""
         error = Error(condition=failure.condition, description=failure.description)
         self.close(error)
         self._step(ConnectionInput.DROP_TRANSPORT)

@@ -1,4 +1,4 @@
-"""Unsettled deliveries in either direction."""
+"""Unsettled deliveries: incoming and outgoing ones."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class IncomingDelivery:
         self.settled = settled
         self.state = state
         self.data = data
-        """The bytes that were read from the transport; the message is there from `at` to `end`."""
+        """Bytes that were read from the transport. The message is the part from `at` to `end`."""
         self.at = at
         self.end = end
         self.oversize = oversize
-        """The message is larger than the link allows; its bytes were not kept."""
+        """Whether the message is larger than the link allows. Its bytes were not kept."""
 
     @property
     def payload(self) -> bytes:
         return self.data[self.at : self.end]
 
     def drop_data(self) -> None:
-        """The owner has copied the message: free the bytes that it was read with, which may be many more."""
+        """Free the bytes that the message was read with. Called when the message has been copied."""
         self.data = b""
 
     def dispose(self, state: bytes, settled: bool = True) -> None:
@@ -58,7 +58,7 @@ class IncomingDelivery:
         if settled:
             self.settled = True
             if session.incoming_unsettled.pop(self.delivery_id, None) is None:
-                return  # the link is detached, and its deliveries are forgotten
+                return  # the link is detached, and its deliveries were removed
         elif self.delivery_id not in session.incoming_unsettled:
             return
         session.dispose(True, self.delivery_id, settled, state)
@@ -74,7 +74,7 @@ class OutgoingDelivery:
         self.delivery_id = delivery_id
         self.tag = tag
         self.context = context
-        """A value of the owner, for when the message is settled."""
+        """A value that the owner needs when the message is settled."""
 
     def settle(self, state: bytes) -> None:
         """Settle this delivery, and send the final state (encoded) to the receiver."""
@@ -84,7 +84,7 @@ class OutgoingDelivery:
             session.dispose(False, self.delivery_id, True, state)
 
     def forget(self) -> None:
-        """Settle this delivery without a disposition, since the receiver has settled it."""
+        """Remove this delivery without a disposition, because the receiver has settled it."""
         if self.link.session.outgoing_unsettled.pop(self.delivery_id, None) is not None:
             self.link.unsettled -= 1
 
@@ -93,9 +93,9 @@ _AnyDelivery = TypeVar("_AnyDelivery", IncomingDelivery, OutgoingDelivery)
 
 
 def between(unsettled: dict[int, _AnyDelivery], first: int, last: int, take: bool) -> list[_AnyDelivery]:
-    """Return the deliveries from first to last, and remove them if `take`.
+    """Return the deliveries with ids from first to last, and remove them if `take`.
 
-    The work is bounded by the number of deliveries in the dictionary, however wide the range is.
+    The work is bounded by the number of deliveries in the dictionary, whatever the width of the range.
     """
     width = (last - first) & SERIAL_MASK
     if width < len(unsettled):
@@ -113,7 +113,7 @@ def between(unsettled: dict[int, _AnyDelivery], first: int, last: int, take: boo
 
 
 def by_link(deliveries: list[Any]) -> Iterable[tuple[Any, list[Any]]]:
-    """Group deliveries by link. Most often all are of one link."""
+    """Group deliveries by link. Usually all are on one link."""
     if not deliveries:
         return ()
     first = deliveries[0].link

@@ -1,7 +1,7 @@
-"""Dispositions of one turn, gathered so that neighbouring deliveries share a frame (2.7.6).
+"""Collects the dispositions of one turn, so that adjacent deliveries share a frame (2.7.6).
 
 They are sent at the end of a turn, before a performative of the same session, and when the owner of the connection
-flushes them because what it sends next should come after them.
+flushes them because its next output must follow them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from peeklock.engine.serial import serial_sub
 
 
 class DispositionRange:
-    """Neighbouring deliveries with the same state."""
+    """Adjacent deliveries with the same state."""
 
     __slots__ = ("first", "last", "settled", "state")
 
@@ -20,11 +20,11 @@ class DispositionRange:
         self.first = self.last = delivery_id
         self.settled = settled
         self.state = state
-        """Encoded."""
+        """The delivery state, encoded."""
 
 
 class Dispositions:
-    """Of one session in one role. The states of one delivery keep their order."""
+    """The dispositions of one session in one role. The states of one delivery keep their order."""
 
     def __init__(self) -> None:
         self._runs: list[DispositionRange] = []
@@ -42,9 +42,9 @@ class Dispositions:
         runs.append(DispositionRange(delivery_id, settled, state))
 
     def take(self) -> Iterator[DispositionRange]:
-        """Return all runs, as few as possible, and forget them.
+        """Return and remove all dispositions, in as few ranges as possible.
 
-        Messages that arrived in turn on many links are answered link by link: sorted, they are neighbours again.
+        Messages that arrived in turn on many links are answered link by link. After sorting they are adjacent again.
         """
         runs, self._runs = self._runs, []
         if len(runs) > 1:

@@ -1,4 +1,4 @@
-"""What a protocol failure ends: a connection, a session or a link. The engine catches these and acts on them."""
+"""Protocol failures, by what they end: a connection, a session or a link. The engine catches them and ends it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from peeklock.amqp.errors import AmqpError
 
 
 class CloseConnection(AmqpError):
-    """The connection cannot go on."""
+    """A failure that ends the connection."""
 
 
 class EndSession(AmqpError):
-    """The session cannot go on; the connection can."""
+    """A failure that ends the session, but not the connection."""
 
 
 class DetachLink(AmqpError):
-    """The link cannot go on; its session can."""
+    """A failure that detaches the link, but does not end its session."""
 
 
 class StateError(Exception):
-    """This program called for something that the state does not allow. The peer did nothing wrong."""
+    """This program called a method that the state does not allow. It is not an error of the peer."""

@@ -25,14 +25,17 @@ class ConnectionOpened:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRefused:
-    """The peer's open arrived and `check_open` refused it: our open announces it, and the owner must close."""
+    """The peer's open arrived and `check_open` refused it. Our open announces that, and the owner must close."""
 
     error: Error
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The connection is over: the peer closed it, or this side did for an error of the peer (`error` is then ours)."""
+    """The connection has ended: the peer closed it, or this side did because of an error of the peer.
+
+    In the second case, `error` is the one that this side has sent.
+    """
 
     error: Error | None
 
@@ -44,7 +47,7 @@ class SessionBegun:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session is over, and all its links are detached."""
+    """The session has ended, and all its links are detached."""
 
     session: Session
     error: Error | None
@@ -52,7 +55,7 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class LinkAttached:
-    """The peer's attach arrived; if it came first, `link.accept` or `link.refuse` answers it."""
+    """The peer's attach arrived. If the peer attached first, answer it with `link.accept` or `link.refuse`."""
 
     link: Link
 
@@ -62,12 +65,12 @@ class LinkDetached:
     link: Link
     error: Error | None
     closed: bool = False
-    """The peer closed the link (2.6.6) instead of suspending it."""
+    """Whether the peer closed the link (2.6.6) instead of suspending it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreditChanged:
-    """A flow arrived for a link that we send on: its `credit` and `drain` are updated."""
+    """A flow arrived for a link on which we send. Its `credit` and `drain` are updated."""
 
     link: Sender
 

@@ -1,4 +1,4 @@
-"""Channel and handle numbers: the lowest free one is used next."""
+"""Allocates channel and handle numbers: always the lowest free number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class FreeNumbers:
-    """Hands out numbers from 0 on."""
+    """The free numbers from 0 on."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -14,7 +14,7 @@ class FreeNumbers:
         self._returned: list[int] = []
 
     def take(self, highest: int) -> int | None:
-        """Return the lowest free number, None if all up to `highest` are taken."""
+        """Take the lowest free number. Return None if all up to `highest` are taken."""
         if self._returned:
             return heappop(self._returned)
         if self._next > highest:
@@ -22,5 +22,5 @@ class FreeNumbers:
         self._next += 1
         return self._next - 1
 
-    def give_back(self, number: int) -> None:
+    def release(self, number: int) -> None:
         heappush(self._returned, number)

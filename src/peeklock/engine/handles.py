@@ -1,4 +1,4 @@
-"""The handles of a session, and which link each of them is attached to (2.6.2)."""
+"""The handles of a session, and the links to which they are mapped (2.6.2)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Handles:
-    """Links by our handle and by the peer's."""
+    """The links of a session by our handle and by the peer's handle."""
 
     def __init__(self) -> None:
         self.links: dict[int, Link] = {}
-        """By our handle."""
+        """Links by our handle."""
         self.remote_max = HANDLE_MAX
         """The highest handle that the peer accepts."""
         self._by_remote: dict[int, Link] = {}
         self._awaited: dict[tuple[str, bool], Link] = {}
-        """Links that we attached first and the peer has not answered, by name and whether we send."""
+        """Links that we attached first and that the peer has not answered, by name and whether we send."""
         self._numbers = FreeNumbers()
 
     def take(self) -> int:
-        """Take a handle for a new link; EndSession when the peer allows no more links."""
+        """Take a handle for a new link. Raise EndSession if the peer allows no more links."""
         handle = self._numbers.take(self.remote_max)
         if handle is None:
             raise EndSession(Condition.RESOURCE_LIMIT_EXCEEDED, f"all {self.remote_max + 1} handles are taken")
@@ -37,40 +37,40 @@ class Handles:
         self.links[link.handle] = link
 
     def await_attach(self, link: Link) -> None:
-        """The link was attached from our side: the peer's attach of the same name is the answer."""
+        """Record that we attached a link first. The peer's attach with the same name is the answer."""
         self._awaited[link.name, link.is_sender] = link
 
     def check_attach(self, handle: int) -> None:
-        """EndSession if the peer may not attach a link with this handle of its own."""
+        """Raise EndSession if the peer may not attach a link with its handle of this number."""
         if handle > HANDLE_MAX:
             raise EndSession(Condition.RESOURCE_LIMIT_EXCEEDED, f"handle {handle} is above handle-max {HANDLE_MAX}")
         if handle in self._by_remote:
             raise EndSession(Condition.HANDLE_IN_USE, f"handle {handle} is attached already")
 
     def take_awaited(self, name: str, is_sender: bool) -> Link | None:
-        """The link that the peer's attach answers; None if the peer attached first."""
+        """Return and remove the link that the peer's attach answers; None if the peer attached first."""
         return self._awaited.pop((name, is_sender), None)
 
     def map(self, link: Link, handle: int) -> None:
-        """Map the peer's handle to the link."""
+        """Map a handle of the peer to the link."""
         self._by_remote[handle] = link
 
     def find(self, handle: int) -> Link:
-        """The link with the peer's handle."""
+        """Return the link with a handle of the peer. Raise EndSession if there is none."""
         link = self._by_remote.get(handle)
         if link is None:
             raise EndSession(Condition.UNATTACHED_HANDLE, f"no link is attached with handle {handle}")
         return link
 
     def unmap(self, link: Link) -> None:
-        """Free both handles of a link that is detached on both sides."""
+        """Free both handles of a link that both sides have detached."""
         if self.links.pop(link.handle, None) is not None:
-            self._numbers.give_back(link.handle)
+            self._numbers.release(link.handle)
         self._awaited.pop((link.name, link.is_sender), None)
         if link.remote is not None and self._by_remote.get(link.remote.handle) is link:
             del self._by_remote[link.remote.handle]
 
     def clear(self) -> None:
-        """The session is over. Its links can still be listed."""
+        """Remove all mappings after the end of the session. Its links can still be listed."""
         self._by_remote.clear()
         self._awaited.clear()

@@ -1,6 +1,6 @@
 """The exchange before the first AMQP frame: the protocol headers (2.2) and, if the client starts it, SASL (5.3).
 
-A client may skip SASL; it is then not authenticated. The roles in `sasl` decide whom to authenticate.
+A client may skip SASL; it is then not authenticated. `sasl` has the SASL exchange of both roles.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Handshake:
 
     def __init__(self, sasl: SaslRole | None, out: list[bytes], *, is_server: bool) -> None:
         self.done = False
-        """The peer's AMQP header has arrived: frames follow."""
+        """Whether the peer's AMQP header has arrived, so that AMQP frames follow."""
         self.may_send_header = False
-        """Our own AMQP header may be sent: SASL is not used, or is done."""
+        """Whether our AMQP header may be sent, because SASL is not used or is done."""
         self._sasl = sasl
         self._out = out
         self._is_server = is_server
@@ -51,7 +51,7 @@ class Handshake:
             self.may_send_header = True
 
     def receive(self, data: bytes) -> int:
-        """Process the headers and SASL frames at the front of `data`; returns where the rest starts."""
+        """Process the headers and SASL frames at the start of `data`. Return the position after them."""
         at = 0
         while not self.done:
             if self._expects_header:
@@ -99,18 +99,18 @@ class Handshake:
         # A server sends the protocol that it accepts before it closes the connection (2.2).
         if self._is_server:
             self._out.append(AMQP_HEADER)
-        return CloseConnection(Condition.FRAMING_ERROR, "the peer sent no AMQP 1.0 protocol header")
+        return CloseConnection(Condition.FRAMING_ERROR, "the peer did not send an AMQP 1.0 protocol header")
 
 
 def find_frame(data: bytes, at: int, limit: int, expected_type: int) -> tuple[int, int]:
-    """Return where the body of the frame at `at` starts and ends. The end of an incomplete frame is beyond the data."""
+    """Return the start and end of the body of the frame at `at`. For an incomplete frame, the end is beyond `data`."""
     if len(data) - at < FRAME_HEADER.size:
         return at, len(data) + 1
     frame_size, doff, frame_type, _ = FRAME_HEADER.unpack_from(data, at)
     if frame_size > limit or doff < 2 or doff * 4 > frame_size:
         raise CloseConnection(
             Condition.FRAMING_ERROR,
-            f"a frame has {frame_size} bytes, of which at most {limit} are allowed, and its body at {doff * 4}",
+            f"a frame has {frame_size} bytes (at most {limit} are allowed), and its body starts at {doff * 4}",
         )
     if frame_type != expected_type:
         raise CloseConnection(Condition.FRAMING_ERROR, f"a frame has type {frame_type} instead of {expected_type}")

@@ -1,6 +1,6 @@
-"""Idle time-outs of one connection (2.4.5): when to send a heartbeat, and when the peer has been silent for too long.
+"""The idle time-outs of a connection (2.4.5): when a heartbeat is due, and when the peer was silent for too long.
 
-Has no clock: `now` is an argument, in seconds from any origin.
+It has no clock: `now` is an argument, in seconds from any origin.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 MIN_IDLE_TIME_OUT_MS: Final = 100
-"""A peer with a shorter idle-time-out is refused."""
+"""Peers with a shorter idle-time-out are refused."""
 _MAX_INTERVAL: Final = 10.0
 
 
 class Idleness:
-    """Two flags: bytes were read, bytes were written. `update` turns them into times."""
+    """Records when bytes were last read and written. I/O only sets two flags; `update` converts them to times."""
 
     __slots__ = ("_limit", "_read_at", "_remote_time_out", "_written_at", "has_read", "has_written")
 
@@ -26,7 +26,7 @@ class Idleness:
 
     @property
     def limit(self) -> float:
-        """Seconds of silence after which the connection is closed; 0 for never."""
+        """Seconds of silence after which the connection is closed; 0: never."""
         return self._limit
 
     def set_remote(self, idle_time_out_ms: int | None) -> None:
@@ -40,11 +40,14 @@ class Idleness:
             self._written_at, self.has_written = now, False
 
     def is_silent(self, now: float) -> bool:
-        """Whether the peer has been silent for longer than `limit`."""
+        """Return whether the peer has been silent for longer than `limit`."""
         return bool(self._limit) and self._read_at is not None and now - self._read_at > self._limit
 
     def is_heartbeat_due(self, now: float) -> bool:
-        """Whether a heartbeat is due: half of the peer's time-out would do, a quarter leaves room for late calls."""
+        """Return whether a heartbeat is due: after a quarter of the peer's time-out.
+
+        The specification suggests half of it (2.4.5). A quarter leaves room for late calls.
+        """
         return (
             bool(self._remote_time_out)
             and self._written_at is not None
@@ -53,5 +56,5 @@ class Idleness:
 
     @property
     def interval(self) -> float:
-        """Seconds between calls of `update` that keep both sides' time-outs."""
+        """The most seconds between calls of `update`, so that the time-outs of both sides are kept."""
         return min(_MAX_INTERVAL, self._remote_time_out / 4 or _MAX_INTERVAL, self._limit / 8 or _MAX_INTERVAL)

@@ -1,7 +1,7 @@
-"""Links: attaching, credit, whole messages out of and into transfers (2.6).
+"""Links (2.6): attach and detach, credit, and the conversion between messages and transfer frames.
 
-A `Sender` is a link we send on, a `Receiver` one we receive on, whichever side attached first. The owner of the
-connection keeps in `link.node` what it does with the messages.
+A `Sender` is a link on which we send, a `Receiver` one on which we receive, whichever side attached first. `link.node`
+is for the owner of the connection: the object that handles the messages of the link.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ATTACHED: Final = LinkState.ATTACHED
 
 PART_BYTES = 64
-"""Memory that a frame of such a message takes beside its payload, approximately."""
+"""About how much memory a frame of an incomplete message uses beside its payload."""
 
 
 class Link:
@@ -44,7 +44,7 @@ class Link:
         self.remote: Attach | None = None
         self.node: Any = None
         self.answers_detach_later = False
-        """The owner answers the peer's detach itself, by `detach`; otherwise it is answered at once."""
+        """Whether the owner answers the peer's detach by calling `detach`. Otherwise it is answered at once."""
 
     @property
     def attached(self) -> bool:
@@ -63,9 +63,9 @@ class Link:
         source: Any = ...,
         target: Any = ...,
     ) -> None:
-        """Answer the peer's attach, with its own settle modes and, unless given, its own termini.
+        """Answer the peer's attach, with the peer's settle modes and, unless given here, the peer's termini.
 
-        Without effect if no attach is unanswered. EncodeError if the peer's values cannot be encoded again.
+        No effect if no attach is unanswered. Raise EncodeError if the peer's values cannot be encoded again.
         """
         remote = self.remote
         if remote is None or self.state not in (LinkState.ATTACH_RECEIVED, LinkState.DETACH_RECEIVED):
@@ -86,19 +86,19 @@ class Link:
         )
 
     def refuse(self, error: Error) -> None:
-        """Answer the peer's attach with null termini and detach at once: the link was never made (2.6.3)."""
+        """Answer the peer's attach with null termini, which means that the link was not created (2.6.3), and detach."""
         if self.state is LinkState.ATTACH_RECEIVED:
             self.accept(source=None, target=None)
         self.detach(error)
 
     def detach(self, error: Error | None = None) -> None:
-        """Close the link, or answer the peer's detach. Without effect on a link that is detached."""
+        """Close the link, or answer the peer's detach. No effect if it is detached already."""
         if self.state is LinkState.ATTACH_RECEIVED:
             self.refuse(error or Error(condition=Condition.INTERNAL_ERROR, description="the link was not accepted"))
         elif (self.state, LinkInput.SEND_DETACH) in LINK:
             self._step(LinkInput.SEND_DETACH)
             self.session.forget_deliveries(self)
-            # Always closed: a suspended link could be resumed, which is not supported.
+            # `closed` is always true: a suspended link could be resumed, which is not supported.
             self.session.send(Detach(handle=self.handle, closed=True, error=error))
             if self.state is LinkState.DETACHED:
                 self.session.handles.unmap(self)
@@ -114,17 +114,17 @@ class Link:
             self.session.handles.unmap(self)
 
     def on_flow(self, flow: FlowFields) -> None:
-        raise NotImplementedError  # each direction has its own
+        raise NotImplementedError  # abstract
 
     def forget(self) -> None:
-        """The session is over, and so is the link; nothing is sent to the peer."""
+        """End the link without sending anything, because its session has ended."""
         self._step(LinkInput.LOSE_SESSION)
 
     def _step(self, cause: LinkInput) -> None:
         self.state = step(LINK, self.state, cause)
 
     def _send_attach(self, attach: Attach) -> None:
-        # First: after an EncodeError, at values of the peer's, the owner can still refuse the link.
+        # Before the state changes, so that the owner can still refuse the link after an EncodeError.
         body = attach.encode()
         self._step(LinkInput.SEND_ATTACH)
         self.session.send(attach, body)
@@ -132,7 +132,7 @@ class Link:
 
 
 class Sender(Link):
-    """A link we send on."""
+    """A link on which we send."""
 
     __slots__ = ("_encoder", "credit", "delivery_count", "drain", "unsettled")
     is_sender = True
@@ -147,11 +147,11 @@ class Sender(Link):
 
     @property
     def max_message_size(self) -> int:
-        """The largest message that the receiver accepts; 0 for no limit."""
+        """The size of the largest message that the receiver accepts, in bytes; 0: no limit."""
         return (self.remote.max_message_size if self.remote else None) or 0
 
     def ready(self) -> bool:
-        """Whether a message may be sent now and will not wait in our own buffers."""
+        """Return whether the link has credit, and a message would be written to the transport without waiting."""
         return (
             self.credit > 0 and self.state is _ATTACHED and self.unsettled < MAX_UNSETTLED and self.session.can_send()
         )
@@ -166,7 +166,7 @@ class Sender(Link):
         message_format: int = 0,
         state: Any = None,
     ) -> OutgoingDelivery | None:
-        """Send the message that is the parts joined; returns the delivery unless it is sent settled."""
+        """Send a message, which is given in parts. Return the delivery unless it is sent settled."""
         session = self.session
         delivery_id = session.next_delivery_id
         session.next_delivery_id = (delivery_id + 1) & SERIAL_MASK
@@ -197,7 +197,7 @@ class Sender(Link):
         return delivery
 
     def finish_drain(self) -> None:
-        """Use up the credit, since nothing is left to send for now, and tell the receiver (2.6.7)."""
+        """Answer a drain: use up the credit, because there are no more messages to send, and send a flow (2.6.7)."""
         self.delivery_count = (self.delivery_count + self.credit) & SERIAL_MASK
         self.credit = 0
         self.session.send_flow(self)
@@ -206,7 +206,7 @@ class Sender(Link):
         if flow.link_credit is not None:
             # Credit counts from what the receiver had seen; sends since then are spent (2.6.7).
             seen = flow.delivery_count if flow.delivery_count is not None else 0
-            # A receiver that counts frames is ahead of us; its link-credit is still the maximum.
+            # A receiver that counts frames instead of deliveries is ahead of us. Its link-credit is then the maximum.
             spent = max(0, serial_sub(self.delivery_count, seen))
             self.credit = max(0, flow.link_credit - spent)
         self.drain = flow.drain
@@ -230,7 +230,7 @@ class Sender(Link):
         if len(head) + len(payload) <= room:
             session.send_transfer(self, head + payload)
             return
-        # `more` takes one byte either way, so the head keeps its length.
+        # Both values of `more` take one byte, so the length of the head does not change.
         first.more = True
         at = room - len(head)
         session.send_transfer(self, first.encode() + payload[:at])
@@ -245,7 +245,7 @@ class Sender(Link):
 
 
 class Receiver(Link):
-    """A link we receive on."""
+    """A link on which we receive."""
 
     __slots__ = ("_held", "_parts", "_size", "credit", "delivery_count", "drain", "max_message_size", "partial")
     is_sender = False
@@ -257,14 +257,14 @@ class Receiver(Link):
         self.drain = False
         self.max_message_size = 0
         self.partial: tuple[int, bytes, TransferForm] | None = None
-        """Id, tag and the other fields in the first frame of an incomplete delivery."""
+        """The id, the tag and the other fields of the first frame of an incomplete delivery."""
         self._parts: list[bytes] = []
         self._size = 0
         self._held = 0
-        """Memory that the parts take."""
+        """The memory that the parts use."""
 
     def grant(self, credit: int, *, drain: bool = False, echo: bool = False) -> None:
-        """Let the sender send `credit` more messages from now on. Without effect on a link that is detached."""
+        """Allow the sender to send `credit` more messages from now on. No effect on a detached link."""
         if self.state is not LinkState.ATTACHED and self.state is not LinkState.ATTACH_SENT:
             return
         self.credit = credit
@@ -278,7 +278,7 @@ class Receiver(Link):
             self.session.start_receiving(self)
 
     def on_flow(self, flow: FlowFields) -> None:
-        # A sender's count matters only when it jumps ahead: that is how it reports that it has drained.
+        # The delivery-count of a sender matters only if it is ahead: the sender has answered a drain.
         if self.drain and flow.delivery_count is not None:
             passed = serial_sub(flow.delivery_count, self.delivery_count)
             if passed > 0:
@@ -290,7 +290,7 @@ class Receiver(Link):
     def on_transfer(
         self, delivery_id: int | None, tag: bytes | None, form: TransferForm, part: bytes
     ) -> IncomingDelivery | None:
-        """Handle one frame of a delivery in several; returns the delivery when it is complete."""
+        """Handle one frame of a delivery that has several. Return the delivery when it is complete."""
         first = self.partial
         if first is None:
             if delivery_id is None or tag is None:
@@ -310,7 +310,7 @@ class Receiver(Link):
         self._size += len(part)
         oversize = 0 < self.max_message_size < self._size
         if oversize:
-            self._drop_parts()  # too large already: only the size is counted on
+            self._drop_parts()  # the message is too large, so only its size is counted from here
         elif part:
             self._keep(part)
         if form.more:
@@ -332,7 +332,7 @@ class Receiver(Link):
         )
 
     def forget_partial(self) -> None:
-        """The incomplete delivery was aborted, or is complete now: drop its parts."""
+        """Drop the parts of a delivery that was aborted or is complete."""
         self.partial = None
         self._size = 0
         self._drop_parts()

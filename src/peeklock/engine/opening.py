@@ -1,4 +1,4 @@
-"""The open performative (2.7.1): makes ours, and checks the limits in the peer's."""
+"""The open performative (2.7.1): makes our open, and checks the limits in the peer's open."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from peeklock.engine.errors import CloseConnection
 from peeklock.engine.idleness import MIN_IDLE_TIME_OUT_MS
 
 ESTABLISHMENT_FAILED: Final = "amqp:connection-establishment-failed"
-"""A property of an open: a close with the reason follows."""
+"""A property of an open, which announces that a close with the reason follows."""
 _USUAL_FRAME_SIZE: Final = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What one side offers in its open."""
+    """The values that one side sends in its open."""
 
     container_id: str
     hostname: str | None = None
@@ -31,7 +31,7 @@ class Settings:
 
 
 def make_open(settings: Settings, capabilities: Sequence[str], remote: Open | None, *, refused: bool) -> Open:
-    """Our open. `remote` is the peer's, if that came first; `refused` announces that a close follows."""
+    """Make our open. `remote` is the peer's open, if it arrived first. `refused` announces that a close follows."""
     properties = dict(settings.properties or {})
     if refused:
         properties[ESTABLISHMENT_FAILED] = True
@@ -47,10 +47,10 @@ def make_open(settings: Settings, capabilities: Sequence[str], remote: Open | No
 
 
 def _offered_frame_size(ours: int, remote: Open | None) -> int:
-    """Bytes of the largest frame that the peer may send.
+    """Return the max-frame-size to offer.
 
-    uamqp, which older SDKs are made of, cannot send frames larger than those it accepts itself. So the answer to an
-    open offers at most what that open offers, or the usual size if that is more.
+    uamqp, on which older SDKs are based, cannot send larger frames than it accepts. So the answer to an open offers at
+    most the max-frame-size of that open, or the usual size if that is larger.
     """
     if remote is None:
         return ours
@@ -58,7 +58,7 @@ def _offered_frame_size(ours: int, remote: Open | None) -> int:
 
 
 def check_open(remote: Open) -> None:
-    """CloseConnection if the peer's open sets a limit that this engine cannot keep."""
+    """Raise CloseConnection if the peer's open has a limit that is too low."""
     if remote.max_frame_size < MIN_MAX_FRAME_SIZE:
         raise CloseConnection(
             Condition.INVALID_FIELD, f"max-frame-size {remote.max_frame_size} is below {MIN_MAX_FRAME_SIZE}"

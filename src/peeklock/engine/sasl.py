@@ -1,6 +1,6 @@
-"""The SASL exchange before a connection (5.3), from either side.
+"""The SASL exchange before a connection (5.3), as client or server.
 
-Only the order of frames is here; the owner decides whom to authenticate.
+This module knows the order of frames. The owner of the connection checks the credentials.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from peeklock.engine.errors import CloseConnection
 OK, AUTH_FAILED = 0, 1
 
 Authenticate = Callable[[str, bytes], Any]
-"""(mechanism, initial response) -> the identity of the client, or None if it is refused."""
+"""Takes the mechanism and the initial response. Returns the identity of the client, or None to refuse it."""
 
 
 class SaslRole(Protocol):
-    """One side of the exchange: returns the frames to send at the start, and in answer to each frame."""
+    """One side of the exchange. It returns the frames to send at the start, and in answer to each frame."""
 
     done: bool
 
@@ -29,7 +29,7 @@ class SaslRole(Protocol):
 
 
 class SaslServer:
-    """Offers mechanisms, and calls the owner with the client's choice."""
+    """The server's side: offers mechanisms, and calls `authenticate` with the client's choice."""
 
     def __init__(self, mechanisms: Sequence[str], authenticate: Authenticate) -> None:
         self.done = False
@@ -57,7 +57,7 @@ class SaslServer:
 
 @dataclass
 class SaslClient:
-    """Requests one mechanism with one response."""
+    """The client's side: selects one mechanism and sends one response."""
 
     mechanism: str = "ANONYMOUS"
     response: bytes = b""
@@ -88,5 +88,5 @@ class SaslClient:
 
 
 def plain(name: str, password: str) -> SaslClient:
-    """SASL PLAIN (RFC 4616)."""
+    """Return the client's side of SASL PLAIN (RFC 4616)."""
     return SaslClient("PLAIN", b"\x00" + name.encode() + b"\x00" + password.encode())

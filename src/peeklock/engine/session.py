@@ -1,4 +1,4 @@
-"""Sessions: transfer windows, and performatives to their links (2.5)."""
+"""Sessions (2.5): transfer windows, and the dispatch of performatives to links."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from peeklock.engine.connection import Connection
 
 INCOMING_WINDOW: Final = 8192
-"""Transfer frames that the peer may send before the next flow; renewed when half of them are used."""
+"""How many transfer frames the peer may send before the next flow. The window is renewed when half of it is used."""
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 
 _RENEW_AFTER: Final = INCOMING_WINDOW // 2
@@ -50,7 +50,7 @@ _MAPPED: Final = SessionState.MAPPED
 
 
 class Session:
-    """One session of a connection, from either side."""
+    """One session of a connection, which either side has begun."""
 
     def __init__(self, connection: Connection, channel: int) -> None:
         self.connection = connection
@@ -73,13 +73,13 @@ class Session:
         self._held_frames: deque[tuple[Sender, bytes]] = deque()
         """Transfers that await the peer's window, in order."""
         self._dispositions = (Dispositions(), Dispositions())
-        """To be sent, as sender and as receiver."""
+        """Dispositions to be sent: as sender, and as receiver."""
 
     # --- our side ---
 
     @property
     def links(self) -> Iterable[Link]:
-        """All links; of a session that is over, those that it had when it ended."""
+        """All links. After the end of the session, the links that it had when it ended."""
         return self.handles.links.values()
 
     def begin(self) -> None:
@@ -98,7 +98,7 @@ class Session:
         )
 
     def end(self, error: Error | None = None) -> None:
-        """End the session, or answer the peer's end. Without effect on a session that is over."""
+        """End the session, or answer the peer's end. No effect if it has ended already."""
         if (self.state, SessionInput.SEND_END) not in SESSION:
             return
         self.send(End(error=error))
@@ -108,13 +108,13 @@ class Session:
             self.connection.unmap(self)
 
     def sender(self, name: str) -> Sender:
-        """Make a link to send on, not attached yet. EndSession when the peer allows no more links."""
+        """Make a link to send on, without attaching it. Raise EndSession if the peer allows no more links."""
         link = Sender(self, name, self.handles.take())
         self.handles.add(link)
         return link
 
     def receiver(self, name: str) -> Receiver:
-        """Make a link to receive on, not attached yet. EndSession when the peer allows no more links."""
+        """Make a link to receive on, without attaching it. Raise EndSession if the peer allows no more links."""
         link = Receiver(self, name, self.handles.take())
         self.handles.add(link)
         return link
@@ -124,11 +124,11 @@ class Session:
             self._receiving[link.remote.handle] = link
 
     def can_send(self) -> bool:
-        """Whether a transfer would leave at once."""
+        """Return whether a transfer would be written at once: the peer's window and the transport have room."""
         return self.remote_incoming_window > 0 and not self._held_frames and not self.connection.congested
 
     def send(self, performative: Any, body: bytes | None = None) -> None:
-        """Write a performative, encoded in `body` if it is given. Without effect on a session that is over."""
+        """Write a performative. `body` is its encoding, if the caller has it. No effect if the session has ended."""
         if self.state is SessionState.UNMAPPED or self.state is SessionState.END_SENT:
             return
         self.flush_dispositions()
@@ -142,10 +142,10 @@ class Session:
             self._write_transfer(frame)
 
     def send_flow(self, link: Link | None = None, *, echo: bool = False) -> None:
-        """Send a flow with our windows and, with a link, that link's credit."""
+        """Send a flow with our windows and, if a link is given, its credit."""
         self._renew_at = (self.next_incoming_id + _RENEW_AFTER) & SERIAL_MASK
         flow = Flow(
-            # There is no such id before the peer's begin (2.7.4).
+            # The id is not known before the peer's begin (2.7.4).
             next_incoming_id=None if self.remote_channel is None else self.next_incoming_id,
             incoming_window=INCOMING_WINDOW,
             next_outgoing_id=self.next_outgoing_id,
@@ -161,7 +161,7 @@ class Session:
         self.send(flow)
 
     def dispose(self, role: bool, delivery_id: int, settled: bool, state: bytes) -> None:
-        """Send the state of a delivery to the peer, at the latest at the end of this turn."""
+        """Send the state of a delivery to the peer before the end of this turn."""
         if self.state is _MAPPED:
             self._dispositions[role].add(delivery_id, settled, state)
             self.connection.touched.add(self)
@@ -174,7 +174,7 @@ class Session:
                     self.out.append(encode_frame(self.channel, body))
 
     def forget_deliveries(self, link: Link) -> None:
-        """The link is closing: accept no more transfers on it and forget its unsettled deliveries."""
+        """Remove the unsettled deliveries of a link that is closing, and accept no more transfers on it."""
         if isinstance(link, Receiver):
             link.forget_partial()
             if link.remote is not None:
@@ -184,19 +184,19 @@ class Session:
             del unsettled[delivery_id]
 
     def forget(self) -> None:
-        """The connection is over, and so is the session; nothing is sent to the peer."""
+        """End the session without sending anything, because its connection has ended."""
         self._step(SessionInput.LOSE_CONNECTION)
         self._forget_links()
 
     # --- the peer's side ---
 
     def on_performative(self, performative: Any, body: bytes) -> None:
-        """Handle any performative but begin. `body` is that of the frame, which some are read from again."""
+        """Handle a performative other than begin. `body` is the body of its frame; some are decoded again from it."""
         kind = type(performative)
         if kind is End:
             self.on_end(performative)
         elif self.state is not _MAPPED:
-            return  # sent before the peer saw that the session has ended
+            return  # the peer sent it before it received our end
         elif kind is Transfer:
             self.on_transfer(body, 0, len(body))
         elif kind is Disposition:
@@ -301,7 +301,7 @@ class Session:
         link.credit -= 1
         link.delivery_count = (link.delivery_count + 1) & SERIAL_MASK
         oversize = 0 < link.max_message_size < end - payload_at
-        # By position: uncompiled, keyword arguments more than double the cost of the call.
+        # Positional arguments, because keyword arguments more than double the cost of the call in interpreted code.
         delivery = IncomingDelivery(
             link,
             delivery_id,
@@ -326,8 +326,8 @@ class Session:
         if last is None:
             last = first
         elif (last - first) & SERIAL_MASK >= _WIDEST_RANGE:
-            # As serial numbers (RFC 1982) this would be almost all deliveries: surely a mistake.
-            raise EndSession(Condition.INVALID_FIELD, f"a disposition from {first} to {last} goes backwards")
+            # With serial numbers (RFC 1982) this range is almost all deliveries, which must be a mistake.
+            raise EndSession(Condition.INVALID_FIELD, f"the range of a disposition is reversed: {first} to {last}")
         if role:
             for sender, outgoing in by_link(between(self.outgoing_unsettled, first, last, settled)):
                 if settled:
@@ -353,7 +353,10 @@ class Session:
     def _hold(self, delivery: IncomingDelivery) -> None:
         unsettled = self.incoming_unsettled
         if len(unsettled) >= MAX_INCOMING_UNSETTLED:
-            raise EndSession(Condition.RESOURCE_LIMIT_EXCEEDED, f"{MAX_INCOMING_UNSETTLED} deliveries are unsettled")
+            raise EndSession(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"{MAX_INCOMING_UNSETTLED} deliveries are unsettled; no more are allowed",
+            )
         unsettled[delivery.delivery_id] = delivery
 
     def _on_partial_transfer(
@@ -371,13 +374,16 @@ class Session:
 
     def _on_errant_transfer(self, handle: int) -> None:
         if self.state is not _MAPPED:
-            return  # sent before the peer saw that the session has ended
+            return  # the peer sent it before it received our end
         link = self.handles.find(handle)
         if link.state is LinkState.DETACH_SENT:
-            return  # sent before the peer saw that the link is closed
+            return  # the peer sent it before it received our detach
         if link.is_sender:
-            raise EndSession(Condition.NOT_ALLOWED, f"a transfer with handle {handle}, on which the peer receives")
-        self._detach(link, DetachLink(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer before the link was accepted"))
+            raise EndSession(
+                Condition.NOT_ALLOWED, f"a transfer has handle {handle}, which is a link on which the peer receives"
+            )
+        failure = DetachLink(Condition.TRANSFER_LIMIT_EXCEEDED, "a transfer arrived before the link was accepted")
+        self._detach(link, failure)
 
     def _detach(self, link: Link, failure: DetachLink) -> None:
         error = Error(condition=failure.condition, description=failure.description)

@@ -1,7 +1,7 @@
-"""The state tables of connections, sessions and links. `step` is the only way to another state.
+"""The state tables of connections, sessions and links. Every change of a state goes through `step`.
 
-A pair that is absent from its table is an error: of the peer if it is about something received, and of this program
-otherwise.
+A pair of state and input that is not in its table is an error: of the peer if the input was received, otherwise of this
+program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from peeklock.engine.errors import CloseConnection, EndSession, StateError
 
 
 class ConnectionState(Enum):
-    """2.4.6, with the header exchange of 2.2 in front."""
+    """The states of a connection (2.4.6), including the header exchange (2.2)."""
 
     START = auto()
     HEADER_SENT = auto()
@@ -37,11 +37,11 @@ class ConnectionInput(Enum):
     SEND_CLOSE = auto()
     RECEIVE_CLOSE = auto()
     DROP_TRANSPORT = auto()
-    """The transport is lost, or this side reads no more from it."""
+    """The transport is lost, or this side stops reading from it."""
 
 
 class SessionState(Enum):
-    """2.5.5"""
+    """The states of a session (2.5.5)."""
 
     UNMAPPED = auto()
     BEGIN_SENT = auto()
@@ -60,7 +60,7 @@ class SessionInput(Enum):
 
 
 class LinkState(Enum):
-    """2.6.4"""
+    """The states of a link (2.6.4)."""
 
     DETACHED = auto()
     ATTACH_SENT = auto()
@@ -143,14 +143,14 @@ _SCOPES: Final[dict[type[Enum], type[AmqpError]]] = {
     SessionInput: CloseConnection,
     LinkInput: EndSession,
 }
-"""What ends when the peer sends something that the state does not allow: the endpoint that has this one."""
+"""The errors to raise if the peer sends an input that the state does not allow. The parent endpoint ends."""
 
 State = TypeVar("State", bound=Enum)
 Input = TypeVar("Input", bound=Enum)
 
 
 def step(table: dict[tuple[State, Input], State], state: State, cause: Input) -> State:
-    """Return the next state, or raise the error that an absent pair is."""
+    """Return the next state. Raise an error if the pair of state and input is not in the table."""
     try:
         return table[state, cause]
     except KeyError:

@@ -1,1 +1,1 @@
-"""Where AMQP links meet the broker: sending, receiving, $cbs."""
+"""The broker's ends of AMQP links: sending, receiving, `$management`, `$cbs` and the transaction coordinator."""

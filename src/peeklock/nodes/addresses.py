@@ -1,7 +1,6 @@
-"""Addresses: how clients spell the path of an entity, and what it consists of.
+"""Parses addresses of links, such as `q`, `amqps://host:5671/q`, `Q/$DeadLetterQueue`, `t/Subscriptions/s/$management`.
 
-`q`, `/q`, `amqps://host:5671/q`, `Q/$DeadLetterQueue`, `t/Subscriptions/s/$management`: names of entities may contain
-slashes, so known suffixes are taken off from the right.
+Names of entities may contain slashes, so known suffixes are removed from the right.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class Address:
     """A parsed address."""
 
     path: str = ""
-    """Without scheme and host, as the client spelt it."""
+    """The address without scheme and host, as the client spelt it."""
     entity: str = ""
     """The path of the queue, topic, subscription or sub-queue."""
     owner: str = ""
-    """The path of the queue or topic that the entity is or belongs to: whose rules give rights to it."""
+    """The path of the queue or topic that the entity is or belongs to. Its authorization rules apply to the entity."""
     is_management: bool = False
 
     @property

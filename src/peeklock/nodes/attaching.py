@@ -1,4 +1,4 @@
-"""Make the node of a link, by its address, its role and the claims of its connection."""
+"""Makes the node of a link from its address, its role and the claims of its connection."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 def make_node(peer: Peer, link: Link) -> Node:
-    """Make the node for a link, which accepts the link; BrokerError if the link must be refused."""
+    """Make the node of a link, which accepts the link. Raise BrokerError to refuse the link."""
     attach = link.remote
     assert attach is not None
     if isinstance(link, Receiver) and isinstance(attach.target, Coordinator):
-        # No claim is required: one SDK declares before it sends its first token, and all work needs links with claims.
+        # No claim is required: one SDK declares before it sends its first token. All work requires links with claims.
         return CoordinatorNode(peer, Address(path="$coordinator"), link)
     terminus = attach.source if isinstance(link, Sender) else attach.target
-    if isinstance(link, Receiver) and _is_nowhere(terminus):
+    if isinstance(link, Receiver) and _is_anonymous(terminus):
         return RelayNode(peer, link)
     if isinstance(link, Sender) and terminus is None:
         return unsubscribing_node(peer, link)
     if isinstance(terminus, Source | Target) and terminus.dynamic:
-        return DynamicNode(peer, link, terminus, partial(_node_at_own, peer, link))
+        return DynamicNode(peer, link, terminus, partial(_node_at_temporary, peer, link))
     return _node_at(peer, link, terminus)
 
 
@@ -61,8 +61,8 @@ def _node_at(peer: Peer, link: Link, terminus: object) -> Node:
     return _sending_node(peer, address, _receiver(link))
 
 
-def _node_at_own(peer: Peer, link: Link) -> Node:
-    """Make the node of a link whose temporary entity was made for it. Sending to that requires Listen, not Send."""
+def _node_at_temporary(peer: Peer, link: Link) -> Node:
+    """Make the node of a link for which a temporary entity was made. Sending to that entity requires Listen."""
     attach = link.remote
     assert attach is not None
     if isinstance(link, Sender):
@@ -73,7 +73,7 @@ def _node_at_own(peer: Peer, link: Link) -> Node:
 
 
 def requested_address(link: Link) -> str:
-    """Return the address that a link asks for, without scheme and host; for the audit log."""
+    """Return the address that a link asks for, without scheme and host. For the audit log."""
     attach = link.remote
     terminus = None if attach is None else attach.source if isinstance(link, Sender) else attach.target
     address = terminus.address if isinstance(terminus, Source | Target) else None
@@ -88,8 +88,8 @@ def _receiver(link: Link) -> Receiver:
     return link
 
 
-def _is_nowhere(target: object) -> bool:
-    """Whether a link has no target: each message on it names its destination."""
+def _is_anonymous(target: object) -> bool:
+    """Return whether a target has no address, so that each message names its destination."""
     return target is None or (isinstance(target, Target) and target.address is None and not target.dynamic)
 
 
@@ -120,7 +120,7 @@ def _sending_node(peer: Peer, address: Address, link: Receiver) -> Node:
         return SendingNode(peer, address, link, entity)
     if not isinstance(destination, str):
         raise InvalidProperty(f"The property {TRANSFER_DESTINATION} must be a string.")
-    # Send through one entity to another: both require Send, and a transaction counts the first as its entity.
+    # A send through one entity to another requires Send on both. For a transaction, the first is the entity.
     final = parse_address(destination)
     peer.claims.check(final.entity, final.owner, Right.SEND, peer.namespace.now())
     target = peer.namespace.entity(final.entity)

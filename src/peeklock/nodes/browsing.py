@@ -2,7 +2,8 @@
 
 A browser gets the messages that a peek would return, in order of the sequence numbers. Nothing is locked, counted or
 removed, and the client's outcomes change nothing. The node keeps a position, which is a sequence number, and reads
-pages from the store only while it may send. So it does not slow receivers, and an idle client costs one page.
+pages from the store only while it may send. So browsing does not slow down receivers, and an idle browser uses the
+memory of one page at most.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 PAGE_MESSAGES: Final = 256
 PAGE_BYTES: Final = 256 * 1024
 PAGE_WORK: Final = 256
-"""Work of a selector in one turn of the loop: messages times its cost."""
+"""The most work for a selector in one turn of the loop: the number of messages times the cost of the selector."""
 UNSETTLED: Final = 0
 """The snd-settle-mode of a client that settles all messages itself."""
 
@@ -68,10 +69,10 @@ class BrowsingNode(Node):
         self._page_end = 0
         """The number up to which the page was read."""
         self._is_counted = False
-        """The page counts towards the account of the connection, since it waits for credit."""
+        """Whether the account of the connection includes the page, which waits for credit."""
         self._is_reading = False
         self._arrived = False
-        """A message arrived after the page was requested, which may not include it."""
+        """Whether a message arrived after the page was requested. The page may not have it."""
         self._is_at_end = False
         self._is_closed = False
         self._unsettled = 0
@@ -145,7 +146,7 @@ class BrowsingNode(Node):
             self._position = message.sequence_number if page else self._page_end
             self._send(message)
             if self._is_counted:
-                self._held.release(memory_cost(message))  # which may call this method again
+                self._held.release(memory_cost(message))  # may call this method again
 
     def _send(self, message: StoredMessage) -> None:
         link = self._link
@@ -178,7 +179,7 @@ class BrowsingNode(Node):
         if self._selector is not None and self._pace.is_resting:
             self._pace.when_rested(partial(self._ask, leave))
             return
-        # Before the store is asked: messages that arrive meanwhile may not be in its answer.
+        # Before the read, because the page may not have messages that arrive during the read.
         self._arrived = False
         self._queue.browsers.add(self)
         cost = 0 if self._selector is None else self._selector.cost
@@ -200,7 +201,7 @@ class BrowsingNode(Node):
         else:
             self._is_at_end = not self._arrived
         leave()
-        self._queue.browsers.call_soon(self.on_credit)  # in another turn: other work is done in between
+        self._queue.browsers.call_soon(self.on_credit)  # in another turn, so that other work is done in between
 
     def _take_page(self, messages: list[StoredMessage]) -> None:
         selector = self._selector
@@ -215,7 +216,7 @@ class BrowsingNode(Node):
         self._page.extend(messages)
         self._send_page()
         if self._held.is_full:
-            self._page.clear()  # it will be read again
+            self._page.clear()  # the rest of the page is read again later
         elif self._page:
             self._is_counted = True
             self._held.take(sum(map(memory_cost, self._page)))

@@ -1,7 +1,7 @@
 """The capabilities that the broker offers in its open, and client ids that only one connection may use.
 
-The container-id of an open is the client id of JMS. Clients do not prove it, so it is unique only among the connections
-that logged in with the same key. A connection that logs in later, with a token, is not offered
+The container-id of an open is the client id of JMS. Clients do not prove it, so it is unique only among connections
+that logged in with the same key. A connection that logs in later, with a token, does not get the capability
 `sole-connection-for-container`.
 """
 
@@ -26,7 +26,7 @@ SOLE_CONNECTION: Final = "sole-connection-for-container"
 ClientKey = tuple[str, str]
 """The rules that a connection logged in with, and its container-id."""
 CAPABILITIES: Final = (ANONYMOUS_RELAY, DELAYED_DELIVERY, SHARED_SUBSCRIPTIONS, CLAIMS)
-"""Offered in every open of the broker."""
+"""The capabilities in every open of the broker."""
 
 
 def reserve_client_id(peer: Peer, opened: Open) -> Error | None:

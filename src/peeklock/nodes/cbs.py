@@ -55,14 +55,14 @@ class CbsNode(RequestNode):
         except WrongKey:
             peer.logins.login_failed()
             raise
-        # Only with a valid token: other clients must not learn which entities exist.
+        # After the token was verified, because clients without a valid token must not learn which entities exist.
         peer.namespace.check_audience(spelt_path(audience))
         peer.add_claim(claim)
         log.info("token accepted", extra={"fields": {"peer": peer.name, "audience": claim.path or "/"}})
 
 
 def _token(request: Message) -> str:
-    """Return the token: the amqp-value, or a data section, which some clients send."""
+    """Return the token of a request. It is in the amqp-value or, from some clients, in a data section."""
     token: Any = b"".join(request.data) if request.data else request.value
     if isinstance(token, bytes):
         try:

@@ -1,4 +1,4 @@
-"""The transaction coordinator (4.1): declare and discharge."""
+"""The transaction coordinator (4.1), which handles declare and discharge."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREDIT: Final = 200
 
 
 class CoordinatorNode(Node):
-    """Declares and discharges transactions of its connection. Those that it declared end with the link."""
+    """Declares and discharges transactions of its connection. When the link ends, its transactions are rolled back."""
 
     def __init__(self, peer: Peer, address: Address, link: Receiver) -> None:
         super().__init__(peer, address)
@@ -52,7 +52,7 @@ class CoordinatorNode(Node):
         request = _read(delivery)
         if isinstance(request, Declare):
             if delivery.settled:
-                return  # the client could not learn the id
+                return  # the client would not get the id of the transaction
             if request.global_id is not None:
                 raise NotSupported("Transactions are local to a connection: declare without a global-id.")
             id = self.peer.transactions.declare()

@@ -1,8 +1,8 @@
 """Links that create their own node (`dynamic`, 3.5.3): temporary queues and topics.
 
-Creating one requires Listen for the whole namespace, since its purpose is to receive from it. Only its own connection
-receives from it; sending to it requires Send for the whole namespace. It is deleted when the link that created it is
-detached, whichever lifetime the link asked for.
+Creating a temporary entity requires Listen for the whole namespace, since its purpose is to receive from it. Only the
+connection that created it receives from it. Sending to it requires Send for the whole namespace. It is deleted when the
+link that created it is detached, whatever lifetime policy the link asked for.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 TEMPORARY_TOPIC: Final = "temporary-topic"
 LIFETIME_POLICY: Final = "lifetime-policy"
 _DELETE_ON_CLOSE: Final = 0x2B
-"""3.5.10: deleted when the link that created it is detached."""
+"""The descriptor of delete-on-close (3.5.10): the node is deleted when the link that created it is detached."""
 
 
 class WaitingNode(Node):
-    """The node of a link until its entity is made. Then another node replaces it."""
+    """The node of a link whose entity is being made. Afterwards another node replaces it."""
 
     def __init__(self, peer: Peer, address: Address, link: Link) -> None:
         super().__init__(peer, address)
@@ -72,7 +72,7 @@ class DynamicNode(WaitingNode):
         if self._is_gone:
             delete()
             return
-        # The answer to the attach has these, and `make` finds the entity by the address.
+        # The answer to the attach repeats these properties, and `make` finds the entity by the address.
         properties: dict[Any, Any] = {Symbol(LIFETIME_POLICY): Described(ULong(_DELETE_ON_CLOSE), [])}
         attach = self._link.remote
         assert attach is not None
@@ -80,5 +80,5 @@ class DynamicNode(WaitingNode):
             attach.source = replace(attach.source, address=outcome.path, dynamic_node_properties=properties)
         elif isinstance(attach.target, Target):
             attach.target = replace(attach.target, address=outcome.path, dynamic_node_properties=properties)
-        self.peer.when_gone(self._link, delete)
+        self.peer.when_detached(self._link, delete)
         self._continue_with(self._make)

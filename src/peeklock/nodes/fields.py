@@ -1,4 +1,4 @@
-"""The keys of requests and responses of `$management`, and how the values of a request are checked."""
+"""Declares the keys of requests and responses of `$management`, and checks the values of requests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from peeklock.broker.errors import InvalidProperty
 from peeklock.limits.amqp import MAX_FIELD_ITEMS
 
 MAX_SKIP: Final = (1 << 31) - 1
-"""The highest int: `skip` is one, in requests and in responses."""
+"""The highest value of the AMQP type int, which `skip` has in requests and responses."""
 
 
 class Kind(Enum):
-    """The type of a key, named as in the documentation."""
+    """The type of a value, with its name in the documentation."""
 
     STRING = "string"
     INT = "int"
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 def _is_integer(value: Any) -> bool:
-    """Whether the value fits a long. SDKs differ in the width that they send."""
+    """Return whether the value is an integer that fits a long. SDKs differ in the width that they send."""
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
 
 
@@ -57,7 +57,7 @@ _FITS: dict[Kind, Callable[[Any], bool]] = {
     Kind.LONGS: lambda value: isinstance(value, list) and all(_is_integer(item) for item in value),
     Kind.MAPS: lambda value: isinstance(value, list) and all(isinstance(item, dict) for item in value),
 }
-"""Checks of a request's values: any width is accepted, any other type is not."""
+"""Functions that check the types of a request's values. Integers of any width are accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Field:
     also: tuple[Kind, ...] = ()
     """Other types that are accepted."""
     or_utf8: bool = False
-    """Whether binary is accepted for a string in UTF-8. The Python SDK sends strings that it received so."""
+    """Whether a string may be binary with UTF-8. The Python SDK sends strings that it received in that form."""
 
     @property
     def types(self) -> str:
@@ -84,6 +84,7 @@ class Field:
         return f"{', '.join(others)} or {last}" if others else last
 
     def check(self, value: Any) -> Any:
+        """Return the value, converted if necessary. Raise InvalidProperty if it is missing or has a wrong type."""
         if value is None:
             if self.required:
                 raise InvalidProperty(f"The request has no '{self.name}' ({self.kind.value}).")
@@ -114,7 +115,7 @@ def _article(words: str) -> str:
 
 
 def check_keys(fields: tuple[Field, ...], given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the values of a map by key, None for missing ones; InvalidProperty if a value is wrong."""
+    """Return the values of a map by key, None for missing ones. Raise InvalidProperty if a value is wrong."""
     return {field.name: field.check(given.get(field.name)) for field in fields}
 
 

@@ -1,6 +1,6 @@
-"""The filters of a source (3.5.8): those that a client asks for, and those that are in force.
+"""The filters of a source (3.5.8): the filters that a client asks for, and those that the broker applies.
 
-An unknown filter is left out of the answer: so the client learns that it has no effect.
+The answer to the attach omits an unknown filter, which tells the client that the filter has no effect.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from peeklock.limits.broker import MAX_ID_LENGTH
 
 SESSION_FILTER: Final = "com.microsoft:session-filter"
 FIRST_NUMBER_FILTER: Final = "peeklock:from-sequence-number"
-"""The sequence number at which a browser begins. Of Peeklock: no other service has such a filter."""
+"""The sequence number at which a browser begins. Only Peeklock has this filter."""
 SELECTOR_FILTER: Final = ("apache.org:selector-filter:string", 0x0000_468C_0000_0004)
-"""The descriptors of a message selector. Its key differs by client."""
+"""The descriptors of a message selector. Clients differ in its key in the filter set."""
 MOVE: Final = "move"
 COPY: Final = "copy"
 
@@ -34,20 +34,20 @@ class Filters:
     """The key of the selector in the filter set."""
     asks_session: bool
     session_id: Any
-    """The unchecked value, without its descriptor; None for the next session."""
+    """The unchecked value of the session filter, without its descriptor; None: the next free session."""
     first_number: Any
-    """The unchecked value, without its descriptor; None for the head."""
+    """The unchecked value of the sequence number filter, without its descriptor; None: the head of the queue."""
 
 
 def read_filters(source: Source) -> Filters:
-    """Read the filters of a source; InvalidField if a selector is wrong."""
+    """Read the filters of a source. Raise InvalidField if a selector is invalid."""
     asked = source.filter or {}
     found: list[tuple[Any, Selector]] = []
     for key, value in asked.items():
         if isinstance(value, Described) and value.descriptor in SELECTOR_FILTER:
             if not isinstance(value.value, str):
                 raise InvalidField(f"The value of the filter '{key}' must be a string: a message selector.")
-            if value.value.strip():  # an empty one selects everything in JMS
+            if value.value.strip():  # in JMS an empty selector matches all messages
                 found.append((key, _selector(value.value)))
     if len(found) > 1:
         raise InvalidField("The filter set of the source has more than one message selector.")
@@ -67,7 +67,7 @@ def read_filters(source: Source) -> Filters:
 
 
 def session_id_of(filters: Filters) -> str | None:
-    """Return the session that the client asks for; None for any."""
+    """Return the id of the session that the client asks for; None for any session."""
     id = filters.session_id
     if id is None:
         return None
@@ -89,7 +89,7 @@ def first_number_of(filters: Filters) -> int:
 
 
 def in_force(source: Source, *keys: Any, mode: str | None = MOVE) -> Source:
-    """Return the source for the answer: only the filters with these keys, and the mode if the client asked for one."""
+    """Return the source for the answer: with these filters only, and with the mode if the client asked for one."""
     asked = source.filter
     kept = None if asked is None else {key: value for key, value in asked.items() if key in keys}
     mode = None if source.distribution_mode is None else mode

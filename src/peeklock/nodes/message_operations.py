@@ -1,4 +1,4 @@
-"""Operations on messages: locks, peeking, scheduling, deferral, settlement, deleting many."""
+"""Operations on messages: renewing locks, peeking, scheduling, receiving deferred ones, settling, batch deletion."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def renew_lock(call: Call) -> None:
 
 
 def _locks(call: Call) -> list[Lock]:
-    """Return the locks that the request names. Those of a session require its holder, not only their tokens."""
+    """Return the locks that the request names. For messages of a session, the caller must hold the session."""
     locks = call.queue.locks.find(token.bytes_le for token in call.arguments["lock-tokens"])
     for session in {lock.session for lock in locks if lock.session is not None}:
         check_holder(call, session)
@@ -145,7 +145,7 @@ def _encoded(messages: list[StoredMessage], are_copies: bool) -> Encoded:
 
 
 def update_disposition(call: Call) -> None:
-    """Settle the messages of all locks or, if one lock is lost, of none."""
+    """Settle the messages of all locks or, if one lock is lost, none of them."""
     arguments = call.arguments
     status = arguments["disposition-status"]
     properties = arguments["properties-to-modify"]
@@ -154,7 +154,7 @@ def update_disposition(call: Call) -> None:
     settlement = settlement_of_status(status, properties, reason, description)
     session_id = arguments["session-id"]
     if queue.has_sessions and session_id is not None:
-        held_session(call)  # first, so that a lost session is reported rather than the locks of its messages
+        held_session(call)  # first, so that the error for a lost session is SessionLockLost and not MessageLockLost
     locks = _locks(call)
     if session_id is not None and any(lock.session is not None and lock.session.id != session_id for lock in locks):
         raise SessionLockLost(f"Not all of these locks belong to the session '{session_id}'.")
@@ -193,7 +193,7 @@ def _scheduled(call: Call, item: dict[Any, Any]) -> Incoming:
     encoded = values["message"]
     limit = call.entity.max_message_bytes
     if len(encoded) > limit:
-        raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of this entity.")
+        raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of the entity.")
     incoming = read_incoming(encoded, call.entity.reads_session_ids)
     if incoming.session_id is None and values["session-id"] is not None and call.entity.reads_session_ids:
         bare = with_session_id(incoming.bare, values["session-id"])

@@ -1,4 +1,4 @@
-"""Nodes, which are the broker's ends of links, and how failures are encoded for the peer."""
+"""The base class of nodes, which are the broker's ends of links, and the encoding of failures for the client."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """The broker's end of one link. Handlers default to no-ops; each kind of node overrides those that it needs."""
+    """The broker's end of one link. Handlers default to no-ops; each subclass overrides those that it needs."""
 
     needs: Right | None = None
-    """The right that the link requires as long as it is attached; None if it requires none."""
+    """The right that the link requires while it is attached; None if it requires none."""
     destination: Address | None = None
-    """A second address at which the link requires the same right."""
+    """A second address for which the link requires the same right."""
 
     def __init__(self, peer: Peer, address: Address) -> None:
         self.peer = peer
         self.address = address
 
     def check_rights(self, now: int) -> None:
-        """Unauthorized when the connection no longer has a claim for the right that the link requires."""
+        """Raise Unauthorized if the connection no longer has a claim for the right that the link requires."""
         if self.address.is_management:
             check_any_right(self.peer.claims, self.address, now)
         elif self.needs is not None:
@@ -42,7 +42,7 @@ class Node:
         raise OperationNotAllowed(f"'{self.address.path}' accepts no messages on this link.")
 
     def on_turn_ended(self) -> None:
-        """All events of one read were handled. Called for nodes in `peer.busy` only."""
+        """All events of one read from the transport were handled. Called only for nodes in `peer.busy`."""
 
     def on_disposed(self, deliveries: list[OutgoingDelivery], state: Any, settled: bool) -> None:
         """The client sent a state for deliveries, or settled them."""
@@ -61,7 +61,7 @@ class Node:
     _dependencies: tuple[Link, tuple[Entity, ...]] | None = None
 
     def depend_on(self, link: Link, *entities: Entity) -> None:
-        """The link requires these entities. While attached, it watches them, and they do not count as idle."""
+        """Set the entities of the link. While it is attached, it watches them, and they do not count as idle."""
         self._dependencies = link, entities
 
     def on_attached(self) -> None:
@@ -71,14 +71,14 @@ class Node:
                 entity.watch(self)
 
     def stop_watching(self) -> None:
-        """The link is detached: it watches its entities no longer."""
+        """Stop watching the entities of the link, because it is detached."""
         if self._dependencies is not None:
             for entity in self._dependencies[1]:
                 entity.unwatch(self)
             self._dependencies = None
 
     def on_entity_changed(self) -> None:
-        """The definition of the entity has changed. What it no longer allows is refused when the client tries it."""
+        """The definition of the entity has changed. Subclasses detach the link if it is no longer allowed."""
 
     def on_entity_deleted(self, failure: BrokerError) -> None:
         """The entity was deleted, or no longer allows the link: detach it."""
@@ -87,10 +87,13 @@ class Node:
 
 
 def check_any_right(claims: Claims, address: Address, now: int) -> None:
-    """Unauthorized without any right to the entity. `$management` requires one; each operation checks its own right."""
+    """Raise Unauthorized if the client has neither Listen nor Send on the entity, of which `$management` requires one.
+
+    Each operation then checks its own right.
+    """
     for right in (Right.LISTEN, Right.SEND):
         try:
-            # By the whole path: some clients put a token for `$management` alone.
+            # The path includes `$management`, because some clients send a token for that path only.
             claims.check(address.path, address.owner, right, now)
         except Unauthorized as failure:
             refusal = failure

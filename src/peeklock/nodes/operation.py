@@ -1,4 +1,4 @@
-"""Operations of `$management`: a row of their table, and a call of one."""
+"""An operation of `$management`, which is a row of the table of operations, and a call of an operation."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ class Call:
     """The link that the request acts for, if it names one."""
     peer: Any
     link: Any
-    """On which the request arrived."""
+    """The link on which the request arrived."""
     answer: Callable[..., None]
-    """(body, status=200)"""
+    """Called with the body and, unless it is 200, the status."""
     fail: Callable[[BrokerError], None]
     is_crowded: Callable[[], bool]
     """Whether so many answers await credit that no long answer should be made."""
 
     @property
     def queue(self) -> AnyQueue:
-        """The entity, if messages can be received from it; OperationNotAllowed for a topic."""
+        """The entity, if messages can be received from it. Raises OperationNotAllowed for a topic."""
         if not is_queue(self.entity):
             raise OperationNotAllowed(f"'{self.entity.path}' is a topic: ask one of its subscriptions.")
         return self.entity
 
     def check_room(self) -> None:
-        """QuotaExceeded if too many answers await credit: more requests may have arrived since this one."""
+        """Raise QuotaExceeded if too many answers await credit. More requests may have arrived since this one."""
         if self.is_crowded():
             raise QuotaExceeded("Too many answers await credit on the reply link.")
 
     def done(self, error: BrokerError | None) -> None:
-        """Answer with an empty map, or fail; for operations that return nothing."""
+        """Answer with an empty map, or fail. For operations that return nothing."""
         if error is None:
             self.answer({})
         else:
@@ -56,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One row of the table."""
+    """One row of the table of operations."""
 
     name: str
     summary: str
@@ -66,11 +66,11 @@ class Operation:
     run: Callable[[Call], None]
     transactional: bool = False
     max_request_bytes: int | None = None
-    """A lower limit than that of all requests, for requests that stay in memory while they wait."""
+    """A limit below the general one, for requests that stay in memory while they wait."""
     audited: bool = False
-    """Whether it is written to the audit log: it administers, or changes many messages at once."""
+    """Whether calls are written to the audit log: the operation administers, or changes many messages at once."""
     explain: Callable[[AnyEntity, str], str] | None = None
-    """Returns the reason of a refusal with its consequence for the entity."""
+    """Adds the consequence for the entity to the reason of a refusal."""
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the request's values by key; see `check_keys`."""

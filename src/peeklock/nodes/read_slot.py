@@ -1,4 +1,4 @@
-"""One long read at a time for each connection, so that only one of its answers is in memory."""
+"""Limits each connection to one long read at a time, so that only one of its answers is in memory."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ Fail = Callable[[BrokerError], None]
 
 
 class ReadSlot:
-    """Starts reads in the order of the requests, each when the one before it is done."""
+    """Starts the reads of a connection in the order of the requests, each when the previous one is done."""
 
     def __init__(self) -> None:
         self._current: object | None = None
         self._waiting: deque[tuple[Start, Fail]] = deque()
 
     def enter(self, start: Start, fail: Fail) -> None:
-        """Call `start` now or in its turn. It calls `leave` when it is done; `fail` gets its errors."""
+        """Call `start` now or in its turn, with a function to call when the read is done. `fail` gets its errors."""
         self._waiting.append((start, fail))
         if self._current is None:
             self._next()
 
     def close(self) -> None:
-        """The client is gone: fail the reads that have not started, so that none counts as under way."""
+        """Fail the reads that have not started, because the connection is closed. Their memory is then released."""
         while self._waiting:
             _, fail = self._waiting.popleft()
-            fail(BrokerError("The client is gone."))
+            fail(BrokerError("The connection is closed."))
 
     def _next(self) -> None:
         while self._waiting and self._current is None:

@@ -1,6 +1,6 @@
 """Generates the reference page of `$management` from the table of operations.
 
-`python -m peeklock.nodes.reference > docs/management-operations.md` writes it; a test compares the two.
+`python -m peeklock.nodes.reference > docs/management-operations.md` writes the page. A test checks that it is current.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _table(title: str, fields: tuple[Field, ...]) -> Iterator[str]:
 
 
 def walk(fields: tuple[Field, ...], above: str = "") -> Iterator[tuple[str, Field]]:
-    """Return all keys with their paths. The keys of a map, or of the maps in a list, follow it."""
+    """Return all keys with their paths. The keys of a map, or of the maps in a list, follow the key of the map."""
     for field in fields:
         path = f"{above}{field.name}"
         yield path, field

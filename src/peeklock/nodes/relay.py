@@ -1,7 +1,7 @@
-"""The anonymous relay: a link without a target, on which the property `to` of each message names its destination.
+"""The anonymous relay: a link without a target. The property `to` of each message has its destination.
 
-A message is rejected for the reasons for which a link to its address would be refused: an unknown entity, a missing
-right. The link stays. Rights are checked when the message arrives. Nothing is cached about destinations.
+A message is rejected if a link to its destination would be refused: the entity is unknown, or a right is missing. The
+link stays attached. Rights are checked when the message arrives. Nothing is cached about destinations.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from peeklock.nodes.peer import Peer
 
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
-"""A capability in the broker's open."""
-NOWHERE: Final = Address()
+"""The capability in the broker's open."""
+NO_ADDRESS: Final = Address()
 
 
 class RelayNode(Sending):
     """Sends each message to the entity that it names."""
 
     def __init__(self, peer: Peer, link: Receiver) -> None:
-        super().__init__(peer, NOWHERE, link, None)
+        super().__init__(peer, NO_ADDRESS, link, None)
         self.check_rights(peer.namespace.now())
         limit = link.max_message_size = peer.namespace.profile.max_message_bytes
         asked = None if link.remote is None else link.remote.target
@@ -46,12 +46,12 @@ class RelayNode(Sending):
         link.grant(CREDIT)
 
     def check_rights(self, now: int) -> None:
-        """Unauthorized for a connection that may not send to any entity."""
+        """Raise Unauthorized if the connection may not send to any entity."""
         if not self.peer.claims.has(Right.SEND, now):
             raise Unauthorized("Unauthorized access: a 'Send' claim is required to send without a target.")
 
     def _send_all(self, deliveries: list[IncomingDelivery]) -> None:
-        """Send the messages of one turn together for each entity. There is no order between entities."""
+        """Send the messages of one turn, grouped by destination. Their order is kept within each destination."""
         by_destination: dict[str, list[IncomingDelivery]] = {}
         for delivery in deliveries:
             try:
@@ -76,7 +76,7 @@ class RelayNode(Sending):
         return self._select(_named_by(delivery)).owner
 
     def _select(self, name: str) -> Address:
-        """Send to that address from now on; BrokerError if a link to it would be refused."""
+        """Make an address the destination of the next sends. Raise BrokerError if a link to it would be refused."""
         address = parse_address(name)
         try:
             self.peer.claims.check(address.entity, address.owner, Right.SEND, self.peer.namespace.now())
@@ -98,7 +98,7 @@ def _named_by(delivery: IncomingDelivery) -> str:
     try:
         name = destination_of(delivery.data[delivery.at : delivery.end])
     except DecodeError as error:
-        raise InvalidMessage(f"The message could not be read: {error.description}.") from error
+        raise InvalidMessage(f"The message could not be decoded: {error.description}.") from error
     if not isinstance(name, str) or not name:
         raise InvalidField("The link has no target, and the message has no property 'to' with its destination.")
     return str(name)

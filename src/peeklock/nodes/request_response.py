@@ -1,6 +1,6 @@
-"""Request/response over a pair of links: requests arrive on one, replies leave on another, matched by reply-to.
+"""Request/response over a pair of links: requests arrive on one link, and replies are sent on the other.
 
-Subclasses of `RequestNode` answer the requests.
+The request's reply-to selects the link for the reply. Subclasses of `RequestNode` answer the requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REQUEST_CREDIT: Final = 200
 
 
 class ReplyNode(Node):
-    """The link on which replies are sent. They wait here for credit."""
+    """The link on which replies are sent. Replies wait here for credit."""
 
     def __init__(self, peer: Peer, address: Address, link: Sender) -> None:
         super().__init__(peer, address)
@@ -98,11 +98,11 @@ class Request:
     state: Any
     """The state of its transfer: transactional-state, or None."""
     reply: Callable[[Message], None]
-    """To be called once, with a message without correlation-id; again if the message cannot be encoded."""
+    """Sends the reply, a message without correlation-id. Call it once, or again if the message cannot be encoded."""
     size: int
-    """In bytes."""
+    """The size of the request in bytes."""
     is_crowded: Callable[[], bool]
-    """Whether so many replies await credit that no long one should be made."""
+    """Whether so many replies await credit that no long reply should be made."""
 
 
 class RequestNode(Node):
@@ -119,11 +119,11 @@ class RequestNode(Node):
         link.grant(REQUEST_CREDIT)
 
     def answer(self, request: Request) -> None:
-        """Answer the request by `request.reply`, now or later, also if it is wrong."""
+        """Answer the request with `request.reply`, now or later, also if the request is invalid."""
         raise NotImplementedError  # abstract
 
     def refusal(self, failure: BrokerError) -> Message:
-        """Make the answer to a failed request."""
+        """Return the answer to a failed request."""
         raise NotImplementedError  # abstract
 
     def on_delivery(self, delivery: IncomingDelivery) -> None:
@@ -134,14 +134,14 @@ class RequestNode(Node):
             try:
                 request = Message.decode(delivery.payload)
             except DecodeError as error:
-                raise InvalidMessage(f"The request could not be read: {error.description}.") from error
+                raise InvalidMessage(f"The request could not be decoded: {error.description}.") from error
             properties = request.properties or Properties()
             replies = self._reply_node(properties.reply_to)
             if replies.full:
                 raise QuotaExceeded("Too many replies await credit on the reply link.")
             state = delivery.state
             self._in_flight += 1
-            # Counted like sends that await their commit: the server throttles reading by it.
+            # The request counts like a send that awaits its commit: the server throttles reading by this number.
             cost = delivery.end - delivery.at
             self.peer.unsaved_bytes += cost
             self.peer.namespace.journal.charge(cost)
@@ -164,7 +164,7 @@ class RequestNode(Node):
 
     def _reply(self, replies: ReplyNode, message_id: Any, cost: int, reply: Message) -> None:
         reply.properties = Properties(correlation_id=message_id)
-        encoded = reply.encode()  # first: if this fails, the request still awaits an answer
+        encoded = reply.encode()  # before the counters, because if this fails the request still awaits an answer
         self._in_flight -= 1
         self.peer.unsaved_bytes -= cost
         self.peer.namespace.journal.discharge(cost)

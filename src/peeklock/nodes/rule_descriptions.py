@@ -1,6 +1,6 @@
-"""Rules on the wire: the maps or described lists that clients send, and the described lists that they receive.
+"""Decodes rules, which clients send as maps or described lists, and encodes them as described lists.
 
-Knows the keys, the descriptors and the types of values. The broker parses the SQL.
+This module knows the keys, the descriptors and the types of values. The broker parses the SQL.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ class Form:
     symbol: str
     code: int
     items: str
-    """Its items, for the documentation."""
+    """The items of the list, for the documentation."""
 
     def __call__(self, *values: Any) -> Described:
-        """Make the list with its numeric descriptor: some clients know no symbolic ones."""
+        """Make the list with its numeric descriptor, because some clients do not know the symbolic one."""
         return Described(ULong(self.code), list(values))
 
     def is_named(self, descriptor: Any) -> bool:
-        """Whether this is the symbolic or a numeric descriptor of the form.
+        """Return whether a descriptor is the symbolic one or a numeric one of the form.
 
-        The codes of filters have one zero less than those of rules and actions, which is easily overlooked. Both are
-        accepted, since the position tells filters from actions.
+        The codes of filters have one zero less than the codes of rules and actions, and some clients send the wrong
+        number of zeros. Both are accepted, because the position distinguishes filters from actions.
         """
         last = self.code & 0xF
         return descriptor in (self.symbol, 0x137_000_0000 | last, 0x137_0000_0000 | last)
@@ -121,7 +121,7 @@ FORMS: Final = (RULE, *FILTERS.values(), NO_ACTION, SQL_ACTION)
 
 
 def read_rule(name: str, description: dict[Any, Any] | Described) -> RuleDefinition:
-    """Read the rule that a client describes; InvalidProperty or DefinitionError if it is wrong."""
+    """Decode the rule that a client describes. Raise InvalidProperty or DefinitionError if it is invalid."""
     if isinstance(description, Described):
         if not RULE.is_named(description.descriptor):
             raise _wrong(DESCRIPTION, description)
@@ -178,7 +178,7 @@ def _read_action(found: Any) -> str | None:
 
 
 def _keys(where: Field, keys: tuple[Field, ...], found: dict[Any, Any] | Described) -> dict[str, Any]:
-    """Return the values of a map, or of a list with items in the order of the keys; the last may be missing."""
+    """Return the values of a map, or of a list that has them in the order of the keys. The list may be shorter."""
     if isinstance(found, Described):
         found = dict(zip((key.name for key in keys), _items(where, found), strict=False))
     return check_keys(keys, found)
@@ -195,7 +195,7 @@ def _wrong(where: Field, found: Any) -> InvalidProperty:
 
 
 def _read_values(properties: dict[Any, Any]) -> dict[Any, Any]:
-    """Convert values to the types of rules. A value without such a type is unchanged, and refused later."""
+    """Convert values to the types of rules. A value of another type is left unchanged, and is refused later."""
     found: dict[Any, Any] = {}
     for key, value in properties.items():
         simple = plain(value)
@@ -216,7 +216,7 @@ def _write_filter(rule: RuleDefinition) -> Described:
     form = FILTERS[rule.filter_kind]
     if rule.correlation is not None:
         tested = [getattr(rule.correlation, field.name.replace("-", "_")) for field in _CORRELATION[:-1]]
-        # Clients fail on a null in place of the map.
+        # The map is never null, because clients fail on a null.
         return form(*tested, _write_values(rule.correlation.properties))
     return form() if rule.sql_expression is None else form(rule.sql_expression, COMPATIBILITY)
 

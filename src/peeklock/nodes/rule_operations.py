@@ -1,4 +1,4 @@
-"""Operations on the rules of subscriptions. Queues, topics and sub-queues have none."""
+"""Operations on the rules of subscriptions. Queues, topics and sub-queues have no rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _administration(call: Call) -> Administration:
 
 
 def _in_turn(call: Call, change: Callable[[], None]) -> None:
-    """Change the subscription, after the commit of an earlier change: clients add several rules at once."""
+    """Change the subscription; if another change is under way, after its commit. Clients add several rules at once."""
 
     def again() -> None:
         try:

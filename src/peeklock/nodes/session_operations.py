@@ -29,7 +29,7 @@ def _queue(call: Call) -> SessionQueue:
 
 
 def session_id_of(call: Call) -> str | None:
-    """Return the id of the session: the one that the request names, or else that of the link that it acts for.
+    """Return the session id in the request or, if there is none, the id of the session that its link holds.
 
     One SDK names only the link when it peeks and when it receives deferred messages.
     """
@@ -42,7 +42,7 @@ def session_id_of(call: Call) -> str | None:
 
 
 def held_session(call: Call) -> tuple[SessionQueue, Session]:
-    """Return the session of the request; SessionLockLost unless the caller holds it, by its link or connection."""
+    """Return the session of the request. Raise SessionLockLost unless the caller's link or connection holds it."""
     queue = _queue(call)
     id = session_id_of(call)
     assert id is not None
@@ -52,14 +52,14 @@ def held_session(call: Call) -> tuple[SessionQueue, Session]:
 
 
 def check_holder(call: Call, session: Session) -> None:
-    """SessionLockLost unless the caller holds the session."""
+    """Raise SessionLockLost unless the caller holds the session."""
     holder = session.holder
     if not isinstance(holder, SessionReceivingNode) or not holder.is_of(call.peer, call.link_name):
         raise SessionLockLost(f"The session '{session.id}' is held by another receiver.")
 
 
 def check_not_held_by_another(call: Call, queue: SessionQueue, id: str) -> None:
-    """SessionLockLost if another receiver holds the session. A session without a holder requires no lock."""
+    """Raise SessionLockLost if another receiver holds the session. The session need not have a holder."""
     holder = queue.sessions.holder_of(id)
     if holder is not None and not (
         isinstance(holder, SessionReceivingNode) and holder.is_of(call.peer, call.link_name)
@@ -74,7 +74,7 @@ def renew_session_lock(call: Call) -> None:
 
 def set_session_state(call: Call) -> None:
     queue, session = held_session(call)
-    # The Go SDK sends empty bytes to clear the state, and reads null from the service then.
+    # The Go SDK sends empty bytes to clear the state. The service then returns null for it.
     state = call.arguments["session-state"] or None
     limit = call.peer.namespace.profile.max_message_bytes
     if state is not None and len(state) > limit:
@@ -108,7 +108,7 @@ def get_message_sessions(call: Call) -> None:
         else:
             call.answer({"skip": Int(min(skip + len(ids), MAX_SKIP)), "sessions-ids": Array(ids, str)})
 
-    # A time from the last millisecond of the year 9999 on means every session.
+    # The last millisecond of the year 9999, and any later time, stands for all sessions.
     everything = updated_after >= END_OF_TIME
     queue.states.list_sessions(None if everything else updated_after, skip, top, read)
 

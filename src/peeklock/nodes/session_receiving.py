@@ -1,4 +1,4 @@
-"""Links on which a client receives one session: a given one, or the next unlocked one."""
+"""Links on which a client receives one session: a session by its id, or the next free session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 TIME_OUT: Final = "com.microsoft:timeout"
 DEFAULT_WAIT_MS: Final = 60_000
 TICKS_AT_EPOCH: Final = 621_355_968_000_000_000
-"""The year 1970 in .NET ticks: units of 100 ns since the year 1."""
+"""The start of 1970 in .NET ticks, which are units of 100 ns since the start of the year 1."""
 
 
 class SessionReceivingNode(Receiving):
@@ -67,7 +67,7 @@ class SessionReceivingNode(Receiving):
         self.peer.wake()
 
     def _answer(self, session: Session) -> None:
-        # As in the request: some clients read only a plain string, one only a described one.
+        # In the form of the request, because some clients read only a plain string, and one only a described string.
         id: Any = session.id
         asked = self._source.filter or {}
         if isinstance(asked[SESSION_FILTER], Described):
@@ -81,11 +81,11 @@ class SessionReceivingNode(Receiving):
         )
 
     def is_of(self, peer: Peer, link_name: str | None) -> bool:
-        """Whether a request on that connection, for that link if it names one, is of the session's holder."""
+        """Return whether this link sent a request: it is on the same connection, and names this link or no link."""
         return self.peer is peer and link_name in (None, self._link.name)
 
     def session_of(self, queue: AnyQueue, link_name: str) -> Session | None:
-        """Return the session that this link holds, if it is the link of that name to that queue."""
+        """Return the session that this link holds; None if its name or queue are different."""
         return self.session if self._queue is queue and self._link.name == link_name else None
 
     def session_lost(self, failure: BrokerError) -> None:

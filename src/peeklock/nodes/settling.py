@@ -1,7 +1,7 @@
 """The table of settlements: verdicts, outcomes on a link, and statuses in `update-disposition`.
 
-Links, transactions and `update-disposition` all translate by it. A released delivery is no settlement: its message is
-given back without a change in the store.
+Links, transactions and `update-disposition` all use it. A released delivery is not a settlement: its message is active
+again without a change in the store.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ RELEASED: Final = Released().encode()
 
 
 class Row(NamedTuple):
-    """How clients express one verdict, and how it is answered."""
+    """One kind of settlement, with the forms in which clients request it."""
 
     verdict: Verdict
     statuses: tuple[str, ...]
-    """In `update-disposition`. The first spelling of a deferral is that of the service."""
+    """The statuses in `update-disposition`. The hosted service spells a deferral `defered`."""
     outcome: type[Accepted] | type[Modified] | type[Rejected]
-    """On a link. Only undeliverable-here tells deferring from abandoning; SDKs differ in the other fields."""
+    """The outcome on a link. Only undeliverable-here distinguishes deferring from abandoning; SDKs differ in the other
+    fields."""
 
     @property
     def answer(self) -> bytes:
-        """The outcome without the client's fields: clients treat the error of a dead-lettering as a failure."""
+        """The outcome that confirms the settlement, encoded.
+
+        It has none of the client's fields: clients treat the error of a dead-lettering as a failure.
+        """
         return self.outcome().encode()
 
 
@@ -44,13 +48,13 @@ OUTCOMES: Final = {row.verdict: row.outcome for row in TABLE}
 ANSWERS: Final = {row.verdict: row.answer for row in TABLE}
 """The encoded outcomes that confirm a settlement."""
 ECHOES: Final[dict[type, bytes]] = {Released: RELEASED, **{row.outcome: row.answer for row in TABLE}}
-"""Each outcome without its fields, encoded: the answer on links where outcomes have no effect."""
+"""The encoded answers to outcomes on links where outcomes have no effect."""
 
 
 def settlement_of_status(
     status: str, properties: dict[Any, Any] | None, reason: str | None, description: str | None
 ) -> Settlement:
-    """Translate a request of `update-disposition`; InvalidProperty if it is wrong."""
+    """Convert a request of `update-disposition` to a settlement. Raise InvalidProperty if it is invalid."""
     verdict = _BY_STATUS.get(status)
     if verdict is None:
         raise InvalidProperty(f"'disposition-status' must be one of {', '.join(_BY_STATUS)}, not '{status}'.")
@@ -60,7 +64,7 @@ def settlement_of_status(
 
 
 def settlement_of_outcome(state: Any) -> Settlement:
-    """Translate the outcome of a link. The result is not checked."""
+    """Convert an outcome on a link to a settlement, which is not checked."""
     if isinstance(state, Accepted):
         return Settlement(Verdict.COMPLETE)
     if isinstance(state, Modified):
@@ -73,7 +77,10 @@ def settlement_of_outcome(state: Any) -> Settlement:
 
 
 def _dead_letter_reason(state: Rejected) -> tuple[str | None, str | None, dict[Any, Any]]:
-    """Return reason, description and properties of a rejected outcome. Generic AMQP clients send an error only."""
+    """Return the reason, description and other properties of a rejected outcome.
+
+    Generic AMQP clients send only an error. Its condition is then the reason.
+    """
     error = state.error
     if error is None:
         return None, None, {}

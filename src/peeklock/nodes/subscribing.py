@@ -1,12 +1,14 @@
 """Consumers of a topic in JMS: links to the topic itself, for which a subscription is found or created.
 
-A durable subscription stays until a client unsubscribes; any other is deleted with its last link. A subscription is
-shared by links or belongs to one. As in the service, its name consists of the name that the client gave it, the client
-id, and whether it is durable (`names.client_scoped_name`). The selector of the link is the rule of the subscription.
+A durable subscription stays until a client unsubscribes. Any other subscription is deleted when its last link detaches.
+A subscription is shared, or has one link at most. As in the hosted service, its name consists of the client's name for
+it, the client id, and whether it is durable (`names.client_scoped_name`). The selector of the link becomes the rule of
+the subscription.
 
-Receiving requires Listen on the topic. Creating a subscription requires Manage, and so do replacing a durable one for
-another selector or topic, and unsubscribing. Otherwise a client with Listen only could fill the topic with copies that
-are never received, until it accepts no more messages. A temporary topic belongs to its connection: Listen is enough.
+Receiving requires Listen on the topic. Creating a subscription requires Manage. Unsubscribing requires it too, and so
+does replacing a durable subscription because of another selector or topic. Otherwise a client with Listen only could
+fill the topic with copies that are never received, until it accepts no more messages. A temporary topic belongs to its
+connection, so Listen is enough.
 """
 
 from __future__ import annotations
@@ -55,17 +57,17 @@ SHARED: Final = "shared"
 GLOBAL: Final = "global"
 NEVER: Final = "never"
 DELIMITER: Final = "|"
-"""Ends the subscription's name in the name of a link; the rest distinguishes the links of one subscription."""
+"""The character after the subscription's name in the name of a link. The rest distinguishes links of a subscription."""
 AUTO_DELETE: Final = "com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds"
 """A property of the open of azure-servicebus-jms."""
 ATTEMPTS: Final = 20
-"""How often a link waits for changes of the subscription by other clients."""
+"""How often a link waits for a change of its subscription that another client has made, before it is refused."""
 CREATE: Final = "create subscription"
 DELETE: Final = "delete subscription"
 
 
 def is_consumer(source: object) -> bool:
-    """Whether a link to a topic asks for a subscription to be found or created."""
+    """Return whether a link to a topic is a JMS consumer, for which a subscription must be found or created."""
     capabilities = (source.capabilities or ()) if isinstance(source, Source) else ()
     return TOPIC in capabilities or TEMPORARY_TOPIC in capabilities
 
@@ -86,19 +88,19 @@ class Wanted:
 
 
 def consumer_node(peer: Peer, link: Sender, topic: Topic, source: Source) -> Node:
-    """Make the node of a link to a topic. The caller has checked the right to receive from it."""
+    """Make the node of a consumer's link. The caller has checked the right to receive from the topic."""
     assert link.remote is not None
     filters = read_filters(source)
     if filters.asks_session:
         raise OperationNotAllowed("A consumer of a topic cannot have a session: receive from a subscription.")
-    # The answer confirms only the filters that are applied.
+    # The answer has only the filters that the broker applies.
     keys = () if filters.selector is None else (filters.selector_key,)
     link.remote.source = in_force(source, *keys, mode=source.distribution_mode)
     return ConsumerNode(peer, link, _wanted(peer, link, topic, source, filters.selector))
 
 
 def unsubscribing_node(peer: Peer, link: Sender) -> Node:
-    """Make the node of a link without a source, which looks up a durable subscription by the name of the link."""
+    """Make the node of a link without a source. Its name is that of a durable subscription to delete or look up."""
     attach = link.remote
     assert attach is not None
     name, _, more = link.name.partition(DELIMITER)
@@ -114,7 +116,7 @@ def unsubscribing_node(peer: Peer, link: Sender) -> Node:
 
 
 class ConsumerNode(WaitingNode):
-    """Finds or creates the subscription. Then a receiving node replaces it."""
+    """Finds or creates the subscription of a consumer. Then a receiving node replaces this one."""
 
     def __init__(self, peer: Peer, link: Sender, wanted: Wanted) -> None:
         path = wanted.path
@@ -153,7 +155,7 @@ class ConsumerNode(WaitingNode):
             journal.when_settled(self._proceed)
 
     def _find(self) -> Queue | None:
-        """Return the subscription if it is as the link requires. Otherwise start the change that makes it so."""
+        """Return the subscription if it is as the link requires. Otherwise start to create or replace it."""
         wanted = self._wanted
         topic = self.peer.namespace.topic(wanted.topic)
         found = topic.subscriptions.get(fold(wanted.name))
@@ -180,9 +182,9 @@ class ConsumerNode(WaitingNode):
         return None
 
     def _delete_elsewhere(self, here: Topic) -> bool:
-        """Delete the client's durable subscription of the same name on another topic, since a client has only one.
+        """Delete the client's durable subscription with the same name on another topic: a client may have only one.
 
-        Returns whether one is being deleted.
+        Return whether one is being deleted.
         """
         if not self._wanted.durable:
             return False
@@ -195,7 +197,7 @@ class ConsumerNode(WaitingNode):
         return False
 
     def _replace(self, topic: Topic, found: AnyQueue) -> None:
-        """Delete a subscription that will be created again."""
+        """Delete a subscription so that it can be created again."""
         if found.is_deleting:
             raise EntityChanging(f"The subscription '{found.path}' is being deleted; try again.")
         if _is_active(found):
@@ -243,7 +245,7 @@ class ConsumerNode(WaitingNode):
 class UnsubscribingNode(Node):
     """Deletes a durable subscription when the client closes the link.
 
-    The detach is answered when the deletion is durable: for the client that is the end of `unsubscribe`.
+    The detach is answered when the deletion is durable, because the client's `unsubscribe` then returns.
     """
 
     def __init__(self, peer: Peer, link: Sender, topic: Topic, subscription: AnyQueue) -> None:
@@ -293,9 +295,9 @@ def _receiving(peer: Peer, link: Sender, topic: str, subscription: Queue) -> Nod
     if subscription.definition.temporary:
         temporary = peer.namespace.temporary
         temporary.join(path)
-        peer.when_gone(link, partial(temporary.leave, path))
+        peer.when_detached(link, partial(temporary.leave, path))
     subscription.check_receiving()
-    link.accept()  # with the selector confirmed, since it is the rule
+    link.accept()  # the answer has the selector, because the rule of the subscription applies it
     return ReceivingNode(peer, Address(path=path, entity=path, owner=topic), link, subscription)
 
 
@@ -340,10 +342,10 @@ def _named(peer: Peer, name: str) -> Iterator[tuple[Topic, AnyQueue]]:
         try:
             peer.claims.check(topic.path, topic.path, Right.LISTEN, now)
         except Unauthorized:
-            continue  # one of another client, which this client must not learn of
+            continue  # the client has no right to this topic, and must not learn of its subscriptions
         yield topic, subscription
 
 
 def _is_active(subscription: AnyEntity) -> bool:
-    """Whether a link receives from it."""
+    """Return whether a link receives from the subscription."""
     return any(isinstance(watcher, Receiving) for watcher in subscription.watchers)
