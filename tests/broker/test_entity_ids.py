@@ -243,11 +243,11 @@ class LateStore(FlakyStore):
         super().__init__()
         self.late: list[Any] | None = None
 
-    def _ask(self, id: int, question: Any, done: Any) -> None:
+    def _read(self, id: int, question: Any, done: Any) -> None:
         if self.late is None:
-            super()._ask(id, question, done)
+            super()._read(id, question, done)
         else:
-            self.late.append(lambda: FlakyStore._ask(self, id, question, done))
+            self.late.append(lambda: FlakyStore._read(self, id, question, done))
 
     def ask_now(self) -> None:
         late, self.late = self.late or [], None

@@ -313,8 +313,8 @@ class AwaitedStore(DiskStore):
     def commit(self, changes: Changes, done: Committed) -> None:
         super().commit(changes, self._counted(done))
 
-    def _ask(self, question: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        super()._ask(question, self._counted(done))
+    def _read(self, question: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        super()._read(question, self._counted(done))
 
     def _counted(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
         def told(answer: Any) -> None:
@@ -356,7 +356,7 @@ class FlakyStore(MemoryStore):
             self.held_answers.pop(0)()
         self.held_answers = None
 
-    def _ask(self, id: int, question: Callable[[Any], Any], done: Callable[[Any], None]) -> None:
+    def _read(self, id: int, question: Callable[[Any], Any], done: Callable[[Any], None]) -> None:
         def tell(answer: Any) -> None:
             if self.held_answers is not None:
                 self.held_answers.append(lambda: done(answer))
@@ -367,7 +367,7 @@ class FlakyStore(MemoryStore):
         if self.fails_to_read:
             tell(StoreError("the disk cannot be read"))
         else:
-            super()._ask(id, question, tell)
+            super()._read(id, question, tell)
 
     def commit(self, changes: Changes, done: Committed) -> None:
         self.commits += 1

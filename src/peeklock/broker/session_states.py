@@ -42,8 +42,8 @@ class SessionStates:
         self._sizes: dict[str, int] = {}
         """By session id: the size that is counted for the state."""
         self._waiting: dict[str, deque[_Change]] = {}
-        """By session id, while a change of its state is being committed: the changes that wait. Only one is committed at
-        a time, because the journal may try a commit again after later ones."""
+        """By session id, while a change of its state is being committed: the changes that wait. Only one is committed
+        at a time, because the journal may try a commit again after later ones."""
 
     def load(self, done: Callable[[StoreError | None], None]) -> None:
         """At start: read the sizes of the states."""

@@ -398,7 +398,7 @@ def test_the_time_to_live_can_be_set_and_removed() -> None:
             (name, "x" * 129, f"The system property {name} takes at most 128 characters, not 129.")
             for name in ("SessionId", "ReplyToSessionId", "MessageId", "PartitionKey", "ViaPartitionKey")
         ),
-        ("TimeToLive", 5, "The system property TimeToLive takes a time span, not a number."),
+        ("TimeToLive", 5, "The system property TimeToLive takes a duration, not a number."),
         ("TimeToLive", timedelta(0), "The system property TimeToLive must be at least a millisecond."),
         ("ScheduledEnqueueTimeUtc", "soon", "The system property ScheduledEnqueueTimeUtc takes a time, not text."),
         ("SequenceNumber", 5, "The system property SequenceNumber cannot be changed."),

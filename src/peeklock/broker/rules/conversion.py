@@ -1,6 +1,6 @@
 """Converts AMQP values to values of the rule language, and back.
 
-This module knows the Python classes of the AMQP types and the described types of Service Bus (time spans, times with an
+This module knows the Python classes of the AMQP types and the described types of Service Bus (durations, times with an
 offset, URIs). It converts a new value of a property to the type of the old value. `view` has the sections of a message,
 `values` the operators.
 """
@@ -47,7 +47,7 @@ _TICKS: Final = 10
 """Ticks in a microsecond."""
 _LONG: Final = 1 << 63
 FOREVER: Final = timedelta(microseconds=(_LONG - 1) // _TICKS)
-"""The longest time span in 64 bits of ticks, which means no limit."""
+"""The longest duration in 64 bits of ticks, which means no limit."""
 
 
 def plain(value: Any) -> Value:
@@ -92,7 +92,7 @@ def milliseconds_of(value: datetime) -> int:
 
 
 def span(milliseconds: int) -> timedelta:
-    """Convert a time to live to a time span."""
+    """Convert a time to live to a duration."""
     return min(milliseconds, FOREVER // MILLISECOND) * MILLISECOND
 
 
@@ -108,7 +108,7 @@ _KINDS: Final[dict[type, str]] = {
     float: "a number",
     str: "text",
     datetime: "a time",
-    timedelta: "a time span",
+    timedelta: "a duration",
     UUID: "a guid",
     bytes: "binary",
 }

@@ -200,5 +200,5 @@ def negate(value: Operand) -> Value:
 
 
 def affirm(value: Operand) -> Value:
-    """Return the value with the sign `+`: unchanged for numbers and time spans, None for other types."""
+    """Return the value with the sign `+`: unchanged for numbers and durations, None for other types."""
     return value if isinstance(value, int | float | timedelta) and not isinstance(value, bool) else None

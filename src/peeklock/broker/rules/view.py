@@ -206,7 +206,7 @@ class View:
             self._annotate(SCHEDULED_ENQUEUE_TIME, None if value is None else Timestamp(milliseconds_of(value)))
         elif name == "TimeToLive":
             if value is not None and not isinstance(value, timedelta):
-                raise _misfit(name, "a time span", value)
+                raise _misfit(name, "a duration", value)
             if value is not None and value < MILLISECOND:
                 raise EvaluationError(f"The system property {name} must be at least a millisecond.")
             self._ttl_ms = None if value is None or value >= FOREVER else value // MILLISECOND
