@@ -286,7 +286,7 @@ def bodies_in_the_end(store: Store) -> int:
 
 def query(store: DiskStore, statement: str) -> list[Any]:
     if store._is_open:
-        store._are_taken([])  # any question has the index know what was committed
+        store._any_exists([])  # a question makes the index apply all commits first
     with closing(sqlite3.connect(store._file)) as connection:
         return connection.execute(statement).fetchall()
 
