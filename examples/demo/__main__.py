@@ -140,13 +140,13 @@ def _starting_spark(orders: int) -> Iterator[Future[SparkSession]]:
 
 
 def _wait_for(spark: Future[SparkSession]) -> None:
-    from peeklock.cli.pipeline_session import sentence_of
+    from peeklock.cli.pipeline_session import error_summary
     from peeklock.spark.pipelines.failures import SPARK_ERRORS
 
     try:
         spark.result()
     except SPARK_ERRORS as error:
-        raise CommandFailed(f"Spark cannot be started: {sentence_of(error)}") from error
+        raise CommandFailed(f"Spark cannot be started: {error_summary(error)}") from error
 
 
 def _pipeline(*arguments: str) -> None:

@@ -180,7 +180,7 @@ def test_on_a_terminal_a_release_is_asked_for(commands: Commands, typed: str, ba
     id = abandoned(commands, queue)
     arguments = ("claim", "release", queue, "--all")
     code, shown = on_a_terminal(commands.command(*arguments), commands.environment(COLUMNS="200"), typed)
-    assert f"Release the claim {id} of 'lake' in {queue}, with 1 message? [y/N]" in shown
+    assert f"Release the claim {id} with the name 'lake' in {queue}, with 1 message? [y/N]" in shown
     assert code == (0 if back else 1)
     assert active(commands, queue) == back
 
@@ -225,4 +225,4 @@ def test_a_service_without_claims_is_told_about(commands: Commands, command: tup
         there += "UseDevelopmentEmulator=true"
         code, sentence = commands.refused("claim", *command, PEEKLOCK_CONNECTION_STRING=there)
     assert code == 1
-    assert sentence == "127.0.0.1 does not offer claims: they are Peeklock's, and other services have none"
+    assert sentence == "127.0.0.1 does not offer claims; only Peeklock does"

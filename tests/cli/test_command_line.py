@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from commands import Commands, environment
-from peeklock.cli.connecting import LOCAL, exit_code, sentence
+from peeklock.cli.connecting import LOCAL, error_text, exit_code
 from peeklock.cli.failing import Exit
 from peeklock.cli.main import COMMANDS, GROUPS
 from peeklock.client import ClientError, LinkClosed, RequestRefused, Timeout, parse_endpoint
@@ -145,7 +145,7 @@ def test_the_exit_code_follows_the_condition(condition: str, code: Exit) -> None
     ],
 )
 def test_people_read_what_is_for_them(description: str, said: str) -> None:
-    assert sentence(ClientError("amqp:not-found", description)) == said
+    assert error_text(ClientError("amqp:not-found", description)) == said
 
 
 # --- what it says about itself ---

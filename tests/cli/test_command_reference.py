@@ -20,7 +20,8 @@ def test_the_page_has_every_command_once_with_its_options() -> None:
         assert f"\n## peeklock {name}" in text
     assert text.count("\n## peeklock dead-letter resubmit\n") == 1
     assert (
-        "| `--tls-port <int range>` | A further port, such as 5671. [env var: PEEKLOCK_TLS_PORT; 0<=x<=65535] |" in text
+        "| `--tls-port <int range>` | A further port, such as 5671 for TLS; every port accepts every protocol. "
+        "[env var: PEEKLOCK_TLS_PORT; 0<=x<=65535] |" in text
     )
 
 

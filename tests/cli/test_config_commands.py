@@ -198,7 +198,7 @@ def test_a_broker_that_starts_from_an_export_has_the_same_namespace(filled: Comm
     file = tmp_path / "config.json"
     ended = filled.run("config", "export", "--output", str(file))
     assert (ended.returncode, ended.stdout) == (0, b"")
-    assert f"4 queues and 2 topics are in {file}." in ended.stderr.decode()
+    assert f"Wrote 4 queues and 2 topics to {file}." in ended.stderr.decode()
     copy = ServedBroker(tmp_path, "--config", str(file))
     try:
         expected, found = described(filled), described(Commands(copy))
@@ -259,7 +259,7 @@ def test_a_file_that_is_there_is_replaced_only_when_that_is_said(filled: Command
     arguments = ("config", "export", "-o", str(file))
     code, shown = on_a_terminal(filled.command(*arguments), filled.environment(), "n\n")
     assert (code, file.read_text()) == (1, "mine")
-    assert "replace it?" in shown
+    assert "exists. Replace it?" in shown
     filled.ok(*arguments, "--yes")
     assert "UserConfig" in file.read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json"]
@@ -274,7 +274,7 @@ def test_a_destination_that_is_gone_is_left_out_and_told(tmp_path: Path) -> None
             client.create(Kind.QUEUE, "source", {"ForwardTo": "target"})
             client.delete(Kind.QUEUE, "target")
         ended = commands.run("config", "export")
-        assert "'source' forwards to 'target', which is not there: ForwardTo is left out" in ended.stderr.decode()
+        assert "Left out ForwardTo of 'source': 'target' does not exist." in ended.stderr.decode()
         (tmp_path / "config.json").write_bytes(ended.stdout)
         assert peeklock("check", str(tmp_path / "config.json")).returncode == 0
     finally:

@@ -243,7 +243,7 @@ def test_on_a_terminal_it_is_asked(commands: Commands, typed: str, left: int) ->
     queue = commands.queue()
     fill(commands, queue, "a")
     code, shown = on_a_terminal(commands.command("purge", queue), commands.environment(), typed)
-    assert f"Delete all messages in {queue}? [y/N]" in shown
+    assert f"Delete all active messages in {queue}? [y/N]" in shown
     assert code == (1 if left else 0)
     with commands.administration() as client:
         assert client.get(Kind.QUEUE, queue).runtime["ActiveMessageCount"] == left

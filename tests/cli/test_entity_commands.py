@@ -202,12 +202,12 @@ def test_more_than_a_page_is_listed(commands: Commands) -> None:
 
 def test_what_is_there_cannot_be_created_again(commands: Commands) -> None:
     queue, topic = commands.queue(), commands.topic("mine")
-    assert commands.refused("queue", "create", queue) == (4, f"the queue {queue} is there already")
+    assert commands.refused("queue", "create", queue) == (4, f"the queue {queue} already exists")
     assert commands.refused("topic", "create", topic)[0] == 4
     assert commands.refused("topic", "create", queue)[0] == 4
     assert commands.refused("subscription", "create", topic, "mine") == (
         4,
-        f"the subscription mine of {topic} is there already",
+        f"the subscription mine of {topic} already exists",
     )
 
 

@@ -16,7 +16,7 @@ def topic(commands: Commands) -> str:
 
 def test_a_new_subscription_has_a_rule_that_lets_everything_pass(commands: Commands, topic: str) -> None:
     assert commands.json("rule", "list", topic, ONE) == [{"Name": "$Default", "Properties": {"FilterType": "True"}}]
-    assert commands.ok("rule", "list", topic, ONE).splitlines()[2].split() == ["$Default", "everything"]
+    assert commands.ok("rule", "list", topic, ONE).splitlines()[2].split() == ["$Default", "all"]
 
 
 def test_a_rule_decides_which_messages_come_and_what_they_carry(commands: Commands, topic: str) -> None:
@@ -100,7 +100,7 @@ def test_a_rule_that_is_there_or_is_not_there(commands: Commands, topic: str) ->
     commands.ok("rule", "create", topic, ONE, "mine", "--all")
     assert commands.refused("rule", "create", topic, ONE, "mine", "--all") == (
         4,
-        f"the rule mine of {topic}/Subscriptions/{ONE} is there already",
+        f"the rule mine of {topic}/Subscriptions/{ONE} already exists",
     )
     for command in (("show",), ("update", "--all"), ("delete", "--yes")):
         assert commands.refused("rule", command[0], topic, ONE, "nowhere", *command[1:])[0] == 3

@@ -207,7 +207,7 @@ def test_an_interrupt_leaves_what_was_sent(commands: Commands) -> None:
     told = process.stderr.read().decode()
     process.stdin.close()
     process.stderr.close()
-    assert re.fullmatch(r"peeklock: [12] messages were sent before it stopped\n", told)
+    assert re.fullmatch(r"peeklock: [12] messages were sent before the command stopped\n", told)
 
 
 def test_long_work_shows_a_bar_on_a_terminal_and_nowhere_else(commands: Commands) -> None:

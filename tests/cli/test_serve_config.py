@@ -274,7 +274,7 @@ def test_a_key_of_ones_own_is_in_no_output(tmp_path: Path) -> None:
     assert broker.connection_string.endswith(";SharedAccessKeyName=root;UseDevelopmentEmulator=true;")
     assert broker.process.stdout is not None
     assert broker.process.stdout.readline() == (
-        f"The key of root is not shown here: it is the PrimaryKey in {broker.file}.\n"
+        f"The key of root is not printed: it is the PrimaryKey in {broker.file}.\n"
     )
     broker.connection_string = f"{broker.connection_string}SharedAccessKey={secret}"
     assert broker.names() == []
@@ -331,7 +331,7 @@ def test_the_well_known_key_is_not_taken_on_by_a_broker_that_others_can_reach(co
 
 def test_without_a_file_sighup_is_only_noted(served: ServedBroker) -> None:
     served.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "there is no configuration file to read again" in served.log)
+    eventually(lambda: "there is no configuration file to reload" in served.log)
     assert health(served.port)[0] == 200
 
 
@@ -442,7 +442,7 @@ def test_options_in_the_environment_count_and_the_command_line_wins(tmp_path: Pa
     [
         ((), {"PEEKLOCK_PORT": "high"}, "--port"),
         ((), {"PEEKLOCK_PROFILE": "gold"}, "gold"),
-        (("--prune",), {}, "--prune needs --config"),
+        (("--prune",), {}, "--prune requires --config"),
         (
             ("--emulator",),
             {"EMULATOR_HTTP_PORT": "http"},

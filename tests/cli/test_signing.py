@@ -39,7 +39,7 @@ def test_a_token_is_valid_for_an_hour_or_as_long_as_is_said(commands: Commands) 
 @pytest.mark.parametrize("connection_string", ["Endpoint=sb://localhost;SharedAccessSignature=x", "amqp://localhost"])
 def test_without_a_key_there_is_no_token(commands: Commands, connection_string: str) -> None:
     code, sentence = commands.refused("token", "queue", "--connection-string", connection_string)
-    assert (code, "has no SharedAccessKey to sign a token with" in sentence) == (2, True)
+    assert (code, "has no SharedAccessKey" in sentence) == (2, True)
 
 
 def test_a_token_is_not_made_for_no_time(commands: Commands) -> None:

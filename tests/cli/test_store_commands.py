@@ -115,7 +115,7 @@ def test_a_folder_with_messages_in_every_state_is_sound(data: Path) -> None:
     assert found["messages"] > 20
     output, notes = run("check", "--data", data)
     assert output == ""
-    assert notes.endswith(f"{data} is sound.\n")
+    assert notes.endswith(f"{data} is undamaged.\n")
 
 
 def test_a_folder_is_described_in_a_table_and_as_json(data: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_damaged_message_is_found_set_aside_and_the_rest_goes_on(data: Path, t
     assert not as_json("repair", "--data", data, "--dry-run")["changed"]
     assert "--yes" in run("repair", "--data", data, code=2)[1]
     output, notes = run("repair", "--data", data, "--yes")
-    assert "1 message and 0 commits were taken out." in notes
+    assert "1 message and 0 commits were removed." in notes
     (file,) = data.glob("damaged-*.jsonl")
     assert str(file) in notes
     (row,) = [json.loads(line) for line in file.read_text().splitlines()]
@@ -192,7 +192,7 @@ def test_damage_in_a_backup_is_told_when_it_is_made_and_keeps_it_from_being_rest
     data: Path, tmp_path: Path
 ) -> None:
     flip(data, b"plain 5")
-    assert "and so has" in run("backup", tmp_path / "backup", "--data", data, code=7)[1]
+    assert "and so is the copy" in run("backup", tmp_path / "backup", "--data", data, code=7)[1]
     run("backup", tmp_path / "unchecked", "--data", data, "--no-verify")
     target = tmp_path / "target"
     assert "was not restored" in run("restore", tmp_path / "backup", "--data", target, code=7)[1]
@@ -219,4 +219,4 @@ def test_bars_are_shown_on_a_terminal(data: Path) -> None:
     code, shown = on_a_terminal(command, environment())
     assert code == 0
     assert "Reading messages" in shown
-    assert "is sound." in shown
+    assert "is undamaged." in shown

@@ -110,7 +110,7 @@ def test_what_another_receiver_holds_is_said_to_be_left(
         holder = other.receiver(DEAD, credit=0)
         assert len(holder.receive(2, timeout=10)) == 2
         assert resubmit(connection) == 1
-    assert "2 more are held by other receivers" in capsys.readouterr().err
+    assert "2 further messages are locked by other receivers or deferred" in capsys.readouterr().err
     assert bodies(broker, "queue") == [b"c"]
 
 

@@ -46,9 +46,9 @@ class Capturing:
                 Message(properties=properties, data=[each.encode()]) for each in bodies
             )
 
-    def run(self, told: Callable[[Batch], None] | None = None) -> None:
+    def run(self, on_batch: Callable[[Batch], None] | None = None) -> None:
         target = Target(folder=str(self.folder), until_empty=True)
-        capture.capture(self.spark, self.entities, self.options, target, told or self.batches.append)
+        capture.capture(self.spark, self.entities, self.options, target, on_batch or self.batches.append)
 
     def captured(self) -> list[str]:
         return sorted(row.body.decode() for row in capture.read(self.spark, str(self.folder)).collect())

@@ -238,17 +238,17 @@ def test_rows_of_a_newer_version_are_refused(world: World) -> None:
 def test_a_folder_of_another_stream_is_refused(world: World) -> None:
     (world.folder / "_spark_metadata").mkdir()
     (world.folder / "_spark_metadata" / "0").write_text("v1")
-    with pytest.raises(ValueError, match="not ours"):
+    with pytest.raises(ValueError, match="of another Spark stream"):
         world.add([1], 0)
 
 
 def test_a_folder_within_a_captured_one_is_refused(world: World) -> None:
     (file,) = world.add([1], 0) or ()
     below = World(world.spark, world.folder / file.path.split("/")[0])
-    with pytest.raises(ValueError, match="no folder that messages were captured into"):
+    with pytest.raises(ValueError, match="is not a folder with captured messages"):
         below.read()
 
 
 def test_a_folder_that_is_not_there_is_named(world: World, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"nowhere does not exist"):
         Lake(world.spark, str(tmp_path / "nowhere"), 1).read(SCHEMA)

@@ -169,16 +169,16 @@ def test_spark_reads_what_counts_after_any_number_of_commits(spark: SparkSession
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (["0", "1"], "not ours"),
-        (["9.compact", "10"], "not ours"),
-        (["99.compact", "100"], "not ours"),
-        (["7.compact"], "unknown format"),
-        (["98.compact", "99.compact"], "unknown format"),
+        (["0", "1"], "another Spark stream"),
+        (["9.compact", "10"], "another Spark stream"),
+        (["99.compact", "100"], "another Spark stream"),
+        (["7.compact"], "before the first release"),
+        (["98.compact", "99.compact"], "before the first release"),
     ],
 )
 def test_a_log_in_another_format_is_refused(folder: Folder, names: list[str], said: str) -> None:
     (folder.path / "_spark_metadata").mkdir(parents=True)
-    entry = '{"path":"x"}' if said == "not ours" else '{"path":"x","file":"x"}'
+    entry = '{"path":"x"}' if said == "another Spark stream" else '{"path":"x","file":"x"}'
     for name in names:
         (folder.path / "_spark_metadata" / name).write_text(f"v1\n{entry}")
     with pytest.raises(ValueError, match=said):
@@ -190,5 +190,5 @@ def test_a_log_in_another_format_is_refused(folder: Folder, names: list[str], sa
 def test_a_list_of_an_unknown_form_is_named(folder: Folder) -> None:
     add(folder.log, [0])
     (folder.path / "_spark_metadata" / f"{2 * INTERVAL}").write_text("v2")
-    with pytest.raises(ValueError, match="of an unknown kind: 'v2'"):
+    with pytest.raises(ValueError, match="has the unknown format 'v2'"):
         folder.another().listing()

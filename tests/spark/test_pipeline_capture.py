@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from commands import environment
 from peeklock.amqp.types import Int, Symbol, Timestamp
-from peeklock.cli.pipeline_session import sentence_of
+from peeklock.cli.pipeline_session import error_summary
 from peeklock.client import Message, connect
 from peeklock.client.administration import AdministrationClient
 from peeklock.client.descriptions import Kind
@@ -161,7 +161,7 @@ def test_a_run_that_dies_after_keeping_a_batch_does_not_keep_it_twice(capturing:
         raise RuntimeError("the power is gone")
 
     with pytest.raises(Exception, match="the power is gone"):
-        capturing.run(told=die)
+        capturing.run(on_batch=die)
     assert capturing.captured() == numbered(0, 10)
     assert capturing.left() == 15
     capturing.run()
@@ -195,7 +195,7 @@ def test_a_capture_goes_on_until_it_is_told_to_stop_and_leaves_nothing_claimed(c
     stopping = threading.Event()
     rows = 0
 
-    def told(batch: Batch) -> None:
+    def on_batch(batch: Batch) -> None:
         nonlocal rows
         rows += batch.rows
         if rows < 20:
@@ -205,7 +205,7 @@ def test_a_capture_goes_on_until_it_is_told_to_stop_and_leaves_nothing_claimed(c
 
     capturing.send(numbered(0, 10))
     target = Target(folder=str(capturing.folder), interval_s=0.5)
-    capture.capture(capturing.spark, capturing.entities, capturing.options, target, told, stopping)
+    capture.capture(capturing.spark, capturing.entities, capturing.options, target, on_batch, stopping)
     assert capturing.captured() == numbered(0, 20)
     assert capturing.left() == 0
 
@@ -242,7 +242,7 @@ def test_an_entity_that_is_not_there_is_named_in_one_sentence(capturing: Capturi
     target = Target(folder=str(capturing.folder), until_empty=True)
     with pytest.raises(PySparkException) as failure:
         capture.capture(capturing.spark, ["nothing-here"], capturing.options, target)
-    said = sentence_of(failure.value)
+    said = error_summary(failure.value)
     assert "nothing-here" in said
     assert "\n" not in said
     assert "Traceback" not in said
@@ -266,7 +266,7 @@ def test_what_spark_remembers_is_found_again_however_an_entity_is_written(spark:
     assert len(names) == 1
     assert checkpoint_of(spark, "orders-subscriptions-all", target) not in names
     assert checkpoint_of(spark, "q", Target(folder="x", checkpoint="hdfs://c/")).startswith("hdfs://c/q-")
-    with pytest.raises(ValueError, match="give a checkpoint"):
+    with pytest.raises(ValueError, match="requires a folder for Spark's checkpoint"):
         checkpoint_of(spark, "q", Target(folder="catalog.messages.q", format="iceberg"))
 
 
@@ -281,7 +281,7 @@ def test_where_a_run_ends_after_one_batch_there_are_as_many_as_it_takes(
         if len(capturing.batches) == 1:
             capturing.send(numbered(10, 12))
 
-    capturing.run(told=more)
+    capturing.run(on_batch=more)
     assert capturing.captured() == numbered(0, 12)
     assert capturing.left() == 0
 

@@ -11,7 +11,7 @@ from pipeline_rows import captured, message
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from peeklock.cli.pipeline_session import sentence_of
+from peeklock.cli.pipeline_session import error_summary
 from peeklock.spark.pipelines.capture import PARTITIONS
 from peeklock.spark.pipelines.lake import Lake
 from serving import ServedBroker
@@ -28,27 +28,27 @@ DEAD_LETTERS = ("dead-letters", "q")
     [
         ((*CAPTURE, "--interval", "30s", "--until-empty"), "exclude each other"),
         ((*CAPTURE, "--interval", "soon"), "--interval: 'soon' is not"),
-        ((*CAPTURE, "--interval", "max"), "--interval: 'max' is no time"),
-        ((*CAPTURE, "--format", "csv"), "--format: 'csv' is none of"),
-        ((*CAPTURE, "Q"), "named twice"),
-        ((*CAPTURE, "--cores", "none"), "--cores: 'none' is not"),
+        ((*CAPTURE, "--interval", "max"), "--interval: 'max' must be a limited duration"),
+        ((*CAPTURE, "--format", "csv"), "--format: 'csv' must be one of"),
+        ((*CAPTURE, "Q"), "given twice"),
+        ((*CAPTURE, "--cores", "none"), "--cores: 'none' must be"),
         ((*CAPTURE, "--conf", "spark.master"), "--conf: 'spark.master' is not name=value"),
-        ((*CAPTURE, "--option", "MODE=peek"), "--option: 'mode' is set by the command itself"),
+        ((*CAPTURE, "--option", "MODE=peek"), "--option: 'mode' cannot be given"),
         ((*CAPTURE, "--option", "pollIntervall=1s"), "did you mean 'pollInterval'?"),
         ((*CAPTURE, "--option", "sendRetries=3"), "'sendRetries' is not for readStream"),
         (("capture", "compact", "x", "--target-size", "large"), "--target-size: 'large' is not"),
-        (("capture", "compact", "x", "--keep", "max"), "--keep: 'max' is no time"),
-        ((*REPLAY, "--timing", "later"), "--timing: 'later' is none of at-once, original"),
-        ((*REPLAY, "--ids", "old"), "--ids: 'old' is none of keep, new"),
-        ((*REPLAY, "--timing", "original", "--rate", "5"), "--rate is for --timing at-once"),
-        ((*REPLAY, "--speed", "5"), "--speed is for --timing original"),
-        ((*REPLAY, "--rate", "0"), "--rate: 0.0 is not more than 0"),
-        ((*REPLAY, "--from", "yesterday"), "--from: 'yesterday' is not a moment"),
-        ((*DEAD_LETTERS, "--to", "x"), "--to is for --resubmit"),
+        (("capture", "compact", "x", "--keep", "max"), "--keep: 'max' is not allowed"),
+        ((*REPLAY, "--timing", "later"), "--timing: 'later' must be one of at-once, original"),
+        ((*REPLAY, "--ids", "old"), "--ids: 'old' must be one of keep, new"),
+        ((*REPLAY, "--timing", "original", "--rate", "5"), "--rate requires --timing at-once"),
+        ((*REPLAY, "--speed", "5"), "--speed requires --timing original"),
+        ((*REPLAY, "--rate", "0"), "--rate: 0.0 must be more than 0"),
+        ((*REPLAY, "--from", "yesterday"), "--from: 'yesterday' is not a time"),
+        ((*DEAD_LETTERS, "--to", "x"), "--to requires --resubmit"),
         ((*DEAD_LETTERS, "--option", "numPartitions=0"), "option 'numPartitions' is '0'"),
-        (("report", "x", "--output", "s3a://bucket/report"), "--page is needed: the folder is not on this machine"),
-        (("report", "x", "--output", "hdfs:/report"), "--page is needed: the folder is not on this machine"),
-        (("report", "x", "--format", "csv"), "--format: 'csv' is none of"),
+        (("report", "x", "--output", "s3a://bucket/report"), "--page is required"),
+        (("report", "x", "--output", "hdfs:/report"), "--page is required"),
+        (("report", "x", "--format", "csv"), "--format: 'csv' must be one of"),
     ],
 )
 def test_wrong_arguments_are_told_before_anything_is_started(
@@ -109,7 +109,11 @@ def test_a_folder_that_nothing_was_captured_into_is_named(
     (tmp_path / "of-others" / "a.parquet").touch()
     (tmp_path / "a-file").touch()
     command, *more = arguments
-    for name, said in (("nowhere", "no folder"), ("of-others", "no folder that messages were"), ("a-file", "")):
+    for name, said in (
+        ("nowhere", "does not exist"),
+        ("of-others", "is not a folder with captured messages"),
+        ("a-file", ""),
+    ):
         # The folder comes first of what has no name.
         given = [command, *more[:1], str(tmp_path / name), *more[1:]]
         ended = pipeline(*given)
@@ -150,11 +154,13 @@ def test_a_storage_that_spark_does_not_know_is_a_sentence(spark: SparkSession, p
 
 
 def test_an_error_of_spark_is_its_last_word_in_one_line() -> None:
-    told = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
+    failure = """[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):
       File "a.py", line 1, in f
     peeklock.spark.reach.SourceFailed: peeking at 'q' failed: it is \x1b[31mgone
     SQLSTATE: XXKST"""
-    assert sentence_of(Exception(told)) == "peeking at 'q' failed: it is \\x1b[31mgone"
-    assert sentence_of(Exception("[A.B_C] There is no `x`. SQLSTATE: 42703; line 1")) == "There is no `x`"
-    assert sentence_of(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no\n\tat a.b")) == "no"
-    assert sentence_of(KeyError()) == "KeyError"
+    assert error_summary(Exception(failure)) == "peeking at 'q' failed: it is \\x1b[31mgone"
+    assert error_summary(Exception("[A.B_C] There is no `x`. SQLSTATE: 42703; line 1")) == "There is no `x`"
+    assert (
+        error_summary(Exception("An error occurred while calling o1.x.\n: java.io.IOException: no\n\tat a.b")) == "no"
+    )
+    assert error_summary(KeyError()) == "KeyError"

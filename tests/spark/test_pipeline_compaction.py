@@ -47,7 +47,7 @@ def test_files_with_columns_of_a_newer_version_are_not_merged_without_them(captu
     lake = Lake(capturing.spark, str(capturing.folder), SCHEMA_VERSION + 1)
     new = [DataFile(f"entity=q/date=2030-01-31/hour=1/{number}.parquet", 1, 0, SCHEMA_VERSION + 1) for number in (1, 2)]
     lake.log.append(new, "q", 0)
-    with pytest.raises(ValueError, match="use a newer one"):
+    with pytest.raises(ValueError, match="use a newer version"):
         compact(capturing.spark, str(capturing.folder))
 
 

@@ -42,7 +42,7 @@ def test_the_build_is_that_of_the_series_of_spark(format: str, version: str, bui
 
 
 def test_a_spark_without_a_build_is_told_which_have_one() -> None:
-    with pytest.raises(NoBuild, match=r"iceberg has no known build for Spark 4\.2, only for 4\.0, 4\.1: install"):
+    with pytest.raises(NoBuild, match=r"no known build of iceberg for Spark 4\.2, only for 4\.0, 4\.1: install"):
         build_of("iceberg", "4.2.1")
 
 
@@ -69,7 +69,7 @@ def test_a_command_says_that_there_is_no_build_before_it_starts_a_spark(
     monkeypatch.setattr("pyspark.__version__", "9.9.0")
     ended = pipeline("capture", "orders", "--to", str(tmp_path), "--format", "delta")
     assert ended.returncode == 2
-    assert "delta has no known build for Spark 9.9, only for" in ended.stderr
+    assert "there is no known build of delta for Spark 9.9, only for" in ended.stderr
 
 
 @pytest.mark.skipif(FORMAT != "parquet", reason="this Spark has the format")

@@ -1,6 +1,6 @@
-"""`peeklock claim`: which messages clients have set aside, and giving back what nobody will ask for again.
+"""`peeklock claim`: list the claims of an entity and release them.
 
-A claim never expires: that of a client that does not come again holds its messages until somebody releases it.
+A claim never expires. If its client does not run again, the claim keeps its messages until this command releases them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from peeklock.cli.connecting import (
     CaFile,
     ConnectionString,
     FromDeadLetters,
+    QueueOrSubscription,
     Subscription,
     address_of,
     messaging,
@@ -32,41 +33,37 @@ from peeklock.client import Connection
 from peeklock.client.management import Management
 
 app = typer.Typer()
-group = typer.Typer(help="List claims, and release those of clients that do not come again.")
+group = typer.Typer(help="List claims, and release claims of clients that no longer run.")
 app.add_typer(group, name="claim")
 
 CAPABILITY: Final = "peeklock:claims"
 _PAGE: Final = 100
+"""Claims in one request."""
 _SHOWN: Final = 3
-"""Ranges, or sessions, in a row of the table."""
-_SECONDS: Final = 300.0
-"""For one release: a claim may have a million messages."""
+"""Ranges or session ids in a row of the table; further ones are counted only."""
+_RELEASE_TIMEOUT: Final = 300.0
+"""Seconds for the release of one claim, which may hold a million messages."""
 
-Owner = Annotated[
-    str, typer.Argument(metavar="ENTITY", help="The queue, or the subscription as topic/Subscriptions/name.")
-]
 Range = tuple[int, int]
 """First and last sequence number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One of them, as the broker lists it."""
+    """A claim as the broker lists it."""
 
     name: str
     id: UUID
     since: int
-    """Unix milliseconds."""
+    """When the claim was made, in Unix milliseconds."""
     messages: int
     size: int
     ranges: list[Range] | None
+    """None for an entity with sessions."""
     sessions: dict[str, list[Range]] | None
-    """In place of ranges, where there are sessions."""
+    """Ranges by session id; None for an entity without sessions."""
     is_owned: bool
-
-    @property
-    def title(self) -> str:
-        return f"{self.id} of '{self.name}'"
+    """Whether the client that claims under the name is connected."""
 
     def to_json(self) -> dict[str, Any]:
         places: dict[str, Any] = {"ranges": self.ranges}
@@ -88,17 +85,17 @@ class Claim:
 
 @group.command("list")
 def list_(
-    entity: Owner,
+    entity: QueueOrSubscription,
     subscription: Subscription = None,
     dead_letter: FromDeadLetters = False,
-    name: Annotated[str | None, typer.Option(help="Only claims of this name.")] = None,
+    name: Annotated[str | None, typer.Option(help="List only claims with this name.")] = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Show claims, the oldest first: how much they hold, since when, and whether their owner is connected."""
+    """List claims, oldest first: messages and bytes, creation time, and whether the owner is connected."""
     address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
-    with _asking(connection_string, ca_file, address) as management:
+    with _claim_management(connection_string, ca_file, address) as management:
         claims = list(claims_of(management, name))
     if json:
         print_json([claim.to_json() for claim in claims])
@@ -131,7 +128,7 @@ def _more(count: int) -> list[str]:
 
 
 def _short_age(seconds: float) -> str:
-    """In the largest unit of which it has at least one; a clock that differs makes no negative age."""
+    """Format an age in its largest unit. A difference between the clocks does not make it negative."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{seconds / length:.0f}{unit}"
@@ -143,33 +140,33 @@ def _short_age(seconds: float) -> str:
 
 @group.command()
 def release(
-    entity: Owner,
+    entity: QueueOrSubscription,
     subscription: Subscription = None,
     dead_letter: FromDeadLetters = False,
-    id: Annotated[str | None, typer.Option("--id", help="The claim with this id.")] = None,
-    name: Annotated[str | None, typer.Option(help="All claims of this name.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All claims of the entity.")] = False,
+    id: Annotated[str | None, typer.Option("--id", help="Release the claim with this id.")] = None,
+    name: Annotated[str | None, typer.Option(help="Release all claims with this name.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Release all claims of the entity.")] = False,
     yes: Yes = False,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Make the messages of claims active again. Their client can no longer read or remove them as its own."""
+    """Release claims: their messages become active again, and their client can no longer remove them."""
     if (id is not None) + (name is not None) + every != 1:
-        fail("say which claims: one of --id, --name and --all")
+        fail("give exactly one of --id, --name and --all")
     wanted = None if id is None else _uuid(id)
     address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
-    with _asking(connection_string, ca_file, address) as management:
+    with _claim_management(connection_string, ca_file, address) as management:
         claims = [claim for claim in claims_of(management, name) if wanted is None or claim.id == wanted]
     if not claims and not every:
-        what = f"with the id {id}" if name is None else f"of the name '{name}'"
-        fail(f"{address} has no claim {what}", Exit.NOT_FOUND)
+        identity = f"id {id}" if name is None else f"name '{name}'"
+        fail(f"{address} has no claim with the {identity}", Exit.NOT_FOUND)
     released = messages = 0
     if claims:
         _warn_of_owners(claims)
         confirm(_question(claims, address), yes)
-        # A connection of its own: an answer may take longer than one may be idle.
-        with _asking(connection_string, ca_file, address) as management:
+        # A second connection: the broker may have closed the first one as idle while the user was answering.
+        with _claim_management(connection_string, ca_file, address) as management:
             released, messages = _release_all(management, claims)
     if json:
         print_json({"claims": released, "messages": messages})
@@ -181,25 +178,25 @@ def _warn_of_owners(claims: Sequence[Claim]) -> None:
     names = dict.fromkeys(claim.name for claim in claims if claim.is_owned)
     for name in names:
         note(
-            f"peeklock: the client that claims under '{name}' is connected; if its messages are released they are "
-            "received again, though it may be done with them: stop it first"
+            f"peeklock: the client that claims under '{name}' is connected and may have processed these messages "
+            "already; they will be received again. Stop the client first."
         )
 
 
 def _question(claims: Sequence[Claim], address: str) -> str:
     messages = _count(sum(claim.messages for claim in claims), "message")
     if len(claims) == 1:
-        return f"Release the claim {claims[0].title} in {address}, with {messages}?"
+        return f"Release the claim {claims[0].id} with the name '{claims[0].name}' in {address}, with {messages}?"
     return f"Release {_count(len(claims), 'claim')} in {address}, with {messages}?"
 
 
 def _release_all(management: Management, claims: Sequence[Claim]) -> tuple[int, int]:
-    """How many claims, and messages; what its client ended meanwhile is not counted."""
+    """Release claims and return the numbers of claims and messages released, without claims that have ended since."""
     released = messages = 0
     with progress("releasing", len(claims)) as advance:
         for claim in claims:
             body = {"claim-name": claim.name, "claim-id": claim.id}
-            answer = management.request("peeklock:release-claim", body, timeout=_SECONDS)
+            answer = management.request("peeklock:release-claim", body, timeout=_RELEASE_TIMEOUT)
             if answer:
                 released += 1
                 messages += int(answer["message-count"])
@@ -211,18 +208,18 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        fail(f"--id: '{text}' is no id of a claim, such as `peeklock claim list` shows")
+        fail(f"--id: '{text}' is not the id of a claim; `peeklock claim list` shows the ids")
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-# --- asking
+# --- requests
 
 
 @contextmanager
-def _asking(connection_string: str, ca_file: CaFile, address: str) -> Iterator[Management]:
+def _claim_management(connection_string: str, ca_file: CaFile, address: str) -> Iterator[Management]:
     with messaging(connection_string, ca_file) as connection:
         _check_capability(connection)
         with connection.management(address) as management:
@@ -232,11 +229,11 @@ def _asking(connection_string: str, ca_file: CaFile, address: str) -> Iterator[M
 def _check_capability(connection: Connection) -> None:
     if CAPABILITY not in connection.capabilities:
         host = connection.endpoint.host
-        fail(f"{host} does not offer claims: they are Peeklock's, and other services have none", Exit.FAILED)
+        fail(f"{host} does not offer claims; only Peeklock does", Exit.FAILED)
 
 
 def claims_of(management: Management, name: str | None = None) -> Iterator[Claim]:
-    """All claims, or those of one name, the oldest first."""
+    """Read all claims, or all claims with one name, oldest first."""
     skip = 0
     while True:
         body: dict[str, Any] = {"skip": Int(skip), "top": Int(_PAGE)}

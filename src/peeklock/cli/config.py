@@ -1,4 +1,4 @@
-"""`peeklock config`: configuration files checked, described and made from what there is."""
+"""`peeklock config`: check configuration files, print their schema, and export a namespace as a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from peeklock.server.config_writer import format_config
 from peeklock.server.schema import format_schema
 
 app = typer.Typer()
-config = typer.Typer(name="config", help="Check, describe and make configuration files.", no_args_is_help=True)
+config = typer.Typer(
+    name="config",
+    help="Check configuration files, print their JSON schema, and export a namespace.",
+    no_args_is_help=True,
+)
 app.add_typer(config)
 
 _DEFAULT, _WIDEST = ProfileName(DEFAULT_PROFILE.name), ProfileName(LAXEST)
@@ -33,10 +37,10 @@ _COLUMNS = ("kind", "name", "settings", "rules")
 @config.command()
 def check(
     file: Annotated[Path, typer.Argument(help="The configuration file.")],
-    profile: Annotated[ProfileName, typer.Option(help="Whose limits hold.")] = _DEFAULT,
+    profile: Annotated[ProfileName, typer.Option(help="The profile whose limits the file must meet.")] = _DEFAULT,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a file, each mistake with its line, or what it defines."""
+    """Check a configuration file: print each mistake with its line, or the entities that the file defines."""
     try:
         found = load_config(file, PROFILES[profile])
     except ConfigError as error:
@@ -48,16 +52,16 @@ def check(
     if as_json:
         print_json({"problems": [], "entities": [dict(zip(_COLUMNS, row, strict=True)) for row in rows]})
     else:
-        shown = [(kind, name, _listed(settings), ", ".join(rules)) for kind, name, settings, rules in rows]
+        shown = [(kind, name, _format_settings(settings), ", ".join(rules)) for kind, name, settings, rules in rows]
         print_table([column.capitalize() for column in _COLUMNS], shown)
         note(f"{file} can be used in the {profile} profile.")
 
 
 @config.command()
 def schema(
-    profile: Annotated[ProfileName, typer.Option(help="Whose limits it has.")] = _WIDEST,
+    profile: Annotated[ProfileName, typer.Option(help="The profile whose limits the schema has.")] = _WIDEST,
 ) -> None:
-    """Print a JSON schema of configuration files, for editors."""
+    """Print the JSON schema of configuration files, for use in editors."""
     print(format_schema(PROFILES[profile]), end="")
 
 
@@ -65,20 +69,22 @@ def schema(
 def export(
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write.", show_default="-")] = None,
-    with_keys: Annotated[bool, typer.Option("--with-keys", help="Write the keys of queues and topics too.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write.", show_default="standard output")
+    ] = None,
+    with_keys: Annotated[bool, typer.Option("--with-keys", help="Include the keys of queues and topics.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Write a live namespace as a configuration file, from which a broker starts with the same entities."""
+    """Write the entities of a running namespace as a configuration file."""
     if output is not None and output.exists():
-        confirm(f"{output} is there already: replace it?", yes)
+        confirm(f"{output} exists. Replace it?", yes)
     with administering(connection_string, ca_file) as client, progress("Reading entities") as step:
-        namespace, lost = namespace_of(client, step)
-    for sentence in lost:
-        note(sentence)
+        namespace, left_out = namespace_of(client, step)
+    for warning in left_out:
+        note(warning)
     entities: list[QueueDefinition | TopicDefinition] = [*namespace.queues, *namespace.topics]
     if not with_keys and any(entity.authorization_rules for entity in entities):
-        note("The keys of queues and topics are left out; --with-keys writes them.")
+        note("The file does not include the keys of queues and topics; --with-keys includes them.")
     text = format_config(namespace, with_keys=with_keys)
     if output is None:
         print(text, end="")
@@ -87,31 +93,36 @@ def export(
         _write(output, text, secret=with_keys)
     except OSError as error:
         fail(f"{output} cannot be written: {error.strerror or error}", Exit.FAILED)
-    note(f"{len(namespace.queues)} queues and {len(namespace.topics)} topics are in {output}.")
+    note(f"Wrote {len(namespace.queues)} queues and {len(namespace.topics)} topics to {output}.")
 
 
 def _rows(namespace: NamespaceDefinition) -> Iterator[tuple[str, str, dict[str, Any], list[str]]]:
-    """What the file defines, in its order: of settings those that are not the usual ones."""
+    """Kind, name, settings that differ from their defaults, and rule names of each entity, in the order of the file."""
     for queue in namespace.queues:
-        yield "queue", queue.name, _unusual(queue), []
+        yield "queue", queue.name, _changed_settings(queue), []
     for topic in namespace.topics:
-        yield "topic", topic.name, _unusual(topic), []
+        yield "topic", topic.name, _changed_settings(topic), []
         for each in topic.subscriptions:
-            yield "subscription", f"{topic.name}/{each.name}", _unusual(each), [rule.name for rule in each.rules]
+            yield (
+                "subscription",
+                f"{topic.name}/{each.name}",
+                _changed_settings(each),
+                [rule.name for rule in each.rules],
+            )
 
 
-def _unusual(entity: EntityDefinition) -> dict[str, Any]:
+def _changed_settings(entity: EntityDefinition) -> dict[str, Any]:
     values = {setting: getattr(entity, field) for field, setting in settings_of(type(entity)).items()}
     return {setting.name: setting.format(value) for setting, value in values.items() if value != setting.default}
 
 
-def _listed(settings: dict[str, Any]) -> str:
+def _format_settings(settings: dict[str, Any]) -> str:
     shown = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
     return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def _write(path: Path, text: str, *, secret: bool) -> None:
-    """All of it or nothing. A file with keys is for its owner only."""
+    """Write a file as a whole or not at all. If it has keys, only its owner may read it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("x", encoding="utf-8") as file:

@@ -1,7 +1,6 @@
-"""Where the commands find a namespace: their common options, the two clients, and failures as sentences.
+"""Connect commands to a namespace: their common options, the two clients, and error messages.
 
-All commands but those that run a broker speak to a namespace through `peeklock.client`, so that they work with the
-hosted service too.
+All commands that do not run a broker use `peeklock.client`, so that they work with the hosted service too.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ LOCAL = (
     "Endpoint=sb://localhost;SharedAccessKeyName=RootManageSharedAccessKey;SharedAccessKey=SAS_KEY_VALUE;"
     "UseDevelopmentEmulator=true;"
 )
-"""What a broker that was started without options takes; the official emulator's is the same."""
+"""The connection string of a broker started without options, and of the official emulator."""
 DEAD_LETTERS = "$DeadLetterQueue"
 TRANSFER_DEAD_LETTERS = "$Transfer/$DeadLetterQueue"
 
 _PREFIX = re.compile(r"(SubCode=\d+\.\s*)?(Bad Request|Conflict|Forbidden|Not Found|Unauthorized)\.\s+")
-"""What the administration API says before it says something."""
+"""The prefix of the error descriptions of the administration API."""
 
 ConnectionString = Annotated[
     str,
@@ -40,7 +39,7 @@ ConnectionString = Annotated[
         envvar="PEEKLOCK_CONNECTION_STRING",
         show_default="a broker on this machine, port 5672, with the well-known key",
         show_envvar=True,
-        help="Where the namespace is, and with which key.",
+        help="The connection string of the namespace: its address and a key.",
     ),
 ]
 CaFile = Annotated[
@@ -49,64 +48,72 @@ CaFile = Annotated[
         "--ca-file",
         envvar="PEEKLOCK_CA_FILE",
         show_envvar=True,
-        help="An authority to trust (PEM), such as `peeklock certificate` names; for connections with TLS.",
+        help="A certificate authority (PEM) to trust besides the public ones, for connections with TLS; "
+        "`peeklock certificate` prints the path of a broker's own.",
     ),
 ]
 Entity = Annotated[str, typer.Argument(help="A queue, a topic, or a subscription as topic/Subscriptions/name.")]
-Subscription = Annotated[str | None, typer.Option("--subscription", help="A subscription of the topic.")]
-FromDeadLetters = Annotated[bool, typer.Option("--dead-letter", help="Its dead-letter queue.")]
+QueueOrSubscription = Annotated[
+    str, typer.Argument(metavar="ENTITY", help="A queue, or a subscription as topic/Subscriptions/name.")
+]
+Subscription = Annotated[str | None, typer.Option("--subscription", help="A subscription of the topic ENTITY.")]
+FromDeadLetters = Annotated[bool, typer.Option("--dead-letter", help="Use the dead-letter queue of the entity.")]
 
 
 def address_of(entity: str, subscription: str | None, sub_queue: str | None = None) -> str:
-    """The address of what the options name together."""
+    """The address of an entity, of a subscription of it, or of a sub-queue."""
     address = entity if subscription is None else f"{entity}/Subscriptions/{subscription}"
     return address if sub_queue is None else f"{address}/{sub_queue}"
 
 
 @contextmanager
 def messaging(connection_string: str, ca_file: Path | None) -> Iterator[Connection]:
-    """A connection over AMQP. What goes wrong while it is used ends the command."""
+    """Open an AMQP connection. A client error in the block ends the command with a message."""
     from peeklock.client import connect
 
-    with _sentences(), connect(connection_string, tls=tls_context(ca_file)) as connection:
+    with _errors_to_messages(), connect(connection_string, tls=tls_context(ca_file)) as connection:
         yield connection
 
 
 @contextmanager
 def administering(connection_string: str, ca_file: Path | None) -> Iterator[AdministrationClient]:
-    """A client of the administration API. What goes wrong while it is used ends the command."""
+    """Open a client of the administration API. A client error in the block ends the command with a message."""
     from peeklock.client.administration import AdministrationClient
 
     with (
-        _sentences(),
+        _errors_to_messages(),
         AdministrationClient.from_connection_string(connection_string, tls=tls_context(ca_file)) as client,
     ):
         yield client
 
 
 @contextmanager
-def told_when_there(what: str) -> Iterator[None]:
-    """Creating something that exists, in words of ours: the service's are not about that."""
+def clear_error_if_exists(title: str) -> Iterator[None]:
+    """Report that an entity or rule exists in a clear error; the service's error text does not name the cause."""
     from peeklock.client import RequestRefused
 
     try:
         yield
     except RequestRefused as refused:
         if exit_code(refused) is Exit.EXISTS:
-            fail(f"{what} is there already", Exit.EXISTS)
+            fail(f"{title} already exists", Exit.EXISTS)
         raise
 
 
-def sentence(error: ClientError) -> str:
-    """What went wrong without what only the service's operators can use; on one line, unless a caret points at it."""
-    said = re.sub(r"[\s(]*TrackingId:.*", "", error.description, flags=re.DOTALL)
-    said = _PREFIX.sub("", said.strip())
-    if not re.search(r"^ *\^ *$", said, flags=re.MULTILINE):
-        said = " ".join(said.split())
-    return printable(said) or error.condition
+def error_text(error: ClientError) -> str:
+    """The description of an error on one line, without the tracking id, which only the service's operators can use.
+
+    Line breaks are kept if a caret below a line marks a place in it.
+    """
+    text = re.sub(r"[\s(]*TrackingId:.*", "", error.description, flags=re.DOTALL)
+    text = _PREFIX.sub("", text.strip())
+    if not re.search(r"^ *\^ *$", text, flags=re.MULTILINE):
+        text = " ".join(text.split())
+    return printable(text) or error.condition
 
 
 def exit_code(error: ClientError) -> Exit:
+    """The exit code for a client error."""
     from peeklock.amqp.errors import Condition
     from peeklock.client import ConnectionLost, Timeout
 
@@ -124,24 +131,24 @@ def exit_code(error: ClientError) -> Exit:
 
 
 @contextmanager
-def _sentences() -> Iterator[None]:
+def _errors_to_messages() -> Iterator[None]:
     from peeklock.client import ClientError
 
     try:
         yield
     except ClientError as error:
-        fail(sentence(error), exit_code(error))
-    except ValueError as error:  # an address or a value that the client cannot use
+        fail(error_text(error), exit_code(error))
+    except ValueError as error:  # raised by the client for an invalid address or value
         fail(str(error))
 
 
 def tls_context(ca_file: Path | None) -> ssl.SSLContext | None:
-    """What trusts the authority; None for those of the system."""
+    """A context that also trusts the authority in a file; None without a file, which means the system's authorities."""
     if ca_file is None:
         return None
     try:
         context = ssl.create_default_context()
         context.load_verify_locations(ca_file)
     except (OSError, ssl.SSLError) as error:
-        fail(f"the authority {ca_file} cannot be used: {error.strerror or error}")
+        fail(f"--ca-file: {ca_file} cannot be loaded: {error.strerror or error}")
     return context

@@ -1,4 +1,4 @@
-"""`peeklock dead-letter`: what is in a dead-letter queue and why, back to where it came from, or away."""
+"""`peeklock dead-letter`: list dead-lettered messages by reason, resubmit them, or delete them."""
 
 from __future__ import annotations
 
@@ -15,53 +15,54 @@ from peeklock.cli.connecting import (
     TRANSFER_DEAD_LETTERS,
     CaFile,
     ConnectionString,
+    QueueOrSubscription,
     Subscription,
     address_of,
     administering,
+    error_text,
     messaging,
-    sentence,
 )
 from peeklock.cli.failing import Exit, fail
 from peeklock.cli.messages import dead_letter_reason, describe, summary
 from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_table, progress
 from peeklock.cli.purging import delete_all, report
 from peeklock.cli.receiving import peek_all
-from peeklock.cli.sweeping import Holds, Resubmitter, complete, sweep
+from peeklock.cli.sweeping import Predicate, Resubmitter, complete, sweep
 from peeklock.cli.values import pairs
 from peeklock.client import ClientError, Connection, RequestRefused
 
 app = typer.Typer()
-group = typer.Typer(help="Look into dead-letter queues, send their messages again, empty them.")
+group = typer.Typer(help="List, resubmit and delete dead-lettered messages.")
 app.add_typer(group, name="dead-letter")
 
-Owner = Annotated[
-    str, typer.Argument(metavar="ENTITY", help="The queue, or the subscription as topic/Subscriptions/name.")
-]
 Transfer = Annotated[
-    bool, typer.Option("--transfer", help="The dead-letter queue for messages that could not be forwarded.")
+    bool,
+    typer.Option(
+        "--transfer", help="Use the transfer dead-letter queue, which has the messages that could not be forwarded."
+    ),
 ]
 Destination = Annotated[
     str | None,
     typer.Option(
         "--to",
-        help="Where they are sent.",
-        show_default="the queue; of a subscription its topic, and so all its subscriptions",
+        help="The queue or topic to send the messages to.",
+        show_default="the queue itself; for a subscription its topic, and so all subscriptions of the topic",
     ),
 ]
 NewMessageIds = Annotated[
     bool | None,
     typer.Option(
         "--new-message-ids/--keep-message-ids",
-        help="Whether each gets a new message id.",
-        show_default="keep; to be said when the destination detects duplicates",
+        help="Give each message a new message id, or keep its id.",
+        show_default="keep; required if the destination detects duplicates",
     ),
 ]
 FIELDS = ("reason", "description", "message-id", "correlation-id", "subject", "content-type", "session-id")
 Where = Annotated[
     list[str] | None,
     typer.Option(
-        help=f"Only messages with this: name=value, where the name is {', '.join(FIELDS)}, "
-        "or that of an application property. Several times: all must hold."
+        help=f"Select messages by name=value. The name is {', '.join(FIELDS)}, "
+        "or an application property. If repeated, all must match."
     ),
 ]
 
@@ -70,13 +71,13 @@ def _dead_letters(entity: str, subscription: str | None, transfer: bool) -> str:
     return address_of(entity, subscription, TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS)
 
 
-# --- which messages
+# --- selection
 
 
-def _condition(where: list[str] | None) -> Holds:
+def _predicate(where: list[str] | None) -> Predicate:
     wanted = pairs(where or (), "--where")
 
-    def holds(message: Message) -> bool:
+    def matches(message: Message) -> bool:
         found = describe(message)
         values = {
             "reason": found.get("dead_letter_reason"),
@@ -87,7 +88,7 @@ def _condition(where: list[str] | None) -> Holds:
         given = {name: values[name] if name in values else properties.get(name) for name in wanted}
         return all(_text(given[name]) == text for name, text in wanted.items())
 
-    return holds
+    return matches
 
 
 def _text(value: Any) -> str | None:
@@ -105,28 +106,28 @@ class _Reason:
 
 @group.command("list")
 def list_(
-    entity: Owner,
+    entity: QueueOrSubscription,
     subscription: Subscription = None,
     transfer: Transfer = False,
     where: Where = None,
-    max: Annotated[int, typer.Option(min=0, help="Look at no more than so many; 0 for all.")] = 0,
-    samples: Annotated[int, typer.Option(min=0, help="Messages to show for each reason.")] = 3,
+    max: Annotated[int, typer.Option(min=0, help="Read at most this many messages; 0 for all.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="How many messages to show for each reason.")] = 3,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Count the messages by the reason they were dead-lettered for, and show some of each. Locks nothing."""
-    holds = _condition(where)
+    """Count dead-lettered messages by reason, and show some messages of each reason. No message is locked."""
+    matches = _predicate(where)
     address = _dead_letters(entity, subscription, transfer)
     reasons: dict[str, _Reason] = {}
     with (
         messaging(connection_string, ca_file) as connection,
         connection.management(address) as management,
-        progress("looking") as advance,
+        progress("reading") as advance,
     ):
         for message in peek_all(management, most=max):
             advance(1)
-            if holds(message):
+            if matches(message):
                 reason = reasons.setdefault(dead_letter_reason(message), _Reason())
                 reason.count += 1
                 if len(reason.samples) < samples:
@@ -158,19 +159,19 @@ def _print_reasons(reasons: list[tuple[str, _Reason]]) -> None:
 
 @group.command()
 def resubmit(
-    entity: Owner,
+    entity: QueueOrSubscription,
     subscription: Subscription = None,
     transfer: Transfer = False,
     to: Destination = None,
     where: Where = None,
-    max: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 0,
+    max: Annotated[int, typer.Option(min=0, help="Resubmit at most this many messages; 0 for all.")] = 0,
     new_message_ids: NewMessageIds = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Send dead-lettered messages again, each exactly once, without what the service had added to them."""
-    holds = _condition(where)
+    """Send dead-lettered messages again, each exactly once, without the properties that the service added to them."""
+    matches = _predicate(where)
     address = _dead_letters(entity, subscription, transfer)
     owner = address_of(entity, subscription)
     destination = destination_of(owner, to)
@@ -178,7 +179,7 @@ def resubmit(
         check_duplicate_detection(destination, connection_string, ca_file)
     done = 0
     with messaging(connection_string, ca_file) as connection, progress("resubmitting", max or None) as advance:
-        for count in resubmitted(connection, address, destination, holds, max, new_ids=bool(new_message_ids)):
+        for count in resubmit_all(connection, address, destination, matches, max, new_ids=bool(new_message_ids)):
             done += count
             advance(count)
     if json:
@@ -187,27 +188,30 @@ def resubmit(
         print(f"resubmitted {done} message{'' if done == 1 else 's'} to {destination}")
 
 
-def resubmitted(
-    connection: Connection, source: str, destination: str, holds: Holds, most: int = 0, *, new_ids: bool = False
+def resubmit_all(
+    connection: Connection, source: str, destination: str, matches: Predicate, most: int = 0, *, new_ids: bool = False
 ) -> Iterator[int]:
-    """Send the messages for which `holds` is true again, each exactly once; says how many at each step."""
-    return sweep(connection, source, holds, most, Resubmitter(connection, source, destination, new_ids=new_ids))
+    """Resubmit the messages that match, each exactly once. Yields the number of messages of each step."""
+    return sweep(connection, source, matches, most, Resubmitter(connection, source, destination, new_ids=new_ids))
 
 
 def destination_of(owner: str, to: str | None) -> str:
-    """Where messages go again: a queue itself, and a subscription's topic, as nobody can send to one subscription."""
+    """The destination of a resubmission: the queue, or the topic, since clients cannot send to a subscription."""
     if to is not None:
         return to
     at = owner.lower().rfind("/subscriptions/")
     if at < 0:
         return owner
     topic = owner[:at]
-    note(f"peeklock: they go to the topic {topic}, for all its subscriptions; --to names another place")
+    note(f"peeklock: sending to the topic {topic}, and so to all its subscriptions; use --to for another destination")
     return topic
 
 
 def check_duplicate_detection(destination: str, connection_string: str, ca_file: CaFile) -> None:
-    """A message that comes again within the window would be accepted and dropped: gone, and nobody would know."""
+    """Refuse a destination with duplicate detection.
+
+    It would accept and drop a message whose id it received within the window, and the message would be lost.
+    """
     from peeklock.client.descriptions import Kind
 
     with administering(connection_string, ca_file) as client:
@@ -217,13 +221,13 @@ def check_duplicate_detection(destination: str, connection_string: str, ca_file:
             except ClientError as error:
                 if isinstance(error, RequestRefused) and error.status == 404:
                     continue
-                note(f"peeklock: it is not known whether {destination} detects duplicates: {sentence(error)}")
+                note(f"peeklock: cannot determine whether {destination} detects duplicates: {error_text(error)}")
                 return
             if settings.get("RequiresDuplicateDetection"):
                 window = settings.get("DuplicateDetectionHistoryTimeWindow")
                 fail(
-                    f"{destination} detects duplicates, and drops what was sent to it within the last {window} already:"
-                    " say --new-message-ids, or --keep-message-ids if that is what should happen",
+                    f"{destination} detects duplicates and drops messages whose id it received within {window}: "
+                    "give --new-message-ids, or --keep-message-ids to have them dropped",
                     Exit.USAGE,
                 )
             return
@@ -234,7 +238,7 @@ def check_duplicate_detection(destination: str, connection_string: str, ca_file:
 
 @group.command()
 def purge(
-    entity: Owner,
+    entity: QueueOrSubscription,
     subscription: Subscription = None,
     transfer: Transfer = False,
     where: Where = None,
@@ -243,10 +247,10 @@ def purge(
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Delete dead-lettered messages: all, or those that --where names."""
+    """Delete dead-lettered messages: all, or the messages that --where selects."""
     address = _dead_letters(entity, subscription, transfer)
-    holds = _condition(where)
-    confirm(f"Delete {'all' if not where else 'these'} messages in {address}?", yes)
+    matches = _predicate(where)
+    confirm(f"Delete {'all messages' if not where else 'the messages that --where selects'} in {address}?", yes)
     with messaging(connection_string, ca_file) as connection:
-        swept = sweep(connection, address, holds, 0, complete) if where else delete_all(connection, address)
+        swept = sweep(connection, address, matches, 0, complete) if where else delete_all(connection, address)
         report(address, swept, json)

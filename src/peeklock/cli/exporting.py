@@ -1,6 +1,7 @@
-"""What the administration API tells of a namespace, as definitions.
+"""Read the entities of a namespace through the administration API, as definitions.
 
-The API names settings as the definitions do; destinations it may tell as whole addresses, of which the path is taken.
+The API has the same names of settings as the definitions. It may return a forwarding destination as a URI, of which
+the definition has the path.
 """
 
 from __future__ import annotations
@@ -32,25 +33,27 @@ Forwarding = TypeVar("Forwarding", QueueDefinition, SubscriptionDefinition)
 
 
 def namespace_of(client: AdministrationClient, step: Callable[[int], None]) -> tuple[NamespaceDefinition, list[str]]:
-    """The namespace, and sentences on what could not be taken over. `step` hears of each entity that was read."""
+    """Read the namespace. Also returns a warning for each setting left out. Calls `step` after each queue and topic."""
     read = [*client.entities(Kind.QUEUE), *client.entities(Kind.TOPIC)]
     names = {fold(entity.name) for entity in read}
-    lost: list[str] = []
+    left_out: list[str] = []
     queues: list[QueueDefinition] = []
     topics: list[TopicDefinition] = []
     for entity in read:
         keys = {"authorization_rules": tuple(_keys(entity))}
         if entity.kind is Kind.QUEUE:
-            queues.append(_known(_definition(QueueDefinition, entity, keys), entity, names, lost))
+            queues.append(
+                _without_missing_destinations(_definition(QueueDefinition, entity, keys), entity, names, left_out)
+            )
         else:
             subscriptions = tuple(
-                _known(_subscription(client, each), each, names, lost)
+                _without_missing_destinations(_subscription(client, each), each, names, left_out)
                 for each in client.entities(Kind.SUBSCRIPTION, topic=entity.name)
             )
             topics.append(_definition(TopicDefinition, entity, keys | {"subscriptions": subscriptions}))
         step(1)
     name = client.namespace()["Name"]
-    return NamespaceDefinition(name=name, queues=tuple(queues), topics=tuple(topics)), lost
+    return NamespaceDefinition(name=name, queues=tuple(queues), topics=tuple(topics)), left_out
 
 
 def _subscription(client: AdministrationClient, entity: Entity) -> SubscriptionDefinition:
@@ -73,11 +76,13 @@ def _path(destination: object) -> str:
     return unquote(urlsplit(text).path).strip("/") if "://" in text else text
 
 
-def _known(definition: Forwarding, entity: Entity, names: set[str], lost: list[str]) -> Forwarding:
-    """Without a destination that is gone: a file cannot have it."""
+def _without_missing_destinations(
+    definition: Forwarding, entity: Entity, names: set[str], left_out: list[str]
+) -> Forwarding:
+    """Leave out a destination that does not exist: a configuration file must not have one."""
     for setting, destination in destinations(definition):
         if fold(destination) not in names:
-            lost.append(f"'{entity.path}' forwards to '{destination}', which is not there: {setting.name} is left out")
+            left_out.append(f"Left out {setting.name} of '{entity.path}': '{destination}' does not exist.")
             nowhere: dict[str, Any] = {
                 field: None for field, each in settings_of(type(definition)).items() if each is setting
             }

@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it was told: one clear sentence on standard error and an exit code."""
+"""End a failed command: one error message on standard error, and an exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 
 class Exit(IntEnum):
-    """What a program that runs the command reads; docs/features/command-line.md has the same table."""
+    """The exit codes; docs/features/command-line.md explains each."""
 
     DONE = 0
     FAILED = 1
@@ -24,10 +24,11 @@ class Exit(IntEnum):
 
 
 def fail(reason: str, code: Exit = Exit.USAGE) -> NoReturn:
-    """One clear sentence and the exit code."""
-    complain(reason)
+    """Print an error message and exit with the code."""
+    print_error(reason)
     raise typer.Exit(code)
 
 
-def complain(reason: str) -> None:
+def print_error(reason: str) -> None:
+    """Print an error message on standard error, after the name of the program."""
     print(f"peeklock: {reason}", file=sys.stderr)

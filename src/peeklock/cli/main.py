@@ -1,7 +1,7 @@
 """`peeklock`: the command line.
 
-Composes the commands; each module has an `app` with its own. Only the module of the command that was asked for is
-imported, so that sending a message does not load a broker.
+Each module of commands has an `app`. Only the module of the given command is imported, so that sending a message does
+not load the broker.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from importlib import import_module
 
 import typer
 
-from peeklock.cli.failing import Exit, complain
+from peeklock.cli.failing import Exit, print_error
 
-# The commands and groups, and the module each is in.
+# Commands and groups by name, each with its module.
 COMMANDS = {
     "serve": "serve",
     "certificate": "serve",
@@ -39,14 +39,14 @@ GROUPS = {"claim", "dead-letter", "queue", "topic", "subscription", "rule", "con
 
 
 def compose(command: str | None) -> typer.Typer:
-    """The program with the one command, or with all of them when it is no command that there is."""
+    """Make the program with one command, or with all commands if there is none of that name."""
     app = typer.Typer(name="peeklock", add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback()
     def peeklock() -> None:
-        """A Service Bus that you run yourself, and the commands to work with it or with the hosted one.
+        """A Service Bus broker, and commands that work with it and with the hosted service.
 
-        Exit codes: 0 done; 1 refused or failed; 2 wrong arguments or configuration; 3 not found; 4 there already;
+        Exit codes: 0 done; 1 refused or failed; 2 invalid arguments or configuration; 3 not found; 4 already exists;
         5 not authorized; 6 not reachable; 7 damage found; 130 interrupted.
         """
 
@@ -58,7 +58,7 @@ def compose(command: str | None) -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command; a mistake in its arguments is one clear sentence too."""
+    """Run the command. Invalid arguments also end it with one error message and exit code 2."""
     arguments = sys.argv[1:]
     if not arguments or (len(arguments) == 1 and arguments[0] in GROUPS):
         arguments.append("--help")
@@ -67,14 +67,14 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = Exit.INTERRUPTED
     except BrokenPipeError:
-        # Who read our output has gone, and Python would stumble over it once more at the end.
+        # The reader of the output closed the pipe. Python would fail again when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = Exit.FAILED
     except Exception as error:
         format_message = getattr(error, "format_message", None)
         if format_message is None:
             raise
-        complain(" ".join(format_message().split()))
+        print_error(" ".join(format_message().split()))
         code = Exit.USAGE
     sys.exit(code)
 

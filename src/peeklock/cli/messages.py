@@ -1,4 +1,4 @@
-"""A message for people and for programs: what it holds, under the names that Service Bus has for it."""
+"""Format messages as JSON and as text, with the names that Service Bus uses."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ _ANNOTATIONS = {
     "dead_letter_source": "x-opt-deadletter-source",
 }
 _WIDTH = 60
-"""Characters of a body in a table."""
+"""The most characters of a body in a table."""
 
 
 def sequence_number(message: Message) -> int:
+    """The sequence number; 0 if the message has none."""
     return int(annotation(message, "x-opt-sequence-number") or 0)
 
 
@@ -50,7 +51,7 @@ def dead_letter_reason(message: Message) -> str:
 
 
 def describe(message: Message) -> dict[str, Any]:
-    """All that a program may want, as JSON has it; what the message does not have is left out."""
+    """All fields of a message as JSON values, without the fields that it does not have."""
     header, properties = message.header or Header(), message.properties or Properties()
     state = annotation(message, "x-opt-message-state")
     applied = dict(message.application_properties or {})
@@ -70,7 +71,7 @@ def describe(message: Message) -> dict[str, Any]:
 
 
 def print_whole(message: Message) -> None:
-    """For people, with nothing left out."""
+    """Print a message as text, with all its fields."""
     found = describe(message)
     kind = found.pop("body_type")
     body = found.pop("body") if "body" in found else f"base64 {found.pop('body_base64')}"
@@ -82,7 +83,7 @@ def print_whole(message: Message) -> None:
 
 
 def print_overview(messages: list[Message]) -> None:
-    """For people, a row each."""
+    """Print messages as a table with a row for each."""
     columns = ("Number", "State", "Enqueued", "Message id", "Session", "Subject", "Deliveries", "Body")
     rows = []
     for message in messages:
@@ -95,7 +96,7 @@ def print_overview(messages: list[Message]) -> None:
 
 
 def summary(found: dict[str, Any]) -> str:
-    """The start of a body that `describe` gave, on one line."""
+    """The start of the body on one line, for a message as `describe` returns it."""
     if "body_base64" in found:
         return f"({len(base64.b64decode(found['body_base64']))} bytes)"
     text = " ".join(str(found.get("body", "")).split())
@@ -103,7 +104,7 @@ def summary(found: dict[str, Any]) -> str:
 
 
 def write_body(message: Message) -> None:
-    """The bare body and a line end on standard output, bytes as they are."""
+    """Write the body and a line end to standard output, without encoding bytes as text."""
     if message.data:
         body = b"".join(message.data)
     else:
@@ -126,7 +127,7 @@ def _body(message: Message) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Convert an AMQP value to a JSON value."""
     match value:
         case Timestamp():
             return format_moment(value)
@@ -150,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def format_moment(ms: int) -> str:
-    """RFC 3339, or the bare number for what is outside the calendar."""
+    """Format Unix milliseconds as RFC 3339, or as a number if the time is outside the range of `datetime`."""
     try:
         moment = datetime.fromtimestamp(ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs, progress on standard error, questions before destroying.
+"""Print results as tables or JSON, show progress on standard error, and ask before deleting.
 
-Rich is loaded when something for people is printed. What comes from messages is shown without the characters that
-would move the terminal's cursor or change its colours.
+Rich is imported only when a table is printed, because the import takes time. Control characters in values are shown as
+escapes, so that a message cannot move the terminal's cursor or change its colours.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-AsJson = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _WIDE = 1000
-"""Columns where there is no terminal: nothing is cut for a file or a pipe."""
+"""Columns of a table in a file or a pipe: wide enough that Rich cuts no cell."""
 
 
 def print_json(value: Any) -> None:
-    """One document, on one line."""
+    """Print a JSON document on one line."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterable[str] = ()) -> None:
-    """A row each, the columns that are `numbers` on the right."""
+    """Print a table. The columns in `numbers` are aligned to the right."""
     console().print(table(columns, rows, numbers))
 
 
 def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
-    """Names and their values below each other."""
+    """Print each name with its value on a line."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
@@ -50,7 +50,7 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
 
 
 def note(text: str) -> None:
-    """For people only: not a result, so on standard error."""
+    """Print a note on standard error, as it is not a result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -58,10 +58,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterab
     from rich import box
     from rich.table import Table
 
-    on_the_right = set(numbers)
+    right_aligned = set(numbers)
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, justify="right" if column in on_the_right else "left", overflow="fold")
+        made.add_column(column, justify="right" if column in right_aligned else "left", overflow="fold")
     for row in rows:
         made.add_row(*(_cell(value) for value in row))
     return made
@@ -75,24 +75,24 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def printable(text: str) -> str:
-    """Text from outside with what a terminal would obey made visible instead."""
+    """Replace control characters by visible escapes, so that a terminal does not execute them."""
     return "".join(each if each.isprintable() or each in "\n\t" else f"\\x{ord(each):02x}" for each in text)
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is destroyed; who cannot be asked must have said --yes."""
+    """Ask before a destructive change. Fails without a terminal unless --yes was given."""
     if yes:
         return
     if not sys.stdin.isatty():
-        fail(f"{question} Nobody can be asked here: say so with --yes")
+        fail(f"{question} Standard input is not a terminal: give --yes to confirm")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        fail("nothing was changed", Exit.FAILED)
+        fail("not confirmed; nothing was changed", Exit.FAILED)
 
 
 @contextmanager
-def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while something takes long, if that is a terminal; call what it gives with each step."""
+def progress(description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if standard error is a terminal. Yields a function that advances it by a number of steps."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -100,7 +100,7 @@ def progress(doing: str, total: int | None = None) -> Iterator[Callable[[int], N
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=total)
+        task = bar.add_task(description, total=total)
         yield lambda steps: bar.advance(task, steps)
 
 

@@ -1,7 +1,7 @@
-"""`peeklock pipeline`: the pipelines on Spark.
+"""`peeklock pipeline`: the group of commands that run pipelines on Spark.
 
-Each part has an `app` with its commands, which this puts into one group. The file is a program as well, for
-`spark-submit`: its arguments are what follows `peeklock pipeline`.
+Each module in `PARTS` has an `app` with its commands. This file is also the program for `spark-submit`, with the same
+arguments as `peeklock pipeline`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib import import_module
 import typer
 
 app = typer.Typer()
-pipeline = typer.Typer(help="Pipelines on Spark: here, or on a cluster.", no_args_is_help=True)
+pipeline = typer.Typer(help="Run pipelines on Spark, on this machine or on a cluster.", no_args_is_help=True)
 app.add_typer(pipeline, name="pipeline")
 
 # The modules with the commands.
@@ -32,12 +32,12 @@ for _part in PARTS:
 
 @pipeline.command("file")
 def file() -> None:
-    """Print the path of the program for spark-submit: spark-submit … "$(peeklock pipeline file)" capture …"""
+    """Print the path of the program to submit: spark-submit … "$(peeklock pipeline file)" capture …"""
     print(__file__)
 
 
 if __name__ == "__main__":
-    # As a script its folder comes first on the path, where `peeklock` is not, and other names hide those of others.
+    # Python puts the folder of a script first on the path. Modules in it would hide installed modules of the same name.
     sys.path.pop(0)
     from peeklock.cli.main import main
 

@@ -1,7 +1,7 @@
-"""`peeklock pipeline dead-letters`: triage of dead-letter queues on Spark, and the chosen messages sent again.
+"""`peeklock pipeline dead-letters`: analyse dead-letter queues on Spark, and resubmit selected messages.
 
-What is counted and compared is `spark.pipelines.dead_letters`; what is sent again goes the way of `peeklock dead-letter
-resubmit`, after Spark has gone: by then only the sequence numbers matter.
+`spark.pipelines.dead_letters` makes the tables. After Spark has stopped, messages are resubmitted by their sequence
+numbers, with the code of `peeklock dead-letter resubmit`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from peeklock.cli.dead_letters import (
     Transfer,
     check_duplicate_detection,
     destination_of,
-    resubmitted,
+    resubmit_all,
 )
 from peeklock.cli.failing import fail
 from peeklock.cli.messages import sequence_number
@@ -38,7 +38,7 @@ from peeklock.cli.pipeline_session import (
     Cores,
     SourceOptions,
     SparkSettings,
-    check_there,
+    check_access,
     connector_options,
     interruptible,
     spark_session,
@@ -46,13 +46,13 @@ from peeklock.cli.pipeline_session import (
 )
 
 if TYPE_CHECKING:
-    from peeklock.spark.pipelines.dead_letters import Few
+    from peeklock.spark.pipelines.dead_letters import SmallRead
     from peeklock.spark.pipelines.tables import Rows
 
 app = typer.Typer()
 
 _SHOWN = 24
-"""Rows of a table on the terminal; --output and --json have all."""
+"""The most rows of a table as text; --output and --json have all rows."""
 
 
 @app.command("dead-letters")
@@ -62,29 +62,31 @@ def dead_letters(
         typer.Argument(
             metavar="ENTITY",
             help="Queues, and subscriptions as topic/Subscriptions/name.",
-            show_default="all that have dead letters",
+            show_default="all with dead letters",
         ),
     ] = None,
     transfer: Transfer = False,
     where: Annotated[
         str | None,
         typer.Option(
-            help="Only messages for which this SQL holds, over the columns of the connector: "
+            help="Only messages for which this SQL expression over the connector's columns is true: "
             "dead_letter_reason = 'NoCustomer' AND application_properties['region'] = 'north'."
         ),
     ] = None,
     captured: Annotated[
         str | None,
         typer.Option(
-            help="Where captured messages are: what they have and the failed have not, or the other way round, is "
-            "the likely cause.",
-            show_default="compare with what the entities hold now",
+            help="A folder with captured messages to compare with: a property that differs between them and the "
+            "dead-lettered messages is a likely cause.",
+            show_default="compare with the messages in the entities now",
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Messages to show for each reason.")] = 3,
-    top: Annotated[int, typer.Option(min=0, help="Likely causes to show for each reason.")] = 5,
-    output: Annotated[str | None, typer.Option(help="A folder for the tables, as Parquet.")] = None,
-    resubmit: Annotated[bool, typer.Option("--resubmit", help="Send these messages again, each exactly once.")] = False,
+    samples: Annotated[int, typer.Option(min=0, help="How many messages to show for each reason.")] = 3,
+    top: Annotated[int, typer.Option(min=0, help="How many likely causes to show for each reason.")] = 5,
+    output: Annotated[str | None, typer.Option(help="A folder to write the tables to, as Parquet.")] = None,
+    resubmit: Annotated[
+        bool, typer.Option("--resubmit", help="Send the selected messages again, each exactly once.")
+    ] = False,
     to: Destination = None,
     new_message_ids: NewMessageIds = None,
     option: SourceOptions = None,
@@ -94,57 +96,57 @@ def dead_letters(
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """What is in dead-letter queues and why, and what the failed messages have in common. Locks and moves nothing.
+    """Report the messages in dead-letter queues by reason, with likely causes. Locks and moves no message.
 
-    With --resubmit they are sent again after that. It can be interrupted at any moment: each message is either there
-    still or was sent again, and the next run goes on with those that are there.
+    With --resubmit the command then sends the selected messages again. It can be interrupted at any time: each message
+    is either still in the dead-letter queue or was sent again, and the next run continues with the remaining messages.
     """
     if not resubmit and (to is not None or new_message_ids is not None):
-        fail(f"{'--to' if to is not None else '--new-message-ids'} is for --resubmit")
+        fail(f"{'--to' if to is not None else '--new-message-ids'} requires --resubmit")
     options = connector_options(connection_string, ca_file, option, "read")
     sub_queue = TRANSFER_DEAD_LETTERS if transfer else DEAD_LETTERS
     kind = "transferDeadLetter" if transfer else "deadLetter"
 
-    def first() -> Few | None:
+    def prepare() -> SmallRead | None:
         from peeklock.spark.pipelines import dead_letters as pipeline
         from peeklock.spark.pipelines.amounts import is_small_folder
 
         nonlocal entities
-        check_there(connection_string, ca_file, read=[address_of(each, None, sub_queue) for each in entities or ()])
+        check_access(connection_string, ca_file, read=[address_of(each, None, sub_queue) for each in entities or ()])
         if not entities:
             with administering(connection_string, ca_file) as administration:
                 entities = pipeline.dead_letter_queues(administration, kind)
         if captured is None or is_small_folder(captured):
-            return pipeline.few(options, entities, kind, waiting=captured is None and bool(top))
+            return pipeline.read_small(options, entities, kind, waiting=captured is None and bool(top))
         return None
 
     with (
-        spark_session("peeklock dead-letters", cores, conf, first, quiet=json) as (spark, few),
+        spark_session("peeklock dead-letters", cores, conf, prepare, quiet=json) as (spark, few),
         interruptible() as stopping,
     ):
         from peeklock.spark.pipelines import capture
         from peeklock.spark.pipelines import dead_letters as pipeline
         from peeklock.spark.pipelines.stopping import cancelled_by
-        from peeklock.spark.pipelines.tables import as_json, kept, make_tables
+        from peeklock.spark.pipelines.tables import as_json, make_tables, persisted
 
         assert entities is not None
         with (
             cancelled_by(stopping, spark),
             nullcontext(few.failed(spark))
             if few
-            else kept(pipeline.read_dead_letters(spark, options, entities, kind), now=True) as failed,
+            else persisted(pipeline.read_dead_letters(spark, options, entities, kind), now=True) as failed,
         ):
             with users_condition():
-                looked_at = pipeline.matching(failed, where)
+                selected = pipeline.matching(failed, where)
             others = None
             if top and captured:
                 others = capture.read(spark, captured)
             elif top:
                 others = few.waiting(spark) if few else pipeline.read_waiting(spark, options, entities)
-            with progress("looking") as advance:
-                tables = pipeline.triage(looked_at, others, but=failed, samples=samples, top=top)
+            with progress("counting") as advance:
+                tables = pipeline.triage(selected, others, but=failed, samples=samples, top=top)
                 rows = make_tables(tables, output, lambda _: advance(1), small=few is not None)
-            numbers = pipeline.chosen(looked_at) if resubmit else {}
+            numbers = pipeline.chosen(selected) if resubmit else {}
     result: dict[str, Any] = {"entities": entities, "messages": sum(row["messages"] for row in rows["by_entity"])}
     if not json:
         _print(rows)
@@ -153,10 +155,10 @@ def dead_letters(
     if json:
         print_json({**result, "tables": as_json(rows)})
     elif output is not None:
-        print(f"the tables are in {output}")
+        print(f"wrote the tables to {output}")
 
 
-# --- sending again
+# --- resubmission
 
 
 def _resubmit(
@@ -166,38 +168,38 @@ def _resubmit(
     new_message_ids: bool | None,
     connection_string: str,
     ca_file: CaFile,
-    say: bool,
+    verbose: bool,
 ) -> list[dict[str, Any]]:
     destinations = {entity: destination_of(entity, to) for entity in sorted(numbers)}
     if new_message_ids is None:
         for destination in sorted(set(destinations.values())):
             check_duplicate_detection(destination, connection_string, ca_file)
-    moved = []
+    results = []
     for entity, destination in destinations.items():
         wanted = numbers[entity]
         source = address_of(entity, None, sub_queue)
 
-        def holds(message: Message, wanted: set[int] = wanted) -> bool:
+        def matches(message: Message, wanted: set[int] = wanted) -> bool:
             return sequence_number(message) in wanted
 
         done = 0
         with messaging(connection_string, ca_file) as connection, progress("resubmitting", len(wanted)) as advance:
             try:
-                for count in resubmitted(connection, source, destination, holds, new_ids=bool(new_message_ids)):
+                for count in resubmit_all(connection, source, destination, matches, new_ids=bool(new_message_ids)):
                     done += count
                     advance(count)
             except KeyboardInterrupt:
-                note(f"peeklock: interrupted after {done} of {len(wanted)} of {entity}; the others are where they were")
+                note(f"peeklock: interrupted after {done} of {len(wanted)} messages of {entity}; the rest is unchanged")
                 raise
-        if say:
+        if verbose:
             print(f"resubmitted {done} of {_counted(len(wanted), 'message')} to {destination}")
-        moved.append({"entity": entity, "to": destination, "messages": done, "chosen": len(wanted)})
-    if say and not destinations:
-        note("no message was chosen")
-    return moved
+        results.append({"entity": entity, "to": destination, "messages": done, "chosen": len(wanted)})
+    if verbose and not destinations:
+        note("no messages selected")
+    return results
 
 
-# --- for people
+# --- text output
 
 
 def _print(rows: Mapping[str, Rows]) -> None:
@@ -242,7 +244,7 @@ def _print_one(heading: str, rows: Rows, columns: dict[str, str]) -> None:
 def _print_causes(rows: Rows) -> None:
     from peeklock.spark.pipelines.causes import statement
 
-    _heading("Likely causes: what the failed have and the others have not")
+    _heading("Likely causes: properties that differ between dead-lettered and other messages")
     shown = [
         (
             row["entity"],

@@ -1,4 +1,4 @@
-"""`peeklock pipeline prepare`: what lets later pipelines on this machine start faster."""
+"""`peeklock pipeline prepare`: write an archive of Spark's classes, so that pipelines on this machine start faster."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ app = typer.Typer()
 
 @app.command()
 def prepare(json: AsJson = False) -> None:
-    """Write an archive of Spark's classes, about 190 MB, from which every later pipeline on this machine starts faster.
+    """Write an archive of Spark's classes, about 190 MB; later pipelines on this machine then start faster.
 
-    It is for the Java and the Spark that are installed now: run it again after an update. Pipelines use it when it is
-    there, and run without it as well. To go without it again, remove the file.
+    The archive fits only the installed versions of Java and Spark: run the command again after an update. Pipelines use
+    the archive if it exists. To stop using it, delete the file.
     """
     from peeklock.spark.classes import archive, make_archive
     from peeklock.spark.session import SMALL_JAVA, missing, submitted
 
-    wanting = missing()
-    if wanting is not None:
-        fail(wanting)
+    requirement = missing()
+    if requirement is not None:
+        fail(requirement)
     file = archive()
     if file is None or submitted():
-        fail("prepare is for a Spark on this machine, and Java is not on its path")
+        fail("prepare requires Java on the path, and cannot run under spark-submit")
     if not json:
-        note("starting a Spark and writing its classes: this takes most of a minute …")
+        note("starting Spark and writing its classes; this takes up to a minute …")
     try:
         make_archive(file, SMALL_JAVA)
     except OSError as error:

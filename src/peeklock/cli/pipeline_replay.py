@@ -1,4 +1,4 @@
-"""`peeklock pipeline replay`: captured messages to an entity again."""
+"""`peeklock pipeline replay`: send captured messages to a queue or topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peeklock.cli.pipeline_session import (
     Cores,
     SourceOptions,
     SparkSettings,
-    check_there,
+    check_access,
     connector_options,
     interruptible,
     point,
@@ -35,19 +35,29 @@ _IDS = ("keep", "new")
 @app.command()
 def replay(
     folder: Folder,
-    entity: Annotated[str, typer.Argument(help="The queue or topic that gets them.")],
-    where: Annotated[str | None, typer.Option(help="SQL on the captured columns: \"subject = 'order'\".")] = None,
-    only: Annotated[str | None, typer.Option(help="Those that were captured from this entity.")] = None,
-    since: Annotated[str | None, typer.Option("--from", help="Enqueued then or later: 2030-01-31T12:00:00Z.")] = None,
-    until: Annotated[str | None, typer.Option("--to", help="Enqueued before that.")] = None,
-    ids: Annotated[str, typer.Option(help="keep: the message ids they had; new: others.")] = "keep",
+    entity: Annotated[str, typer.Argument(help="The queue or topic to send to.")],
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Only messages for which this SQL expression over the captured columns is true: \"subject = 'order'\"."
+        ),
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Only messages that were captured from this entity.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help="Only messages enqueued at this time or later, such as 2030-01-31T12:00:00Z."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Only messages enqueued before this time.")] = None,
+    ids: Annotated[str, typer.Option(help="keep: the captured message ids; new: new message ids.")] = "keep",
     timing: Annotated[
-        str, typer.Option(help="at-once; or original: with the time between them as it was.")
+        str, typer.Option(help="at-once: without pauses; original: with the original time between messages.")
     ] = "at-once",
-    speed: Annotated[float | None, typer.Option(help="Of the original timing: 10 is ten times as fast.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Messages a second, at most.")] = None,
-    tasks: Annotated[int, typer.Option(min=0, help="Send from so many tasks at once; 0: one for each core.")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
+    speed: Annotated[
+        float | None, typer.Option(help="The factor for --timing original: 10 is ten times as fast.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="The most messages per second.")] = None,
+    tasks: Annotated[int, typer.Option(min=0, help="How many tasks send in parallel; 0: one for each core.")] = 0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be sent, and send nothing.")] = False,
     format: CapturedFormat = "parquet",
     option: SourceOptions = None,
     connection_string: ConnectionString = LOCAL,
@@ -56,32 +66,32 @@ def replay(
     conf: SparkSettings = None,
     json: AsJson = False,
 ) -> None:
-    """Send captured messages to a queue or topic. The order within each session is kept."""
+    """Send captured messages to a queue or topic. Messages of a session keep their order."""
     for name, value, known in (("--timing", timing, _TIMINGS), ("--ids", ids, _IDS), ("--format", format, FORMATS)):
         if value not in known:
-            fail(f"{name}: '{value}' is none of {', '.join(known)}")
+            fail(f"{name}: '{value}' must be one of {', '.join(known)}")
     if timing == "original" and rate is not None:
-        fail("--rate is for --timing at-once; with --timing original there is --speed")
+        fail("--rate requires --timing at-once; use --speed with --timing original")
     if timing != "original" and speed is not None:
-        fail("--speed is for --timing original")
+        fail("--speed requires --timing original")
     for name, number in (("--rate", rate), ("--speed", speed)):
         if number is not None and not 0 < number < float("inf"):
-            fail(f"{name}: {number} is not more than 0")
+            fail(f"{name}: {number} must be more than 0")
     start, end = point(since, "--from"), point(until, "--to")
     options = {**connector_options(connection_string, ca_file, option, "write"), "queue": entity}
     chosen_ids: Ids = ids  # type: ignore[assignment]  # one of _IDS
     chosen_timing: Timing = timing  # type: ignore[assignment]  # one of _TIMINGS
     chosen_format: Format = format  # type: ignore[assignment]  # one of FORMATS
 
-    def first() -> bool:
+    def prepare() -> bool:
         from peeklock.spark.pipelines.amounts import is_small_folder
 
         if not dry_run:
-            check_there(connection_string, ca_file, written=[entity])
+            check_access(connection_string, ca_file, written=[entity])
         return is_small_folder(folder)
 
     with (
-        spark_session("peeklock replay", cores, conf, first, quiet=json, format=format) as (spark, _),
+        spark_session("peeklock replay", cores, conf, prepare, quiet=json, format=format) as (spark, _),
         interruptible() as stopping,
     ):
         from peeklock.spark.pipelines import replay as pipeline
@@ -101,11 +111,11 @@ def replay(
             outgoing = pipeline.outgoing(rows, chosen_ids)
             count = tasks or spark.sparkContext.defaultParallelism
             with progress("sending", found.messages) as advance:
-                sent = pipeline.replay(outgoing, options, pace, tasks=count, told=advance, stopping=stopping)
+                sent = pipeline.replay(outgoing, options, pace, tasks=count, on_sent=advance, stopping=stopping)
         if json:
             print_json({"chosen": found.messages, "sent": sent})
         elif stopping.is_set():
-            print(f"stopped: {sent} of {found.messages} messages were sent to {entity}, and perhaps some more")
+            print(f"stopped: sent {sent} of {found.messages} messages to {entity}; some more may have been sent")
         else:
             print(f"sent {sent} message{'' if sent == 1 else 's'} to {entity}")
 
@@ -134,9 +144,9 @@ def _show(found: Summary, pace: Pace, samples: list[dict[str, object]], json: bo
             ("bytes", found.bytes),
             ("sessions", found.sessions),
             ("enqueued from", first),
-            ("until", last),
-            ("takes at least", f"{found.seconds(pace):.0f} seconds"),
-            *((f"of {name}", count) for name, count in found.entities.items()),
+            ("enqueued until", last),
+            ("minimum duration", f"{found.seconds(pace):.0f} seconds"),
+            *((f"from {name}", count) for name, count in found.entities.items()),
         ]
     )
     if samples:

@@ -1,6 +1,6 @@
-"""`peeklock pipeline report`: what captured messages tell of the flow, as tables and a page.
+"""`peeklock pipeline report`: statistics of captured messages, as tables and an HTML page.
 
-What is counted and how it is shown is `spark.pipelines.report`.
+`spark.pipelines.report` computes the tables and makes the page.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ app = typer.Typer()
 
 @app.command()
 def report(
-    captured: Annotated[str, typer.Argument(help="Where captured messages are.")],
+    captured: Annotated[str, typer.Argument(help="The folder or table with captured messages.")],
     output: Annotated[
-        str, typer.Option("--output", "-o", help="A folder for the tables, as Parquet, and the page.")
+        str, typer.Option("--output", "-o", help="The folder to write to: the tables, as Parquet, and the page.")
     ] = "report",
     page: Annotated[
         Path | None,
-        typer.Option(help="The page, a file on this machine.", show_default="report.html in the folder"),
+        typer.Option(help="The file to write the page to, on this machine.", show_default="report.html in the folder"),
     ] = None,
-    entity: Annotated[list[str] | None, typer.Option(help="Only messages of this entity. Several times.")] = None,
+    entity: Annotated[list[str] | None, typer.Option(help="Only messages of this entity. Repeatable.")] = None,
     since: Annotated[
-        str | None, typer.Option("--from", help="Only messages enqueued then or later, such as 2030-01-31T12:00:00Z.")
+        str | None,
+        typer.Option("--from", help="Only messages enqueued at this time or later, such as 2030-01-31T12:00:00Z."),
     ] = None,
-    until: Annotated[str | None, typer.Option("--to", help="Only messages enqueued before then.")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Only messages enqueued before this time.")] = None,
     format: CapturedFormat = "parquet",
     cores: Cores = "*",
     conf: SparkSettings = None,
     json: AsJson = False,
 ) -> None:
-    """Rates, sizes, waiting times, deliveries, sessions, duplicates and properties of captured messages."""
+    """Report rates, sizes, waiting times, deliveries, sessions, duplicates and properties of captured messages."""
     if format not in FORMATS:
-        fail(f"--format: '{format}' is none of {', '.join(FORMATS)}")
+        fail(f"--format: '{format}' must be one of {', '.join(FORMATS)}")
     start, end = point(since, "--from"), point(until, "--to")
     place = page or _local_page(output)
 
-    def first() -> bool:
+    def prepare() -> bool:
         from peeklock.spark.pipelines.amounts import is_small_folder
 
         return is_small_folder(captured)
 
     with (
-        spark_session("peeklock report", cores, conf, first, quiet=json, format=format) as (spark, small),
+        spark_session("peeklock report", cores, conf, prepare, quiet=json, format=format) as (spark, small),
         interruptible() as stopping,
     ):
         from peeklock.spark.pipelines import report as pipeline
@@ -72,12 +73,12 @@ def report(
         return
     if not messages:
         note("no messages")
-    told = f"{messages} message{'' if messages == 1 else 's'}"
-    print(f"{told} of {len(entities)} {'entity' if len(entities) == 1 else 'entities'}: {place}")
+    counted = f"{messages} message{'' if messages == 1 else 's'}"
+    print(f"{counted} of {len(entities)} {'entity' if len(entities) == 1 else 'entities'}: {place}")
 
 
 def _local_page(output: str) -> Path:
     path = output.removeprefix("file://").removeprefix("file:")
     if re.match(r"[a-z][a-z0-9+.-]+:/", path):
-        fail("--page is needed: the folder is not on this machine, and the page is a file that is")
+        fail(f"--page is required: the page is a local file, and --output {output} is not a local folder")
     return Path(path, "report.html")

@@ -1,4 +1,4 @@
-"""The profiles as a choice of the command line."""
+"""The names of the profiles, as the choices of an option."""
 
 from __future__ import annotations
 

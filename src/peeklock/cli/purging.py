@@ -1,4 +1,4 @@
-"""`peeklock purge`: delete the messages of an entity."""
+"""`peeklock purge`: delete the active messages of an entity."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from peeklock.client import Connection, LinkClosed, ReceiveMode, Receiver, Reque
 
 app = typer.Typer()
 
-_AT_ONCE = 500
-"""What the hosted service deletes by one request, at most."""
-_PATIENCE = 1.0
-"""Seconds without a message, or a session, after which there are no more."""
+_BATCH = 500
+"""The most messages that the hosted service deletes in one request."""
+_WAIT = 1.0
+"""Seconds to wait for a message or a session before the entity counts as empty."""
 
 
 @app.command()
@@ -40,15 +40,15 @@ def purge(
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Delete all active messages. Deferred, scheduled and locked ones stay."""
+    """Delete all active messages of an entity. Deferred, scheduled and locked messages stay."""
     address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
-    confirm(f"Delete all messages in {address}?", yes)
+    confirm(f"Delete all active messages in {address}?", yes)
     with messaging(connection_string, ca_file) as connection:
         report(address, delete_all(connection, address), json)
 
 
 def report(address: str, steps: Iterable[int], json: bool) -> None:
-    """Have messages deleted, some at each step, and say how many those were."""
+    """Run the deleting steps, each of which yields a number of messages, and print how many were deleted."""
     deleted = 0
     with progress("deleting") as advance:
         for count in steps:
@@ -61,14 +61,17 @@ def report(address: str, steps: Iterable[int], json: bool) -> None:
 
 
 def delete_all(connection: Connection, address: str) -> Iterator[int]:
-    """What came until now, so that a sender who goes on does not keep this going; how many at each step."""
+    """Delete the messages enqueued until now, and yield the number of messages of each step.
+
+    Later messages stay; otherwise an active sender could keep the command running.
+    """
     now = int(time.time() * 1000) + 1
     try:
         with connection.management(address) as management:
-            while count := management.delete_messages(now, _AT_ONCE):
+            while count := management.delete_messages(now, _BATCH):
                 yield count
     except RequestRefused as refused:
-        # Not known there, or not for an entity with sessions: then one after the other.
+        # The service does not support the operation, or not for an entity with sessions: receive and delete instead.
         if refused.status not in (400, 501):
             raise
         yield from _receive_all(connection, address)
@@ -77,7 +80,7 @@ def delete_all(connection: Connection, address: str) -> Iterator[int]:
 def _receive_all(connection: Connection, address: str) -> Iterator[int]:
     try:
         with connection.receiver(address, credit=0, mode=ReceiveMode.RECEIVE_AND_DELETE) as receiver:
-            yield from _empty(receiver)
+            yield from _receive_until_empty(receiver)
     except LinkClosed as closed:
         if closed.condition != Condition.NOT_ALLOWED:
             raise
@@ -87,17 +90,15 @@ def _receive_all(connection: Connection, address: str) -> Iterator[int]:
 def _receive_sessions(connection: Connection, address: str) -> Iterator[int]:
     while True:
         try:
-            receiver = connection.session_receiver(
-                address, credit=0, mode=ReceiveMode.RECEIVE_AND_DELETE, wait=_PATIENCE
-            )
+            receiver = connection.session_receiver(address, credit=0, mode=ReceiveMode.RECEIVE_AND_DELETE, wait=_WAIT)
         except LinkClosed as closed:
             if closed.condition == Condition.TIMEOUT:
                 return
             raise
         with receiver:
-            yield from _empty(receiver)
+            yield from _receive_until_empty(receiver)
 
 
-def _empty(receiver: Receiver) -> Iterator[int]:
-    while messages := receiver.receive(_AT_ONCE, timeout=_PATIENCE):
+def _receive_until_empty(receiver: Receiver) -> Iterator[int]:
+    while messages := receiver.receive(_BATCH, timeout=_WAIT):
         yield len(messages)

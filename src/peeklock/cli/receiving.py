@@ -1,6 +1,7 @@
-"""`peeklock receive` and `peeklock peek`: messages out of an entity, or just looked at.
+"""`peeklock receive` and `peeklock peek`: receive or browse the messages of an entity, and print them.
 
-A message is settled after it was printed, never before: a reader that goes away leaves it where it was.
+A message is settled only after it was printed: if the reader of the output closes the pipe, the message stays in the
+entity.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ from peeklock.client import ClientError, Connection, LinkClosed, Management, Rec
 app = typer.Typer()
 
 NEXT_SESSION = "next"
-_AT_ONCE = 100
-"""Messages that are locked and not printed yet, at most."""
+_BATCH = 100
+"""The most messages that are locked and not yet printed, and the most in one peek request."""
 
 
 class Settlement(StrEnum):
+    """The choices of --settle."""
+
     COMPLETE = "complete"
     ABANDON = "abandon"
     DEAD_LETTER = "dead-letter"
@@ -50,32 +53,34 @@ def receive(
     entity: Entity,
     subscription: Subscription = None,
     dead_letter: FromDeadLetters = False,
-    max: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all that come.")] = 1,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for a message when there is none.")] = 5,
-    settle: Annotated[Settlement, typer.Option(help="What becomes of them.")] = Settlement.COMPLETE,
-    reason: Annotated[str | None, typer.Option(help="Why they are dead-lettered.")] = None,
-    description: Annotated[str | None, typer.Option(help="More on why they are dead-lettered.")] = None,
+    max: Annotated[int, typer.Option(min=0, help="Receive at most this many messages; 0 for no limit.")] = 1,
+    wait: Annotated[float, typer.Option(min=0, help="Stop after this many seconds without a message.")] = 5,
+    settle: Annotated[Settlement, typer.Option(help="How to settle the messages.")] = Settlement.COMPLETE,
+    reason: Annotated[str | None, typer.Option(help="The dead-letter reason, with --settle dead-letter.")] = None,
+    description: Annotated[
+        str | None, typer.Option(help="The dead-letter description, with --settle dead-letter.")
+    ] = None,
     delete_mode: Annotated[
         bool,
-        typer.Option("--delete-mode", help="Receive and delete: gone once they leave the service, printed or not."),
+        typer.Option("--delete-mode", help="Receive and delete: a message is removed when it is sent to the command."),
     ] = False,
     session: Annotated[
-        str | None, typer.Option(help=f"A session, or '{NEXT_SESSION}' for the next one that has messages.")
+        str | None, typer.Option(help=f"A session id, or '{NEXT_SESSION}' for the next session with messages.")
     ] = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
     body_only: Annotated[
-        bool, typer.Option("--body-only", help="Print the bodies as they are, a line end after each.")
+        bool, typer.Option("--body-only", help="Print only the body of each message, unchanged, and a line end.")
     ] = False,
 ) -> None:
-    """Receive messages, print them whole, and complete them. With --json: an object a line."""
+    """Receive messages, print all their fields, and complete them. With --json: an object a line."""
     if json and body_only:
         fail("--json and --body-only exclude each other")
     if delete_mode and settle is not Settlement.COMPLETE:
-        fail("--delete-mode and --settle exclude each other: there is nothing left to settle")
+        fail("--delete-mode and --settle exclude each other: receive-and-delete leaves nothing to settle")
     if (reason is not None or description is not None) and settle is not Settlement.DEAD_LETTER:
-        fail("--reason and --description need --settle dead-letter")
+        fail("--reason and --description require --settle dead-letter")
     show = _json_line if json else write_body if body_only else print_whole
     address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
     mode = ReceiveMode.RECEIVE_AND_DELETE if delete_mode else ReceiveMode.PEEK_LOCK
@@ -85,20 +90,23 @@ def receive(
             note("no session has messages")
             return
         with receiver:
-            handed_out = _hand_out(receiver, max, wait, _Settling(receiver, settle, reason, description), show)
-    if not handed_out:
+            received = _print_and_settle(receiver, max, wait, _Settler(receiver, settle, reason, description), show)
+    if not received:
         note("no messages")
 
 
-class _Settling:
-    """What becomes of messages that were printed."""
+class _Settler:
+    """Settles printed messages."""
 
     def __init__(self, receiver: Receiver, how: Settlement, reason: str | None, description: str | None) -> None:
         self._receiver = receiver
         self._how = how
         self._info = {DEAD_LETTER_REASON: reason, DEAD_LETTER_DESCRIPTION: description}
-        self.at_the_end = how is Settlement.ABANDON
-        """An abandoned message comes again at once, and would be received until it is dead-lettered."""
+        self.is_last_step = how is Settlement.ABANDON
+        """Whether to settle after the last message was received.
+
+        An abandoned message is redelivered at once; the command would receive it until it is dead-lettered.
+        """
 
     def __call__(self, messages: list[ReceivedMessage]) -> None:
         receiver = self._receiver
@@ -117,7 +125,7 @@ class _Settling:
 def _receiver(
     connection: Connection, address: str, session: str | None, mode: ReceiveMode, wait: float
 ) -> Receiver | None:
-    """None when no session has messages."""
+    """Attach a receiver to the entity or session. None if the next session was given and no session has messages."""
     if session is None:
         return connection.receiver(address, credit=0, mode=mode)
     try:
@@ -129,20 +137,22 @@ def _receiver(
         raise
 
 
-def _hand_out(receiver: Receiver, most: int, wait: float, settle: _Settling, show: Callable[[Message], None]) -> int:
-    """Print and settle; what could not be printed is given back."""
+def _print_and_settle(
+    receiver: Receiver, most: int, wait: float, settle: _Settler, show: Callable[[Message], None]
+) -> int:
+    """Print messages and settle them. Releases the messages that were not settled if an exception ends it."""
     count = 0
     held: list[ReceivedMessage] = []
     try:
         while not most or count < most:
-            messages = receiver.receive(min(_AT_ONCE, most - count) if most else _AT_ONCE, timeout=wait)
+            messages = receiver.receive(min(_BATCH, most - count) if most else _BATCH, timeout=wait)
             if not messages:
                 break
             held += [message for message in messages if not message.settled]
             for message in messages:
                 show(message.message)
                 count += 1
-            if held and not settle.at_the_end:
+            if held and not settle.is_last_step:
                 printed, held = held, []
                 settle(printed)
         if held:
@@ -150,7 +160,7 @@ def _hand_out(receiver: Receiver, most: int, wait: float, settle: _Settling, sho
             settle(printed)
     finally:
         if held:
-            with suppress(ClientError):  # their locks run out
+            with suppress(ClientError):  # if this fails, the locks expire
                 receiver.release(held, wait=True)
     return count
 
@@ -164,14 +174,14 @@ def peek(
     entity: Entity,
     subscription: Subscription = None,
     dead_letter: FromDeadLetters = False,
-    from_: Annotated[int, typer.Option("--from", min=0, help="The sequence number to begin with.")] = 1,
-    max: Annotated[int, typer.Option(min=0, help="At most so many; 0 for all.")] = 20,
+    from_: Annotated[int, typer.Option("--from", min=0, help="The sequence number to start at.")] = 1,
+    max: Annotated[int, typer.Option(min=0, help="Print at most this many messages; 0 for all.")] = 20,
     session: Annotated[str | None, typer.Option(help="Only messages of this session.")] = None,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Look at messages without locking them, also deferred and scheduled ones. With --json: whole, an object a line."""
+    """Print messages without locking them, including deferred and scheduled ones. With --json: an object a line."""
     address = address_of(entity, subscription, DEAD_LETTERS if dead_letter else None)
     with messaging(connection_string, ca_file) as connection, connection.management(address) as management:
         found = peek_all(management, from_, max, session)
@@ -187,10 +197,10 @@ def peek(
 
 
 def peek_all(management: Management, first: int = 1, most: int = 0, session: str | None = None) -> Iterator[Message]:
-    """Messages from a number on, in as many requests as it takes."""
+    """Browse messages from a sequence number on; at most `most`, or all with 0."""
     count = 0
     while not most or count < most:
-        messages = management.peek(first, min(_AT_ONCE, most - count) if most else _AT_ONCE, session)
+        messages = management.peek(first, min(_BATCH, most - count) if most else _BATCH, session)
         if not messages:
             return
         yield from messages

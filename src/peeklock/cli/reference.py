@@ -1,6 +1,6 @@
-"""The reference page of the command line, made from the commands themselves.
+"""Generate the reference page of the command line from the commands.
 
-`python -m peeklock.cli.reference > docs/commands.md` writes it; a test compares the two.
+`python -m peeklock.cli.reference > docs/commands.md` writes the page; a test compares it with the commands.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ _OPENING: Final = """\
 <!-- Made from the commands: python -m peeklock.cli.reference > docs/commands.md -->
 
 For people who look up an option: every command of `peeklock`, with its arguments and options, as `--help` prints them.
-[Command line](features/command-line.md) explains how to work with them.
+[Command line](features/command-line.md) explains how to use the commands.
 """
 _SHARED_BY: Final = 8
-"""An option that so many commands have, with the same text, is described once."""
+"""An option that at least this many commands have, with the same text, is described once."""
 
 Command = Any
-"""A command of click, which typer brings with it under a name of its own."""
+"""A command of click, which typer bundles under a private name."""
 
 
 def page() -> str:
+    """Make the page."""
     commands = list(_commands(typer.main.get_command(compose(None)), "peeklock"))
     counts = Counter(entry for _, command in commands for entry in _entries(command, "option"))
     shared = {entry for entry, count in counts.items() if count >= _SHARED_BY}
@@ -49,7 +50,7 @@ def page() -> str:
 
 
 def _commands(command: Command, name: str) -> Iterator[tuple[str, Command]]:
-    """All commands below this one that do something, with the words that start them."""
+    """All commands in a group that can be run, with the words to type."""
     below = getattr(command, "commands", None)
     if below is None:
         yield name, command
@@ -61,7 +62,7 @@ def _commands(command: Command, name: str) -> Iterator[tuple[str, Command]]:
 
 
 def _entries(command: Command, kind: str) -> Iterator[tuple[str, str]]:
-    """How an argument or option is written, and what it does."""
+    """The syntax and the help text of each argument or option of a command."""
     context = typer.Context(command, auto_envvar_prefix=command.context_settings.get("auto_envvar_prefix"))
     for parameter in command.params:
         if parameter.param_type_name != kind:
@@ -80,7 +81,7 @@ def _cell(text: str) -> str:
 
 
 def _prose(text: str | None) -> str:
-    """Paragraphs, each on one line."""
+    """Put each paragraph of a text on one line."""
     return "\n\n".join(" ".join(part.split()) for part in (text or "").split("\n\n"))
 
 

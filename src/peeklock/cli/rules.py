@@ -1,4 +1,4 @@
-"""`peeklock rule`: the filters and actions of a subscription."""
+"""`peeklock rule`: create, show, list, update and delete the rules of a subscription."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from peeklock.cli.connecting import LOCAL, CaFile, ConnectionString, administering, told_when_there
+from peeklock.cli.connecting import administering, clear_error_if_exists
 from peeklock.cli.failing import fail
-from peeklock.cli.output import AsJson, Yes, confirm, note, print_json, print_pairs, print_table
+from peeklock.cli.output import confirm, note, print_json, print_pairs, print_table
+from peeklock.cli.signatures import COMMON, YES, argument, option, with_signature
 from peeklock.cli.values import RULE_TYPES, pairs, typed_pairs
 from peeklock.client.descriptions import FilterKind, Rule, RuleValue
 
@@ -30,35 +31,47 @@ CORRELATION = {
     "content-type": "ContentType",
 }
 
-Topic = Annotated[str, typer.Argument(help="The topic.")]
-Subscription = Annotated[str, typer.Argument(help="The subscription.")]
-Name = Annotated[str, typer.Argument(help="The rule.")]
-Sql = Annotated[str | None, typer.Option("--sql", help="Messages for which this SQL expression is true.")]
+_SUBSCRIPTION = (argument("topic", "The topic."), argument("subscription", "The subscription."))
+_RULE = (*_SUBSCRIPTION, argument("name", "The rule."))
+
+Sql = Annotated[str | None, typer.Option("--sql", help="Match messages for which this SQL expression is true.")]
 Correlation = Annotated[
     list[str] | None,
-    typer.Option(help=f"Messages with this: name=value, where the name is {', '.join(CORRELATION)}. Several times."),
+    typer.Option(help=f"Match messages by name=value; the name is {', '.join(CORRELATION)}. Repeatable."),
 ]
 PropertyOption = Annotated[
     list[str] | None,
     typer.Option(
         "--property",
-        help="Messages with this application property: name=text or name:type=value; a type is one of "
-        f"{', '.join(RULE_TYPES)}. Several times.",
+        help="Match messages by application property: name=text or name:type=value; a type is one of "
+        f"{', '.join(RULE_TYPES)}. Repeatable.",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Every message.")]
-Nothing = Annotated[bool, typer.Option("--none", help="No message.")]
-Action = Annotated[str | None, typer.Option(help="What to change in the messages: SET and REMOVE; '' for nothing.")]
+All = Annotated[bool, typer.Option("--all", help="Match every message.")]
+Nothing = Annotated[bool, typer.Option("--none", help="Match no message.")]
+Action = Annotated[
+    str | None, typer.Option(help="An SQL action that changes matching messages, with SET and REMOVE; '' for none.")
+]
 Parameters = Annotated[
     list[str] | None,
-    typer.Option("--parameter", help="A value for an @name in the SQL: @name=text or @name:type=value. Several times."),
+    typer.Option("--parameter", help="A value for an @name in the SQL: @name=text or @name:type=value. Repeatable."),
 ]
+_DEFINITION = (
+    option("sql", Sql),
+    option("correlation", Correlation),
+    option("property", PropertyOption),
+    option("all", All, False),
+    option("none", Nothing, False),
+    option("action", Action),
+    option("parameter", Parameters),
+)
 
 
-def _filter(
-    sql: str | None, correlation: list[str] | None, properties: list[str] | None, every: bool, no: bool
-) -> dict[str, Any] | None:
-    """The fields of a rule for the filter that the options tell; None when they tell none."""
+def _filter(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The fields of a rule that the filter options set; None without a filter option."""
+    sql: str | None = given["sql"]
+    correlation, properties = given["correlation"], given["property"]
+    every, no = given["all"], given["none"]
     compares = bool(correlation or properties)
     if (sql is not None) + compares + every + no > 1:
         fail("a rule has one filter: --sql, or --correlation and --property, or --all, or --none")
@@ -72,7 +85,7 @@ def _filter(
     named = pairs(correlation or (), "--correlation")
     unknown = next((name for name in named if name not in CORRELATION), None)
     if unknown is not None:
-        fail(f"--correlation: there is no '{unknown}'; there are {', '.join(CORRELATION)}")
+        fail(f"--correlation: unknown name '{unknown}'; use one of {', '.join(CORRELATION)}")
     return {
         **nothing,
         "filter": FilterKind.CORRELATION,
@@ -81,14 +94,16 @@ def _filter(
     }
 
 
-def _changed(rule: Rule, filtering: dict[str, Any] | None, action: str | None, parameters: list[str] | None) -> Rule:
-    values = typed_pairs(parameters or (), "--parameter", RULE_TYPES)
+def _changed(rule: Rule, filtering: dict[str, Any] | None, given: Mapping[str, Any]) -> Rule:
+    """The rule with a new filter, action and parameters, as far as they were given."""
+    action: str | None = given["action"]
+    values = typed_pairs(given["parameter"] or (), "--parameter", RULE_TYPES)
     if filtering is not None:
         rule = replace(rule, **filtering)
     if action is not None:
         rule = replace(rule, action=action or None, action_parameters={})
     if values:
-        # Which of the two texts uses a name is the service's to know: each takes what it is given.
+        # A parameter belongs to the filter, to the action or to both, depending on which of the texts has its name.
         if rule.filter is FilterKind.SQL:
             rule = replace(rule, parameters=_used(values, rule.expression))
         if rule.action is not None:
@@ -101,43 +116,24 @@ def _used(values: Mapping[str, RuleValue], expression: str | None) -> dict[str, 
 
 
 @group.command()
-def create(
-    topic: Topic,
-    subscription: Subscription,
-    name: Name,
-    sql: Sql = None,
-    correlation: Correlation = None,
-    property: PropertyOption = None,
-    all: All = False,
-    none: Nothing = False,
-    action: Action = None,
-    parameter: Parameters = None,
-    connection_string: ConnectionString = LOCAL,
-    ca_file: CaFile = None,
-    json: AsJson = False,
-) -> None:
-    """Add a rule. A new subscription has the rule $Default, which lets everything pass, until that is deleted."""
-    filtering = _filter(sql, correlation, property, all, none)
+@with_signature(*_RULE, *_DEFINITION, *COMMON)
+def create(*, topic: str, subscription: str, name: str, json: bool, **given: Any) -> None:
+    """Create a rule. A new subscription has the rule $Default, which matches every message until it is deleted."""
+    filtering = _filter(given)
     if filtering is None:
         fail("a rule needs a filter: --sql, or --correlation and --property, or --all, or --none")
-    rule = _changed(Rule(name=name), filtering, action, parameter)
-    what = f"the rule {name} of {topic}/Subscriptions/{subscription}"
-    with administering(connection_string, ca_file) as client, told_when_there(what):
+    rule = _changed(Rule(name=name), filtering, given)
+    title = f"the rule {name} of {topic}/Subscriptions/{subscription}"
+    with administering(given["connection_string"], given["ca_file"]) as client, clear_error_if_exists(title):
         made = client.create_rule(topic, subscription, rule)
-    _tell(made, "created", topic, subscription, json)
+    _print_result(made, "created", topic, subscription, json)
 
 
 @group.command()
-def show(
-    topic: Topic,
-    subscription: Subscription,
-    name: Name,
-    connection_string: ConnectionString = LOCAL,
-    ca_file: CaFile = None,
-    json: AsJson = False,
-) -> None:
-    """Show a rule."""
-    with administering(connection_string, ca_file) as client:
+@with_signature(*_RULE, *COMMON)
+def show(*, topic: str, subscription: str, name: str, json: bool, **given: Any) -> None:
+    """Show the filter and the action of a rule."""
+    with administering(given["connection_string"], given["ca_file"]) as client:
         rule = client.get_rule(topic, subscription, name)
     if json:
         print_json(as_json(rule))
@@ -146,15 +142,10 @@ def show(
 
 
 @group.command("list")
-def list_(
-    topic: Topic,
-    subscription: Subscription,
-    connection_string: ConnectionString = LOCAL,
-    ca_file: CaFile = None,
-    json: AsJson = False,
-) -> None:
+@with_signature(*_SUBSCRIPTION, *COMMON)
+def list_(*, topic: str, subscription: str, json: bool, **given: Any) -> None:
     """List the rules of a subscription. With --json: one array."""
-    with administering(connection_string, ca_file) as client:
+    with administering(given["connection_string"], given["ca_file"]) as client:
         rules = list(client.rules(topic, subscription))
     if json:
         print_json([as_json(rule) for rule in rules])
@@ -165,51 +156,31 @@ def list_(
 
 
 @group.command()
-def update(
-    topic: Topic,
-    subscription: Subscription,
-    name: Name,
-    sql: Sql = None,
-    correlation: Correlation = None,
-    property: PropertyOption = None,
-    all: All = False,
-    none: Nothing = False,
-    action: Action = None,
-    parameter: Parameters = None,
-    connection_string: ConnectionString = LOCAL,
-    ca_file: CaFile = None,
-    json: AsJson = False,
-) -> None:
+@with_signature(*_RULE, *_DEFINITION, *COMMON)
+def update(*, topic: str, subscription: str, name: str, json: bool, **given: Any) -> None:
     """Change the filter of a rule, its action, or both."""
-    filtering = _filter(sql, correlation, property, all, none)
-    if filtering is None and action is None and not parameter:
-        fail("there is nothing to update: give a filter, --action or --parameter")
-    with administering(connection_string, ca_file) as client:
-        rule = _changed(client.get_rule(topic, subscription, name), filtering, action, parameter)
+    filtering = _filter(given)
+    if filtering is None and given["action"] is None and not given["parameter"]:
+        fail("nothing to update: give a filter, --action or --parameter")
+    with administering(given["connection_string"], given["ca_file"]) as client:
+        rule = _changed(client.get_rule(topic, subscription, name), filtering, given)
         made = client.update_rule(topic, subscription, rule)
-    _tell(made, "updated", topic, subscription, json)
+    _print_result(made, "updated", topic, subscription, json)
 
 
 @group.command()
-def delete(
-    topic: Topic,
-    subscription: Subscription,
-    name: Name,
-    yes: Yes = False,
-    connection_string: ConnectionString = LOCAL,
-    ca_file: CaFile = None,
-    json: AsJson = False,
-) -> None:
-    """Delete a rule. A subscription without rules gets no messages."""
-    with administering(connection_string, ca_file) as client:
+@with_signature(*_RULE, YES, *COMMON)
+def delete(*, topic: str, subscription: str, name: str, yes: bool, json: bool, **given: Any) -> None:
+    """Delete a rule. A subscription without rules receives no messages."""
+    with administering(given["connection_string"], given["ca_file"]) as client:
         rule = client.get_rule(topic, subscription, name)
         confirm(f"Delete the rule {rule.name} of {topic}/Subscriptions/{subscription}?", yes)
         client.delete_rule(topic, subscription, name)
-    _tell(rule, "deleted", topic, subscription, json)
+    _print_result(rule, "deleted", topic, subscription, json)
 
 
 def as_json(rule: Rule) -> dict[str, Any]:
-    """As the configuration file has rules, with the values of the two SQL texts beside them."""
+    """Convert a rule to the form of the configuration file, with the parameters of its SQL texts."""
     filtering: dict[str, Any] = {"FilterType": rule.filter.removesuffix("Filter")}
     if rule.filter is FilterKind.SQL:
         filtering["SqlFilter"] = {"SqlExpression": rule.expression, **_parameters(rule.parameters)}
@@ -236,11 +207,11 @@ def _shown_filter(rule: Rule) -> str:
         compared = {**rule.correlation, **_plain(rule.properties)}
         shown = {name: repr(str(value)) if isinstance(value, str) else str(value) for name, value in compared.items()}
         return ", ".join(f"{name} = {value}" for name, value in shown.items())
-    return "everything" if rule.filter is FilterKind.TRUE else "nothing"
+    return "all" if rule.filter is FilterKind.TRUE else "none"
 
 
-def _tell(rule: Rule, what: str, topic: str, subscription: str, json: bool) -> None:
+def _print_result(rule: Rule, done: str, topic: str, subscription: str, json: bool) -> None:
     if json:
         print_json(as_json(rule))
     else:
-        print(f"{what} the rule {rule.name} of {topic}/Subscriptions/{subscription}")
+        print(f"{done} the rule {rule.name} of {topic}/Subscriptions/{subscription}")

@@ -1,4 +1,4 @@
-"""`peeklock send`: messages from arguments, files and standard input, in as few batches as they fit in."""
+"""`peeklock send`: send messages from arguments, files and standard input, in as few batches as possible."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ from peeklock.client.management import PARTITION_KEY
 
 app = typer.Typer()
 
-_UNDER_WAY = 8
-"""Batches without an outcome yet."""
-_SCHEDULED_AT_ONCE = 100
+_IN_FLIGHT = 8
+"""The most batches sent without an outcome."""
+_SCHEDULED_BATCH = 100
+"""The most messages scheduled in one request."""
 _BURST_BYTES = 1024 * 1024
-_PATIENCE = 1.0
-"""Seconds between two looks at the connection while standard input is silent."""
+"""The most bytes read from standard input before they are sent."""
+_POLL_SECONDS = 1.0
+"""How often the connection is serviced while standard input has no data."""
 _MAX_TTL_MS = 0xFFFFFFFF
 
 
 Delivered = tuple[int, list[int]]
-"""How many messages, and the sequence numbers of scheduled ones."""
+"""A number of sent messages, and their sequence numbers if they were scheduled."""
 Deliver = Callable[[Iterable[Message]], Iterator[Delivered]]
 
 
 @dataclass
 class Outcome:
-    """How far it came."""
+    """The messages sent so far."""
 
     sent: int = 0
     sequence_numbers: list[int] = field(default_factory=list)
@@ -50,33 +52,38 @@ class Outcome:
 
 @app.command()
 def send(
-    entity: Annotated[str, typer.Argument(help="The queue or the topic.")],
+    entity: Annotated[str, typer.Argument(help="The queue or topic.")],
     text: Annotated[
-        list[str] | None, typer.Argument(help="A message each; - for a message a line of standard input.")
+        list[str] | None, typer.Argument(help="The body of a message; - for the lines of standard input.")
     ] = None,
-    file: Annotated[list[Path] | None, typer.Option(help="A message with the bytes of a file. Several times.")] = None,
+    file: Annotated[list[Path] | None, typer.Option(help="Send the bytes of a file as a message. Repeatable.")] = None,
     stdin: Annotated[
-        bool, typer.Option("--stdin", help="A message for each line of standard input; the same as -.")
+        bool, typer.Option("--stdin", help="Send each line of standard input as a message; the same as -.")
     ] = False,
     property: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"An application property, name=text or name:type=value ({', '.join(MESSAGE_TYPES)}). Several times."
+            help=f"An application property: name=text or name:type=value ({', '.join(MESSAGE_TYPES)}). Repeatable."
         ),
     ] = None,
-    subject: Annotated[str | None, typer.Option(help="What it is about; also called label.")] = None,
-    content_type: Annotated[str | None, typer.Option(help="Such as application/json.")] = None,
-    message_id: Annotated[str | None, typer.Option(help="The same for all; without it each has its own.")] = None,
-    correlation_id: Annotated[str | None, typer.Option()] = None,
-    reply_to: Annotated[str | None, typer.Option()] = None,
-    to: Annotated[str | None, typer.Option()] = None,
-    session: Annotated[str | None, typer.Option(help="The session that they belong to.")] = None,
-    partition_key: Annotated[str | None, typer.Option()] = None,
-    time_to_live: Annotated[str | None, typer.Option(help="Such as 5m or PT5M.")] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="When they are enqueued: a moment (ISO 8601) or +5m. Prints sequence numbers.")
+    subject: Annotated[str | None, typer.Option(help="The subject, also called label.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="The content type, such as application/json.")] = None,
+    message_id: Annotated[
+        str | None, typer.Option(help="The message id of all messages.", show_default="a new id for each")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="Send everything that often.")] = 1,
+    correlation_id: Annotated[str | None, typer.Option(help="The correlation id.")] = None,
+    reply_to: Annotated[str | None, typer.Option(help="The address for replies.")] = None,
+    to: Annotated[str | None, typer.Option(help="The `to` address in the message.")] = None,
+    session: Annotated[str | None, typer.Option(help="The session id.")] = None,
+    partition_key: Annotated[str | None, typer.Option(help="The partition key.")] = None,
+    time_to_live: Annotated[str | None, typer.Option(help="The time to live, such as 5m or PT5M.")] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="Schedule the messages for a time (ISO 8601) or +5m from now, and print their sequence numbers."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many times to send each message.")] = 1,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
@@ -88,7 +95,7 @@ def send(
     if from_stdin and count > 1:
         fail("--count and standard input exclude each other")
     if not (texts or file or from_stdin):
-        fail("there is nothing to send: give texts, --file, or - for the lines of standard input")
+        fail("nothing to send: give texts, --file, or - for the lines of standard input")
     at = None if schedule is None else moment(schedule, "--schedule", int(time.time() * 1000))
     properties = {
         "subject": subject,
@@ -98,7 +105,7 @@ def send(
         "to": to,
         "group_id": session,
     }
-    make = _maker(
+    make = _message_factory(
         ttl=None if time_to_live is None else milliseconds(time_to_live, "--time-to-live"),
         annotations=None if partition_key is None else {PARTITION_KEY: partition_key},
         applied=typed_pairs(property or (), "--property", MESSAGE_TYPES) or None,
@@ -121,9 +128,8 @@ def send(
                     advance(number)
         except (ClientError, KeyboardInterrupt):
             if outcome.sent:
-                note(
-                    f"peeklock: {outcome.sent} messages were {'sent' if at is None else 'scheduled'} before it stopped"
-                )
+                done = "sent" if at is None else "scheduled"
+                note(f"peeklock: {outcome.sent} messages were {done} before the command stopped")
             raise
     if json:
         numbers = {} if at is None else {"sequence_numbers": outcome.sequence_numbers}
@@ -135,7 +141,7 @@ def send(
             print(number)
 
 
-def _maker(
+def _message_factory(
     *,
     ttl: int | None,
     annotations: dict[Any, Any] | None,
@@ -144,7 +150,7 @@ def _maker(
     properties: dict[str, str | None],
 ) -> Callable[[bytes], Message]:
     if ttl is not None and not 0 < ttl <= _MAX_TTL_MS:
-        fail("--time-to-live must be more than nothing and less than 50 days; the entity's own has no such limit")
+        fail("--time-to-live must be more than 0 and less than 50 days; an entity's default time to live can be longer")
 
     def make(body: bytes) -> Message:
         return Message(
@@ -159,10 +165,10 @@ def _maker(
 
 
 def _lines(connection: Connection) -> Iterator[list[bytes]]:
-    """The lines of standard input, as many at a time as are there; the connection is kept while none come."""
+    """Yield the lines of standard input that are available, and service the connection while there are none."""
     stream, rest = sys.stdin.fileno(), b""
     while True:
-        while not select.select([stream], [], [], _PATIENCE)[0]:
+        while not select.select([stream], [], [], _POLL_SECONDS)[0]:
             connection.work()
         data = rest
         while len(data) < _BURST_BYTES and select.select([stream], [], [], 0)[0]:
@@ -178,26 +184,26 @@ def _lines(connection: Connection) -> Iterator[list[bytes]]:
 
 def _sender(connection: Connection, entity: str) -> Deliver:
     sender = connection.sender(entity)
-    under_way: deque[tuple[Sent, int]] = deque()
+    in_flight: deque[tuple[Sent, int]] = deque()
 
     def settle(most: int) -> Iterator[Delivered]:
-        while len(under_way) > most:
-            sent, number = under_way[0]
+        while len(in_flight) > most:
+            sent, number = in_flight[0]
             sender.wait_for(lambda: sent.done, None, "the outcome of the messages")  # noqa: B023
             if sent.refused is not None:
                 raise sent.refused
-            under_way.popleft()
+            in_flight.popleft()
             yield number, []
 
     def deliver(messages: Iterable[Message]) -> Iterator[Delivered]:
         for batch in fill_batches(messages, batch_limit(sender)):
             try:
                 sent = sender.post(batch.payload, message_format=batch.message_format)
-            except SendRejected:  # too large to be sent at all
+            except SendRejected:  # larger than the sender may send
                 yield from settle(0)
                 raise
-            under_way.append((sent, batch.messages))
-            yield from settle(_UNDER_WAY)
+            in_flight.append((sent, batch.messages))
+            yield from settle(_IN_FLIGHT)
         yield from settle(0)
 
     return deliver
@@ -208,7 +214,7 @@ def _scheduler(connection: Connection, entity: str, at: int) -> Deliver:
 
     def deliver(messages: Iterable[Message]) -> Iterator[Delivered]:
         left = iter(messages)
-        while some := list(islice(left, _SCHEDULED_AT_ONCE)):
+        while some := list(islice(left, _SCHEDULED_BATCH)):
             yield len(some), management.schedule(some, at)
 
     return deliver

@@ -1,6 +1,6 @@
-"""`peeklock serve`, `certificate` and `version`: the broker itself, on this machine.
+"""`peeklock serve`, `peeklock certificate` and `peeklock version`: run the broker on this machine.
 
-What only these need (the server and all below it) is imported here, so that the other commands start without it.
+Only this module imports the server and the packages below it, so that the other commands start without them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ app = typer.Typer()
 
 
 class LogLevel(StrEnum):
+    """The choices of --log-level."""
+
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -51,53 +53,75 @@ class LogLevel(StrEnum):
 EMULATOR_PROFILE: Final = "emulator"
 EMULATOR_HTTP_PORT: Final = 5300
 EMULATOR_CONFIG: Final = Path("/ServiceBus_Emulator/ConfigFiles/Config.json")
-"""Where the official emulator's image has its file mounted."""
+"""The path of the configuration file in the official emulator's image."""
 
 
-# An option that is not given is looked for in the environment: --tls-port as PEEKLOCK_TLS_PORT.
+# typer reads an option that is not given from the environment: --tls-port from PEEKLOCK_TLS_PORT.
 @app.command(context_settings={"auto_envvar_prefix": "PEEKLOCK"})
 def serve(
-    config: Annotated[Path | None, typer.Option(help="The namespace, as the official emulator's JSON.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The configuration file of the namespace, in the official emulator's JSON format."),
+    ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete what the file does not have, at the start and at SIGHUP.")
+        bool,
+        typer.Option(
+            "--prune", help="Delete entities that the configuration file does not have, at the start and at SIGHUP."
+        ),
     ] = False,
     data: Annotated[Path | None, typer.Option(help="The data folder.", show_default=str(DEFAULT_DATA))] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="Keep everything in memory; nothing survives.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Store everything in memory; nothing survives a restart.")
+    ] = False,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 5672,
-    tls_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5671.")] = None,
-    admin_port: Annotated[int | None, typer.Option(min=0, max=65535, help="A further port, such as 5300.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="A certificate of your own (PEM).")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 for a free port.")] = 5672,
+    tls_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="A further port, such as 5671 for TLS; every port accepts every protocol."),
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="A further port, such as 5300 for administration; every port accepts every protocol."
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="The certificate for TLS (PEM); without it the broker makes one.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The private key of --tls-cert (PEM).")] = None,
     require_tls: Annotated[bool, typer.Option("--require-tls", help="Refuse connections without TLS.")] = False,
     mtls_ca: Annotated[
-        Path | None, typer.Option(help="Have clients show a certificate that this authority signed (PEM).")
+        Path | None, typer.Option(help="Require client certificates signed by this authority (PEM).")
     ] = None,
     profile: Annotated[
-        ProfileName | None, typer.Option(help="Whose limits hold.", show_default=DEFAULT_PROFILE.name)
+        ProfileName | None,
+        typer.Option(help="The profile, which sets limits and defaults.", show_default=DEFAULT_PROFILE.name),
     ] = None,
     emulator: Annotated[
         bool,
         typer.Option(
             "--emulator",
-            help="Be what the official emulator is, as far as no other option says otherwise: its profile, its second "
-            f"port (EMULATOR_HTTP_PORT, else {EMULATOR_HTTP_PORT}), its file (CONFIG_PATH), nothing kept.",
+            help="Use the official emulator's defaults: its profile, its administration port (EMULATOR_HTTP_PORT, else "
+            f"{EMULATOR_HTTP_PORT}), its configuration file (CONFIG_PATH), and storage in memory. The other options "
+            "override them.",
         ),
     ] = False,
     max_message_ids: Annotated[
-        int, typer.Option(min=1, help="How many message ids an entity remembers for duplicate detection.")
+        int, typer.Option(min=1, help="The most message ids that an entity stores for duplicate detection.")
     ] = MAX_MESSAGE_IDS,
     insecure_default_key: Annotated[
         bool, typer.Option("--insecure-default-key", help="Accept the well-known default key from other machines.")
     ] = False,
     allowed_host: Annotated[
-        list[str] | None, typer.Option(help="A name that HTTP clients may use for the broker; several may be given.")
+        list[str] | None, typer.Option(help="A host name that HTTP clients may use for the broker. Repeatable.")
     ] = None,
     allowed_origin: Annotated[
-        list[str] | None, typer.Option(help="The origin of a web page that may connect, such as https://app.example.")
+        list[str] | None,
+        typer.Option(help="The origin of a web page that may connect, such as https://app.example. Repeatable."),
     ] = None,
     audit: Annotated[
-        Path | None, typer.Option(help="Append administration and denied access to this file, as JSON lines.")
+        Path | None,
+        typer.Option(help="The audit log: append administration and denied access to this file, as JSON lines."),
     ] = None,
     disk_free_low: Annotated[
         int | None,
@@ -105,15 +129,15 @@ def serve(
             min=0,
             max=MAX_COUNT,
             metavar="MIB",
-            help="Refuse sends while less than this is free on the disk of the data folder; 0 for never.",
+            help="Refuse sends while the disk of the data folder has less free space than this; 0 for never.",
             show_default="1024, or 5 % of the disk if that is less",
         ),
     ] = None,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged to standard error.")] = LogLevel.INFO,
+    log_level: Annotated[LogLevel, typer.Option(help="The lowest level to log on standard error.")] = LogLevel.INFO,
 ) -> None:
-    """Start the broker. Prints its connection string when it is ready; reads its file again at SIGHUP.
+    """Start the broker. Prints its connection string when it is ready, and reloads its configuration file at SIGHUP.
 
-    A key of your own is not printed.
+    A key from the configuration file is not printed.
     """
     if emulator:
         config = config or _emulator_config()
@@ -122,9 +146,9 @@ def serve(
     if memory and data is not None:
         fail("--memory and --data exclude each other")
     if (tls_cert is None) != (tls_key is None):
-        fail("--tls-cert and --tls-key go together")
+        fail("--tls-cert and --tls-key require each other")
     if prune and config is None:
-        fail("--prune needs --config, which says what stays")
+        fail("--prune requires --config: it deletes the entities that the file does not have")
     configure_logging(log_level)
     limits = PROFILES[profile or (EMULATOR_PROFILE if emulator else DEFAULT_PROFILE.name)]
     try:
@@ -170,7 +194,7 @@ def serve(
 
 
 def _emulator_config() -> Path | None:
-    """The file that the official emulator would read."""
+    """The configuration file that the official emulator reads, if there is one."""
     named = os.environ.get("CONFIG_PATH")
     if named:
         return Path(named)
@@ -190,12 +214,12 @@ async def _serve(options: Options, config: Path | None, prune: bool) -> None:
     for number in stopping_signals():
         loop.add_signal_handler(number, stop.set)
     broker = Broker(options)
-    # Before the start, because without a handler the signal ends the process.
+    # Set before the start: without a handler, SIGHUP ends the process.
     reloader = None if config is None else Reloader(broker, config, prune=prune)
-    follow = _nothing_to_reload if reloader is None else reloader.request
+    request_reload = _warn_without_config if reloader is None else reloader.request
 
     def reload() -> None:
-        follow()
+        request_reload()
         broker.reload()
 
     loop.add_signal_handler(signal.SIGHUP, reload)
@@ -206,23 +230,25 @@ async def _serve(options: Options, config: Path | None, prune: bool) -> None:
         reloading = asyncio.create_task(reloader.run())
     print(broker.shown_connection_string, flush=True)
     if broker.has_secret_key:
-        print(f"The key of {broker.key_name} is not shown here: it is the PrimaryKey in {config}.", flush=True)
+        print(f"The key of {broker.key_name} is not printed: it is the PrimaryKey in {config}.", flush=True)
     await stop.wait()
     if reloading is not None:
         reloading.cancel()
     await broker.stop()
 
 
-def _nothing_to_reload() -> None:
-    log.warning("there is no configuration file to read again")
+def _warn_without_config() -> None:
+    log.warning("SIGHUP: there is no configuration file to reload; start with --config to have one")
 
 
 @app.command(context_settings={"auto_envvar_prefix": "PEEKLOCK"})
 def certificate(
     data: Annotated[Path | None, typer.Option(help="The data folder.", show_default=str(DEFAULT_DATA))] = None,
-    memory: Annotated[bool, typer.Option("--memory", help="The one of brokers started with --memory.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Use the certificate of brokers started with --memory.")
+    ] = False,
 ) -> None:
-    """Print where the certificate of the local authority is, for clients to trust. Makes it if it is not there yet."""
+    """Print the path of the local authority's certificate, for clients to trust. Makes it if it does not exist."""
     folder = default_tls_folder() if memory else (data or DEFAULT_DATA)
     try:
         print(ensure_certificates(folder, []).authority.absolute())
@@ -232,5 +258,5 @@ def certificate(
 
 @app.command()
 def version() -> None:
-    """Print the version, and whether it is a compiled one."""
+    """Print the version, and whether the package is compiled."""
     print(__version__ if (session.__file__ or "").endswith(".py") else f"{__version__} compiled")

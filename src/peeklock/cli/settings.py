@@ -1,4 +1,4 @@
-"""The settings of entities as options of the command line: one option for each setting, made from its declaration."""
+"""Options for the settings of entities: one option for each setting, made from its declaration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peeklock.entities.settings import Form, Plain, Setting, Status
 
 
 def setting_options(kind: Kind, *, changing: bool = False) -> list[Parameter]:
-    """Return an option for each setting, for `create` or for `update`."""
+    """Return the options for all settings, or only for changeable settings."""
     return [
         Parameter(_argument(setting), Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(setting))
         for setting in SETTINGS[kind].values()
@@ -25,14 +25,14 @@ def setting_options(kind: Kind, *, changing: bool = False) -> list[Parameter]:
 
 
 def settings_from(kind: Kind, given: Mapping[str, Any]) -> dict[str, Plain]:
-    """Return the given settings by name."""
+    """Return the settings that were given as options, by name."""
     found: dict[str, Plain] = {}
     for name, setting in SETTINGS[kind].items():
         value = given.get(_argument(setting))
         if value is None:
             continue
         if setting.form is Form.COUNT and value < 0:
-            fail(f"{_flag(setting)} {value}: must not be negative")
+            fail(f"{_flag(setting)}: {value} must not be negative")
         found[name] = duration(value, _flag(setting)) if setting.form is Form.DURATION else value
     return found
 

@@ -1,4 +1,4 @@
-"""Which signals stop a command that runs until it is stopped."""
+"""The signals that stop a long-running command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def stopping_signals() -> list[signal.Signals]:
-    """Return the signals to handle: SIGTERM and Ctrl-C, without those that this process was started to ignore.
+    """Return the signals to handle: SIGTERM and SIGINT, except signals that the process was started to ignore.
 
     A shell script starts its background commands with SIGINT ignored, so that a Ctrl-C for the script leaves them
     running.

@@ -1,4 +1,4 @@
-"""`peeklock store`: look into a data folder, check it, repair it, copy it and put a copy back."""
+"""`peeklock store`: inspect, check, repair, back up and restore a data folder."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ from peeklock.store.disk.upkeep.info import describe
 from peeklock.store.disk.upkeep.repair import repair
 
 app = typer.Typer()
-store = typer.Typer(name="store", help="Look after a data folder.", no_args_is_help=True)
+store = typer.Typer(
+    name="store", help="Inspect, check, repair, back up and restore a data folder.", no_args_is_help=True
+)
 app.add_typer(store)
 
 _SHOWN = 1000
-"""Findings in a table."""
+"""The most findings in a table."""
 
 Data = Annotated[Path, typer.Option(help="The data folder.")]
 
 
 @store.command(name="info")
 def show_info(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Show what a data folder holds, also while a broker uses it."""
+    """Show the entities, message counts and sizes of a data folder. The broker may be running."""
     _check_folder(data)
-    with _refusals():
+    with _errors_to_messages():
         found = describe(data)
     if as_json:
         print_json(asdict(found))
@@ -49,11 +51,11 @@ def show_info(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 
 @store.command(name="check")
 def run_check(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
-    """Read every record and every message, and compare the index with the log. The broker must not run.
+    """Read all records and messages, and compare the index with the log. The broker must not be running.
 
     Changes nothing. The exit code is 7 if anything is damaged.
     """
-    with _refusals(), _held(data), _progress() as progress:
+    with _errors_to_messages(), _locked(data), _progress() as progress:
         checked = check(data, progress)
     _report(checked, data, as_json)
 
@@ -61,14 +63,14 @@ def run_check(data: Data = DEFAULT_DATA, as_json: AsJson = False) -> None:
 @store.command(name="repair")
 def run_repair(
     data: Data = DEFAULT_DATA,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is damaged; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report the damage, and change nothing.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take damaged messages out of a data folder and keep what is left of them in a file. The broker must not run."""
+    """Remove damaged messages from a data folder, and save their remains in a file. The broker must not be running."""
     if not dry_run:
-        confirm(f"Take what is damaged out of {data}? Copy the folder first if you can.", yes)
-    with _refusals(), _held(data), _progress() as progress:
+        confirm(f"Remove damaged messages from {data}? Copy the folder first if possible.", yes)
+    with _errors_to_messages(), _locked(data), _progress() as progress:
         repaired = repair(data, dry_run=dry_run, progress=progress)
     if as_json:
         print_json(
@@ -85,7 +87,7 @@ def run_repair(
         )
         return
     if not repaired.is_needed:
-        note(f"{data} is sound. Nothing was changed.")
+        note(f"{data} is undamaged. Nothing was changed.")
         return
     if dry_run:
         _print_findings(repaired.findings)
@@ -93,46 +95,46 @@ def run_repair(
         return
     _print_findings([each for each in repaired.findings if each.kind != Kind.MESSAGE])
     if repaired.sums_rewritten:
-        note("The checksums of the index were made anew: SQLite finds the index itself sound.")
+        note("The checksums of the index were rewritten; SQLite's own check found no damage in the index.")
     for lost in repaired.lost:
         note(lost.describe())
     for _, reason in repaired.unfit:
         note(reason)
     for file in repaired.removed:
-        note(f"{file} was removed; what was sound in it was moved.")
+        note(f"{file} was removed; its undamaged content was moved.")
     if repaired.file is not None:
         _print_messages(repaired.messages)
         lost_commits = sum(each.last_commit - each.first_commit + 1 for each in repaired.lost) + len(repaired.unfit)
         note(
-            f"{_count(len(repaired.messages), 'message')} and {_count(lost_commits, 'commit')} were taken out. "
-            f"What is left of them is in {repaired.file}."
+            f"{_count(len(repaired.messages), 'message')} and {_count(lost_commits, 'commit')} were removed. "
+            f"Their remains are in {repaired.file}."
         )
     note(f"{data} is repaired.")
 
 
 @store.command(name="backup")
 def run_backup(
-    target: Annotated[Path, typer.Argument(help="A folder that does not exist, or is empty.")],
+    target: Annotated[Path, typer.Argument(help="The folder to copy to. It must not exist, or be empty.")],
     data: Data = DEFAULT_DATA,
-    verify: Annotated[bool, typer.Option(help="Check the copy.")] = True,
+    verify: Annotated[bool, typer.Option(help="Check the copy for damage.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a data folder, also while a broker uses it. All that was acknowledged before is in the copy.
+    """Copy a data folder, with everything that was acknowledged before the start. The broker may be running.
 
-    The exit code is 7 if the copy has damaged messages, as the folder has.
+    The exit code is 7 if the folder, and so the copy, has damaged messages.
     """
     _check_folder(data)
-    with _refusals(), _progress() as progress:
+    with _errors_to_messages(), _progress() as progress:
         made = back_up(data, target, verify=verify, progress=progress)
     if as_json:
         checked = None if made.checked is None else _checked_as_json(made.checked, target)
         print_json({"target": str(target), "commit": made.commit, "bytes": made.bytes, "checked": checked})
     else:
-        note(f"{target} has {data} through commit {made.commit}: {made.bytes:,} bytes.")
+        note(f"Copied {data} through commit {made.commit} to {target}: {made.bytes:,} bytes.")
     if made.checked is not None and not made.checked.is_sound:
         if not as_json:
             _print_findings(made.checked.findings)
-        fail(f"{data} has damage, and so has {target}: see `peeklock store check`", Exit.DAMAGED)
+        fail(f"{data} is damaged, and so is the copy {target}: run `peeklock store check`", Exit.DAMAGED)
 
 
 @store.command(name="restore")
@@ -140,13 +142,13 @@ def run_restore(
     backup: Annotated[Path, typer.Argument(help="A folder made by `peeklock store backup`.")],
     data: Data = DEFAULT_DATA,
     force: Annotated[
-        bool, typer.Option("--force", help="Move what is in the data folder aside, under a name with the time.")
+        bool, typer.Option("--force", help="Rename an existing data folder: the current time is added to its name.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a backup to a data folder, and check it before it is put in place. The broker must not run."""
+    """Check a backup and copy it to the data folder. The broker must not be running."""
     _check_folder(backup)
-    with _refusals(), _progress() as progress:
+    with _errors_to_messages(), _progress() as progress:
         made = restore(backup, data, replace=force, progress=progress)
     is_sound = made.checked is not None and made.checked.is_sound
     if as_json:
@@ -163,13 +165,13 @@ def run_restore(
         )
     elif is_sound:
         if made.moved_to is not None:
-            note(f"What was in {data} is in {made.moved_to} now.")
-        note(f"{data} has {backup} through commit {made.commit}.")
+            note(f"Renamed the existing {data} to {made.moved_to}.")
+        note(f"Restored {backup} through commit {made.commit} to {data}.")
     elif made.checked is not None:
         _print_findings(made.checked.findings)
     if not is_sound:
         fail(
-            f"{backup} is damaged, and was not restored: `peeklock store repair --data {backup}` takes out what is",
+            f"{backup} is damaged and was not restored: `peeklock store repair --data {backup}` removes the damage",
             Exit.DAMAGED,
         )
 
@@ -181,7 +183,7 @@ def _report(checked: Checked, folder: Path, as_json: bool) -> None:
         _print_findings(checked.findings)
         if checked.torn_bytes:
             note(
-                f"The last {checked.torn_bytes} bytes of the log were never acknowledged: the next start removes them."
+                f"The last {checked.torn_bytes} bytes of the log were never acknowledged; the next start removes them."
             )
         read = ", ".join(
             (
@@ -195,7 +197,7 @@ def _report(checked: Checked, folder: Path, as_json: bool) -> None:
     if not checked.is_sound:
         fail(f"{folder} is damaged: {_count(len(checked.findings), 'finding')}", Exit.DAMAGED)
     if not as_json:
-        note(f"{folder} is sound.")
+        note(f"{folder} is undamaged.")
 
 
 def _print_findings(findings: list[Finding]) -> None:
@@ -206,15 +208,15 @@ def _print_findings(findings: list[Finding]) -> None:
     if rows:
         print_table(("What", "Where", "Number", "Finding"), rows, numbers=("Number",))
     if len(findings) > _SHOWN:
-        note(f"{len(findings) - _SHOWN:,} more are not shown: --json has them all.")
+        note(f"{len(findings) - _SHOWN:,} more are not shown; --json has all.")
 
 
 def _print_messages(messages: list[Finding]) -> None:
     if messages:
         rows = [(each.path, each.sequence_number, each.text) for each in messages[:_SHOWN]]
-        print_table(("Taken out of", "Number", "Reason"), rows, numbers=("Number",))
+        print_table(("Removed from", "Number", "Reason"), rows, numbers=("Number",))
     if len(messages) > _SHOWN:
-        note(f"{len(messages) - _SHOWN:,} more are not shown: --json has them all.")
+        note(f"{len(messages) - _SHOWN:,} more are not shown; --json has all.")
 
 
 def _count(number: int, noun: str) -> str:
@@ -236,8 +238,8 @@ def _check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """No broker uses it meanwhile."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a data folder, so that no broker can use it."""
     _check_folder(folder)
     lock = FolderLock(folder)
     try:
@@ -247,7 +249,8 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _errors_to_messages() -> Iterator[None]:
+    """End the command with a message for errors of the store and of files."""
     try:
         yield
     except StoreError as error:
@@ -258,7 +261,7 @@ def _refusals() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Bars on standard error, one for each thing that is done, if that is a terminal."""
+    """Show a progress bar for each step if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield no_progress
         return

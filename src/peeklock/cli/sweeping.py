@@ -1,8 +1,8 @@
-"""Going once through a dead-letter queue and taking some of its messages: to send them again, or away.
+"""Resubmit or delete selected messages of a dead-letter queue, in one pass over the queue.
 
-Messages that are sent again are sent and completed in one transaction, so that each is there exactly once whatever
-happens meanwhile. Where the service takes no such transaction a message is completed after it was sent: then it may be
-there twice when something goes wrong, and is never lost.
+A resubmission sends messages and completes the dead-lettered ones in one transaction, so that each message exists
+exactly once after any failure. If the service refuses the transaction, each message is completed after it was sent. A
+failure can then duplicate a message, but not lose it.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from uuid import uuid4
 
 from peeklock.amqp.message import Header, Message, Properties
 from peeklock.amqp.service_bus import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
-from peeklock.cli.connecting import sentence
+from peeklock.cli.connecting import error_text
 from peeklock.cli.messages import sequence_number
 from peeklock.cli.output import note
 from peeklock.cli.receiving import peek_all
 from peeklock.client import ClientError, Connection, ConnectionLost, ReceivedMessage, Receiver, Transactions
 
-Holds = Callable[[Message], bool]
+Predicate = Callable[[Message], bool]
 Act = Callable[[Receiver, list[ReceivedMessage]], None]
-"""Settles these messages, all or none."""
+"""Settles messages, all or none."""
 
-_AT_ONCE = 40
-"""Messages of one transaction: each is one that is sent and one that is completed, and there may be 100."""
-_PATIENCE = 2.0
-"""Seconds without a message after which there are no more."""
+_BATCH = 40
+"""Messages in one transaction. Each takes two operations, a send and a settlement, of the 100 that are allowed."""
+_WAIT = 2.0
+"""Seconds to wait for a message before the queue counts as empty."""
 
 
 class TransactionRefused(Exception):
-    """The service does not do this in a transaction; nothing was done."""
+    """The service refused the transaction; no message was sent or settled."""
 
 
-def sweep(connection: Connection, source: str, holds: Holds, most: int, act: Act) -> Iterator[int]:
-    """Act on the messages that are there now and for which `holds` is true; says how many at each step.
+def sweep(connection: Connection, source: str, matches: Predicate, most: int, act: Act) -> Iterator[int]:
+    """Act on the messages in the queue that match, at most `most` or all with 0. Yields the number of each step.
 
-    `most` is how many at most, 0 for all. What comes meanwhile is left: it may be what was just sent, back again.
+    Messages that arrive later are left: they may be resubmitted messages that were dead-lettered again.
     """
     with connection.management(source) as management:
-        wanted = {sequence_number(message) for message in peek_all(management) if holds(message)}
+        wanted = {sequence_number(message) for message in peek_all(management) if matches(message)}
     done = 0
     while wanted and (not most or done < most):
         try:
@@ -49,18 +49,18 @@ def sweep(connection: Connection, source: str, holds: Holds, most: int, act: Act
                 yield count
             break
         except TransactionRefused as refused:
-            note(f"peeklock: going on without transactions: {refused}")
+            note(f"peeklock: continuing without transactions: {refused}")
     if wanted and (not most or done < most):
-        note(f"peeklock: {len(wanted)} more are held by other receivers, or deferred")
+        note(f"peeklock: {len(wanted)} further messages are locked by other receivers or deferred")
 
 
 def _pass(connection: Connection, source: str, wanted: set[int], most: int, act: Act) -> Iterator[int]:
-    """Once through the queue. Those that stay are held meanwhile, so that they do not come again and again."""
+    """Receive each message of the queue once. Messages that stay are kept locked, so that they are not redelivered."""
     held: list[ReceivedMessage] = []
     with connection.receiver(source, credit=0) as receiver:
         try:
             while wanted:
-                messages = receiver.receive(min(_AT_ONCE, most) if most else _AT_ONCE, timeout=_PATIENCE)
+                messages = receiver.receive(min(_BATCH, most) if most else _BATCH, timeout=_WAIT)
                 if not messages:
                     return
                 chosen = [message for message in messages if sequence_number(message.message) in wanted]
@@ -77,17 +77,17 @@ def _pass(connection: Connection, source: str, wanted: set[int], most: int, act:
         finally:
             left = [message for message in held if not message.settled]
             if left:
-                with suppress(ClientError):  # their locks run out
+                with suppress(ClientError):  # if this fails, the locks expire
                     receiver.release(left, wait=True)
 
 
 def complete(receiver: Receiver, messages: list[ReceivedMessage]) -> None:
-    """Away with them."""
+    """Complete messages, which removes them."""
     receiver.accept(messages, wait=True)
 
 
 class Resubmitter:
-    """Sends messages again and completes those that were."""
+    """Sends messages again and completes the dead-lettered ones."""
 
     def __init__(self, connection: Connection, source: str, destination: str, *, new_ids: bool) -> None:
         self._connection = connection
@@ -95,7 +95,7 @@ class Resubmitter:
         self._sender = connection.sender(destination)
         self._new_ids = new_ids
         self._transactions: Transactions | None = None
-        with suppress(ClientError):  # then without
+        with suppress(ClientError):  # without transactions if the service refuses the link
             self._transactions = connection.transactions()
 
     def __call__(self, receiver: Receiver, messages: list[ReceivedMessage]) -> None:
@@ -111,22 +111,25 @@ class Resubmitter:
             raise
         except ClientError as error:
             self._transactions = None
-            self._give_back(messages)
-            raise TransactionRefused(sentence(error)) from None
+            self._abandon(messages)
+            raise TransactionRefused(error_text(error)) from None
 
     def _move(
         self, transactions: Transactions, receiver: Receiver, messages: list[ReceivedMessage], again: list[Message]
     ) -> None:
         with transactions.transaction() as transaction:
             receiver.settle(messages, transaction.outcome(), wait=True)
-            under_way = [self._sender.post(message, state=transaction.state) for message in again]
-            self._sender.wait_for(lambda: all(sent.done for sent in under_way), None, "the outcomes")
-            for sent in under_way:
+            in_flight = [self._sender.post(message, state=transaction.state) for message in again]
+            self._sender.wait_for(lambda: all(sent.done for sent in in_flight), None, "the outcomes")
+            for sent in in_flight:
                 if sent.refused is not None:
                     raise sent.refused
 
-    def _give_back(self, messages: list[ReceivedMessage]) -> None:
-        """What was settled in a transaction that was rolled back stays locked, and its link cannot settle it again."""
+    def _abandon(self, messages: list[ReceivedMessage]) -> None:
+        """Abandon messages by lock token after a rollback.
+
+        They are still locked, and their link cannot settle them a second time.
+        """
         tokens = [message.lock_token for message in messages if message.settled and message.lock_token is not None]
         if tokens:
             with suppress(ClientError), self._connection.management(self._source) as management:
@@ -142,11 +145,11 @@ _ADDED = (
     "x-opt-scheduled-enqueue-time",
     "x-opt-deadletter-source",
 )
-"""Annotations of the message that was, not of the one that is sent."""
+"""Annotations that the service added to the dead-lettered message, and that are not sent again."""
 
 
 def resubmission(message: Message, *, new_id: bool) -> Message:
-    """The message as its sender sent it."""
+    """The message as its sender sent it, without what the service added."""
     annotations = {key: value for key, value in (message.message_annotations or {}).items() if key not in _ADDED}
     properties = message.properties or Properties()
     applied = dict(message.application_properties or {})

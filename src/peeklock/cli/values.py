@@ -1,4 +1,4 @@
-"""What is written on the command line, as values: properties with types, durations, moments."""
+"""Parse values of the command line: properties with types, durations, points in time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_LIMIT = "max"
 
 
 def milliseconds(text: str, option: str) -> int | None:
-    """`PT1M30S`, `90s`, `1m30s`, `500ms`; None for `max`, which is no limit."""
+    """Parse a duration: `PT1M30S`, `90s`, `1m30s`, `500ms`. None for `max`, which is no limit."""
     if text.lower() == NO_LIMIT:
         return None
     match = _SHORT.fullmatch(text)
@@ -33,23 +33,23 @@ def milliseconds(text: str, option: str) -> int | None:
 
 
 def duration(text: str, option: str) -> str:
-    """The same as the ISO 8601 text that settings have."""
+    """Parse a duration and format it in ISO 8601, as settings have it."""
     return format_duration(milliseconds(text, option))
 
 
 def moment(text: str, option: str, now_ms: int) -> int:
-    """`2030-01-31T12:00:00Z` (local time when it names no zone), or `+5m` from now; Unix milliseconds."""
+    """Parse `2030-01-31T12:00:00Z` (local time without a zone), or `+5m` from now, as Unix milliseconds."""
     if text.startswith("+"):
         later = milliseconds(text[1:], option)
         return now_ms + (later if later is not None else MAX_DURATION_MS)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
-        _refuse(option, text, "a moment: 2030-01-31T12:00:00Z, or +5m from now")
+        _refuse(option, text, "a time: 2030-01-31T12:00:00Z, or +5m from now")
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
-    """`name=value` each, a name once."""
+    """Parse texts of the form `name=value`, each name once."""
     found: dict[str, str] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -62,20 +62,22 @@ def pairs(given: Iterable[str], option: str) -> dict[str, str]:
 
 
 def typed_pairs(given: Iterable[str], option: str, types: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    """`name=text` or `name:type=value` each."""
+    """Parse texts of the form `name=text` or `name:type=value`."""
     found: dict[str, Any] = {}
     for name, text in pairs(given, option).items():
         plain, colon, kind = name.rpartition(":")
         if not colon:
             plain, kind = name, "string"
         if kind not in types:
-            fail(f"{option}: '{kind}' is no type of a value; there are {', '.join(types)}")
-        if not plain or plain in found:
-            fail(f"{option}: '{name}' is the name of no value, or of a second one")
+            fail(f"{option}: '{kind}' is not a type; use one of {', '.join(types)}")
+        if not plain:
+            fail(f"{option}: '{name}' has no name before the type")
+        if plain in found:
+            fail(f"{option} has '{plain}' twice")
         try:
             found[plain] = types[kind](text)
         except (ValueError, OverflowError):
-            fail(f"{option}: '{text}' is no {kind}")
+            fail(f"{option}: '{text}' is not of type {kind}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`peeklock watch`: how many messages there are, again and again."""
+"""`peeklock watch`: print the message counts of entities at an interval."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ _COLUMNS = ("Entity", "Active", "Dead-letter", "Scheduled", "Transfer", "Transfe
 def watch(
     entity: Annotated[
         list[str] | None,
-        typer.Argument(help="Queues, topics with their subscriptions, or topic/Subscriptions/name; without any, all."),
+        typer.Argument(
+            help="Queues, topics with their subscriptions, or subscriptions as topic/Subscriptions/name.",
+            show_default="all entities",
+        ),
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 2,
-    count: Annotated[int, typer.Option(min=0, help="Look that often; 0 until interrupted.")] = 0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two readings.")] = 2,
+    count: Annotated[int, typer.Option(min=0, help="How many times to read the counts; 0: until interrupted.")] = 0,
     connection_string: ConnectionString = LOCAL,
     ca_file: CaFile = None,
     json: AsJson = False,
 ) -> None:
-    """Show how many messages there are, and keep the figures up to date. With --json: an object a line, each time."""
+    """Show the message counts of entities, and update them at an interval. With --json: an object a line."""
     with administering(connection_string, ca_file) as client, _screen(json) as show:
-        looked = 0
+        readings = 0
         while True:
-            show([each for name in entity or [""] for each in _look(client, name)])
-            looked += 1
-            if looked == count:
+            show([each for name in entity or [""] for each in _read_entities(client, name)])
+            readings += 1
+            if readings == count:
                 return
             time.sleep(interval)
 
 
-def _look(client: AdministrationClient, name: str) -> Iterator[Entity]:
-    """An entity with all below it; everything when it has no name."""
+def _read_entities(client: AdministrationClient, name: str) -> Iterator[Entity]:
+    """Read a queue, a subscription, or all subscriptions of a topic; all of them without a name."""
     topic, separator, subscription = _split(name)
     if separator:
         yield client.get(Kind.SUBSCRIPTION, subscription, topic=topic)
@@ -76,7 +79,7 @@ def _split(name: str) -> tuple[str, str, str]:
 
 @contextmanager
 def _screen(json: bool) -> Iterator[Any]:
-    """What shows the figures: in place on a terminal, below each other elsewhere."""
+    """Yield a function that shows the counts: in place on a terminal, else as one table after another."""
     if json:
         yield _json_line
     elif sys.stdout.isatty():

@@ -1,1 +1,1 @@
-"""Whole pipelines on the data source: functions over DataFrames, for the command line, a cluster or a notebook."""
+"""Pipelines on Spark: capture, replay, dead-letter triage and the flow report."""

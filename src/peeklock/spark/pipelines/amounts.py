@@ -1,8 +1,8 @@
-"""How much there is to do, as far as it can be known before a Spark is started.
+"""Estimate the amount of work before a Spark session is started.
 
-A pipeline over a few thousand messages spends its time on what Spark does for any number of them: tasks, Python
-programs, compiled code. What is small is done with one task each and, where that is possible, by the driver itself; all
-else is left as it is, also when the amount is not known.
+A pipeline over a few thousand messages spends most of its time on Spark's fixed costs: starting tasks and Python
+processes, compiling code. For small amounts a pipeline uses one task and, where possible, only the driver. For large
+and unknown amounts it uses Spark's defaults.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from peeklock.spark.pipelines.entities import entity_options
 SMALL_MESSAGES: Final = 10_000
 SMALL_BYTES: Final = 64 << 20
 MOST_FILES: Final = 200
-"""That are looked into; more are a sign that much was captured."""
+"""A folder with more files is not small; their metadata is not read."""
 
 
 def is_small(messages: int, octets: int) -> bool:
+    """Whether an amount is small enough for one task."""
     return messages <= SMALL_MESSAGES and octets <= SMALL_BYTES
 
 
-def hold_little(administration: AdministrationClient, entities: Iterable[str]) -> bool:
-    """Whether the counters of the entities say that they have few messages; ClientError when they cannot be read."""
+def hold_few_messages(administration: AdministrationClient, entities: Iterable[str]) -> bool:
+    """Whether entities hold few messages, by their counts. Raises ClientError if the counts cannot be read."""
     messages = octets = 0
     for address in entities:
         options = entity_options(address)
@@ -39,13 +40,13 @@ def hold_little(administration: AdministrationClient, entities: Iterable[str]) -
             entity = administration.get(Kind.QUEUE, options["queue"])
         else:
             entity = administration.get(Kind.SUBSCRIPTION, options["subscription"], topic=options["topic"])
-        messages += int(entity.runtime.get("MessageCount", 0))  # with those of its sub-queues
+        messages += int(entity.runtime.get("MessageCount", 0))  # including the messages of its sub-queues
         octets += int(entity.runtime.get("SizeInBytes", 0))  # a subscription has none
     return is_small(messages, octets)
 
 
 def is_small_folder(folder: str) -> bool:
-    """Whether the Parquet files below a folder of this machine have few messages; False for a folder elsewhere."""
+    """Whether the Parquet files below a local folder have few messages; False for a folder on other storage."""
     address = urlsplit(folder)
     if address.scheme not in ("", "file"):
         return False
@@ -64,5 +65,5 @@ def is_small_folder(folder: str) -> bool:
 
 
 def _data_files(path: Path) -> Iterable[Path]:
-    """Those of partitions, also files that were replaced; not what a capture keeps beside them."""
+    """The files of the partitions, including replaced files, without a capture's own folders."""
     return (file for file in path.rglob("*.parquet") if not file.relative_to(path).parts[0].startswith("_"))

@@ -1,8 +1,8 @@
-"""Capture: messages of queues and subscriptions into Parquet, each exactly once.
+"""Capture: move messages of queues and subscriptions into Parquet, Delta or Iceberg, each exactly once.
 
-`start` makes a stream of one entity into a folder, `capture` runs several of them until they are done or interrupted,
-and `read` gives the rows again. What the rows are is told in `columns`, and the folder's list of files is `lake`'s
-business; which messages a batch has, and that they leave the entity only when the batch is kept, the data source's.
+`start` starts the stream of one entity, `capture` runs the streams of several entities until they end or are stopped,
+and `read` reads the captured rows. `columns` defines the rows, and `lake` keeps the list of files of a Parquet folder.
+The data source selects the messages of a batch, and removes them from the entity after the batch was written.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ from peeklock.spark.pipelines.lake import OWN, Lake
 from peeklock.spark.pipelines.parquet_sink import ParquetSink
 from peeklock.spark.pipelines.table_formats import WRITER_OPTIONS, Format, build_of, iceberg_table
 from peeklock.spark.session import is_connect
-from peeklock.spark.triggers import AvailableNow
+from peeklock.spark.triggers import HAS_AVAILABLE_NOW
 
 PARQUET: Final = "parquet"
 _POLL_S: Final = 0.2
-_PATIENCE_S: Final = 10.0
-_TAKES_ALL: Final = AvailableNow.__module__.startswith("pyspark.")
-"""Before Spark 4.2 a run that shall take what is there takes one batch."""
-_NOT_THERE: Final = (
+_COMMIT_WAIT_S: Final = 10.0
+"""The longest wait for Spark to commit the last batch of a query."""
+_MISSING_FORMAT: Final = (
     "DATA_SOURCE_NOT_FOUND",
     "ClassNotFoundException",
     "Failed to find the data source",
     "Cannot find catalog plugin class",
 )
+"""Texts in the errors of a Spark session without the packages of a table format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that is kept."""
+    """A batch that was written."""
 
     entity: str
     number: int
     rows: int
     files: int = 0
-    """0, and no bytes, where a table format keeps them."""
+    """0 for a table format, as is `bytes`."""
     bytes: int = 0
 
 
-Told = Callable[[Batch], None]
+OnBatch = Callable[[Batch], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where captured rows go, and when."""
+    """The target of a capture, and the times of its batches and compactions."""
 
     folder: str
-    """For `iceberg` the name of a table may be here instead."""
+    """For `iceberg` also the name of a table, such as `catalog.messages.orders`."""
     format: Format = "parquet"
     checkpoint: str | None = None
-    """A folder for what Spark remembers; beside the rows when not given. Without it a capture begins anew."""
+    """The folder for Spark's checkpoints; by default a folder in `folder`. If it is lost, a capture starts over."""
     interval_s: float | None = None
-    """Seconds between two batches; None: one after the other."""
+    """Seconds between the starts of two batches; None for no pause."""
     until_empty: bool = False
-    """Stop when what was there at the start is captured."""
+    """Stop when the messages that were in the entities at the start are captured."""
     compact_every_s: float | None = None
-    """Merge small files of Parquet that often meanwhile."""
+    """Seconds between two compactions of Parquet files; None for none."""
 
 
 def read(spark: SparkSession, folder: str, format: Format = "parquet") -> DataFrame:
-    """All captured rows as of now; capture and compaction meanwhile change nothing of it."""
+    """All rows captured until now. Captures and compactions that run meanwhile do not change the result."""
     if format == PARQUET:
         return Lake(spark, folder, SCHEMA_VERSION).read(SCHEMA)
     if format == "iceberg":
@@ -87,14 +87,14 @@ def read(spark: SparkSession, folder: str, format: Format = "parquet") -> DataFr
 
 
 class Stopped(Exception):
-    """No batch is begun any more."""
+    """The capture is stopping and starts no batch."""
 
 
 class Gate:
-    """Lets batches begin until it is closed, and knows which was the last that ended.
+    """Lets batches start until it is closed, and stores the last finished batch of each entity.
 
-    A batch that is interrupted is run again at the next start, which does no harm. But Spark, when it interrupts one
-    that is in the hands of Python, looks for the reason in a text of many pages, and overflows its stack.
+    An interrupted batch would be run again at the next start without harm. But when Spark interrupts a batch that runs
+    in Python, it searches a text of many pages for the cause, and overflows its stack.
     """
 
     def __init__(self) -> None:
@@ -105,9 +105,10 @@ class Gate:
 
     @contextmanager
     def passing(self, entity: str, number: int) -> Iterator[None]:
+        """Run a batch in the block. Raises Stopped if the gate is closed."""
         with self._changed:
             if self._is_closed:
-                raise Stopped("the capture is being stopped")
+                raise Stopped("the capture is stopping")
             self._inside += 1
         try:
             yield
@@ -118,16 +119,17 @@ class Gate:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """Returns when those that had begun have ended."""
+        """Let no batch start any more, and wait until the running batches have ended."""
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: not self._inside)
 
     def ended(self, entity: str, number: int) -> None:
+        """Store the number of a finished batch."""
         self._ended[entity] = number
 
     def last(self, entity: str) -> int:
-        """The last batch that ended well; -1 when none did."""
+        """The last finished batch of an entity; -1 without one."""
         return self._ended.get(entity, -1)
 
 
@@ -136,25 +138,26 @@ def capture(
     entities: Sequence[str],
     options: Mapping[str, str],
     target: Target,
-    told: Told | None = None,
+    on_batch: OnBatch | None = None,
     stopping: threading.Event | None = None,
 ) -> None:
-    """Capture the entities side by side until they are empty, where that was asked for, or until told to stop.
+    """Capture entities in parallel until they are empty, if the target says so, or until `stopping` is set.
 
-    At the end what is kept is gone from the entities. What was claimed and is not kept yet waits for the next start,
-    and so does the last batch when something fails. `told` hears of each batch that is kept, but not of those that a
-    server of Spark Connect keeps as Parquet.
+    When it returns, all written messages were removed from the entities. Messages that were claimed and not written yet
+    stay claimed for the next start, and so does the last batch after a failure. `on_batch` is called for each written
+    batch, except for Parquet through Spark Connect, where a process of the server writes it.
     """
     stop = stopping or threading.Event()
-    tell = told or (lambda _: None)
+    report = on_batch or (lambda _: None)
     checkpoints = {entity: files_of(spark, checkpoint_of(spark, entity, target)) for entity in entities}
     while True:
         before = [batches_done(each) for each in checkpoints.values()]
-        _run(spark, entities, options, target, tell, stop, Gate())
+        _run(spark, entities, options, target, report, stop, Gate())
         for entity, checkpoint in checkpoints.items():
             settle_checkpoint(checkpoint, _source_options(entity, options))
-        was_all = _TAKES_ALL or before == [batches_done(each) for each in checkpoints.values()]
-        if was_all or not target.until_empty or stop.is_set():
+        # Before Spark 4.2 a run until empty ends after one batch.
+        is_empty = HAS_AVAILABLE_NOW or before == [batches_done(each) for each in checkpoints.values()]
+        if is_empty or not target.until_empty or stop.is_set():
             return
 
 
@@ -163,20 +166,20 @@ def _run(
     entities: Sequence[str],
     options: Mapping[str, str],
     target: Target,
-    told: Told,
+    on_batch: OnBatch,
     stop: threading.Event,
     gate: Gate,
 ) -> None:
     queries: dict[str, StreamingQuery] = {}
-    hears_late = target.format != PARQUET or is_connect(spark)
+    polls_progress = target.format != PARQUET or is_connect(spark)
     try:
         for entity in entities:
-            queries[entity] = start(spark, entity, options, target, told, gate)
+            queries[entity] = start(spark, entity, options, target, on_batch, gate)
         compacted = time.monotonic()
         while any(query.isActive for query in queries.values()) and not stop.wait(_POLL_S):
             _raise_failure(queries.values())
-            if hears_late:
-                _tell_progress(queries, told, gate)
+            if polls_progress:
+                _report_progress(queries, on_batch, gate)
             if target.format != PARQUET or target.compact_every_s is None:
                 continue
             if time.monotonic() - compacted >= target.compact_every_s:
@@ -188,8 +191,8 @@ def _run(
         for entity, query in queries.items():
             _await_commit(query, gate.last(entity))
             query.stop()
-        if hears_late:
-            _tell_progress(queries, told, gate)
+        if polls_progress:
+            _report_progress(queries, on_batch, gate)
 
 
 def start(
@@ -197,10 +200,10 @@ def start(
     entity: str,
     options: Mapping[str, str],
     target: Target,
-    told: Told | None = None,
+    on_batch: OnBatch | None = None,
     gate: Gate | None = None,
 ) -> StreamingQuery:
-    """Begin to capture one entity, a queue or `topic/Subscriptions/name`; `options` are those of the data source."""
+    """Start to capture one entity, a queue or `topic/Subscriptions/name`, with options of the data source."""
     checkpoint = checkpoint_of(spark, entity, target)
     messages = spark.readStream.format("servicebus").schema(SOURCE).options(**_source_options(entity, options)).load()
     frame = messages if target.format == PARQUET else captured(messages)
@@ -211,21 +214,21 @@ def start(
         writer = writer.trigger(processingTime=f"{target.interval_s} seconds")
     if target.format == PARQUET:
         sink = ParquetSink(target.folder, checkpoint)
-        # Through Spark Connect the sink is called in a process of the server, which cannot tell us anything.
-        keep = sink if is_connect(spark) else _passing(sink, entity, told or (lambda _: None), gate or Gate())
-        return writer.foreachBatch(keep).start()
+        # Through Spark Connect the sink runs in a process of the server, from which no callback reaches this process.
+        write = sink if is_connect(spark) else _through_gate(sink, entity, on_batch or (lambda _: None), gate or Gate())
+        return writer.foreachBatch(write).start()
     return _start_table(spark, writer.partitionBy(*PARTITIONS), target)
 
 
 def checkpoint_of(spark: SparkSession, entity: str, target: Target) -> str:
-    """What Spark remembers of this entity's capture."""
-    address = entity.lower()  # an entity's name has no case
+    """The folder of the checkpoint for the capture of an entity."""
+    address = entity.lower()  # names of entities are case-insensitive
     digest = blake2b(address.encode(), digest_size=4).hexdigest()
     name = f"{re.sub(r'[^a-z0-9._-]', '-', address)}-{digest}"
     if target.checkpoint is not None:
         return f"{target.checkpoint.rstrip('/')}/{name}"
     if _is_table(target.format, target.folder):
-        raise ValueError("the capture into a table needs a folder for what Spark remembers: give a checkpoint")
+        raise ValueError("a capture into a table requires a folder for Spark's checkpoint: give one")
     return f"{files_of(spark, target.folder).place}/{OWN}/checkpoints/{name}"
 
 
@@ -233,49 +236,49 @@ def _source_options(entity: str, options: Mapping[str, str]) -> dict[str, str]:
     return {**options, **entity_options(entity), "mode": "claim", "applicationProperties": "strings"}
 
 
-def _passing(sink: ParquetSink, entity: str, told: Told, gate: Gate) -> Callable[[DataFrame, int], None]:
-    """The sink, through the gate; what it kept is told."""
+def _through_gate(sink: ParquetSink, entity: str, on_batch: OnBatch, gate: Gate) -> Callable[[DataFrame, int], None]:
+    """Run the sink within the gate, and report each written batch."""
 
-    def keep(messages: DataFrame, number: int) -> None:
+    def write(messages: DataFrame, number: int) -> None:
         with gate.passing(entity, number):
-            kept = sink.keep(messages, number)
-            if kept is not None and kept.files:
-                told(Batch(entity, number, kept.rows, kept.files, kept.bytes))
+            written = sink.write(messages, number)
+            if written is not None and written.files:
+                on_batch(Batch(entity, number, written.rows, written.files, written.bytes))
 
-    return keep
+    return write
 
 
 def _await_commit(query: StreamingQuery, batch: int) -> None:
-    """Let Spark note that the batch is done, which it does right after it; without that it would be run again."""
-    until = time.monotonic() + _PATIENCE_S
+    """Wait until Spark has committed a batch, which it does right after it; else it would run the batch again."""
+    until = time.monotonic() + _COMMIT_WAIT_S
     while query.isActive and time.monotonic() < until:
         if batch < 0 or any(each["numInputRows"] and each["batchId"] >= batch for each in query.recentProgress):
             return
         time.sleep(_POLL_S / 10)
 
 
-def _tell_progress(queries: Mapping[str, StreamingQuery], told: Told, gate: Gate) -> None:
-    """Of the batches that a table format or another process has kept, as far as Spark tells of them."""
+def _report_progress(queries: Mapping[str, StreamingQuery], on_batch: OnBatch, gate: Gate) -> None:
+    """Report batches that a table format or another process has written, from Spark's progress of the queries."""
     for entity, query in queries.items():
         for progress in query.recentProgress:
             number, rows = progress["batchId"], progress["numInputRows"]
             if rows and number > gate.last(entity):
                 gate.ended(entity, number)
-                told(Batch(entity, number, rows))
+                on_batch(Batch(entity, number, rows))
 
 
 def _start_table(spark: SparkSession, writer: DataStreamWriter, target: Target) -> StreamingQuery:
-    """Into a table format of others, which keeps each batch once by itself."""
+    """Start the stream into a Delta or Iceberg table; the format writes each batch once."""
     writer = writer.format(target.format).outputMode("append").options(**WRITER_OPTIONS.get(target.format, {}))
     try:
         if target.format == "iceberg":
             return writer.toTable(_table_of(spark, target.folder))
         return writer.start(target.folder)
     except SPARK_ERRORS as error:
-        if any(sign in str(error) for sign in _NOT_THERE):
+        if any(sign in str(error) for sign in _MISSING_FORMAT):
             build = build_of(target.format, spark.version)
             raise ValueError(
-                f"this Spark has no '{target.format}': start it with --conf spark.jars.packages={build}"
+                f"this Spark session has no '{target.format}': start it with --conf spark.jars.packages={build}"
             ) from None
         raise
 
@@ -285,7 +288,7 @@ def _table_of(spark: SparkSession, folder: str) -> str:
 
 
 def _is_table(format: Format, name: str) -> bool:
-    """A name such as `catalog.messages.orders`, and not a path."""
+    """Whether the name is a table's, such as `catalog.messages.orders`, and not a path."""
     return format == "iceberg" and "/" not in name and "." in name
 
 

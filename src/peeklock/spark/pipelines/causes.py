@@ -1,10 +1,10 @@
-"""Why messages failed, as far as the messages tell: what the failed share and the others do not.
+"""Likely causes of dead-lettering: properties that differ between dead-lettered messages and other messages.
 
-A fact is something that holds for a message: a field, an application property or a top-level member of a JSON body
-with its value, the rough size of the body. For each group of failed messages every fact is counted among them and
-among the others, and the score is the difference of the two shares: 1 when all failed messages have it and none of the
-others, 0 when it says nothing. Nothing is learnt or weighed, so that each line of the result can be checked by hand.
-A high score is a hint where to look, not a proof.
+A fact is a property of a message: the value of a field, of an application property or of a top-level member of a JSON
+body, or the rough size of the body. For each group of failed messages every fact is counted among them and among the
+others. The score is the difference of the two shares: 1 if all failed messages have it and none of the others, 0 if
+both have it equally often. No model or weight is involved, so each line of the result can be checked by hand. A high
+score is a hint, not a proof.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIELDS: Final = (
 )
 FIELD, PROPERTY, BODY, SIZE = "field", "property", "body", "size"
 VALUE, PRESENT, MISSING, ANY = "value", "present", "missing", "any"
-"""What is said of a name: that it has this value, has one, has none; and what holds for every message."""
+"""Kinds of statement on a name: it has this value, any value, no value; and the fact that every message has."""
 _HAS_FAILED: Final = "has_failed"
 GROUP: Final = ("sent_to", "entity", "dead_letter_reason")
 _ARROW_SCHEMA: Final = pa.schema(
@@ -53,39 +53,39 @@ _ARROW_SCHEMA: Final = pa.schema(
         "lift": pa.float64(),
     }
 )
-"""Of the likely causes. `lift` is how much more frequent it is among the failed; null when no other has it."""
+"""The likely causes. `lift` is the ratio of the two shares; null if no other message has the fact."""
 
 FEWEST: Final = 3
-"""Of how many messages a group, and the others, must be: what one or two messages share is no pattern."""
+"""The fewest messages in a group, and in the others: fewer show no pattern."""
 LEAST_SCORE: Final = 0.1
 LONGEST_VALUE: Final = 200
 LARGEST_BODY: Final = 64 * 1024
-"""Bodies that are larger are not looked into."""
+"""Larger bodies are not parsed."""
 _NOT_A_CAUSE: Final = ("DeadLetterReason", "DeadLetterErrorDescription", "peeklock-claim")
-"""Properties that were added because the message failed, or was read."""
+"""Properties that were added when the message was dead-lettered or claimed."""
 _SIZES: Final = (("1 KiB", 1 << 10), ("16 KiB", 1 << 14), ("64 KiB", 1 << 16), ("256 KiB", 1 << 18), ("1 MiB", 1 << 20))
 _SUBSCRIPTION: Final = "(?i)/subscriptions/.*$"
 _SUB_QUEUE: Final = r"(?i)(/\$transfer)?/\$deadletterqueue$"
 
 
 def owner(entity: Column) -> Column:
-    """The queue or subscription that a dead-letter queue belongs to; any other entity itself."""
+    """The queue or subscription of a dead-letter queue; for any other entity the entity itself."""
     return F.regexp_replace(entity, _SUB_QUEUE, "")
 
 
 def sent_to(entity: Column) -> Column:
-    """The queue or topic that the messages of an entity were sent to, as text that compares without case."""
+    """The queue or topic that the messages of an entity were sent to, in lower case, as names are case-insensitive."""
     return F.lower(F.regexp_replace(owner(entity), _SUBSCRIPTION, ""))
 
 
 def text_of(body: Column, largest: int = LARGEST_BODY) -> Column:
-    """A body that is text, and not too large for a look; null for any other."""
+    """The body as text; null if it is not UTF-8, or larger than `largest`."""
     text = body.cast("string")
     return F.when((F.octet_length(body) <= largest) & F.is_valid_utf8(text), text)
 
 
 def facts(frame: DataFrame, *keep: str) -> DataFrame:
-    """A row for all that can be said of each message: `kind`, `name`, `says`, `value`, beside the columns to keep."""
+    """Make a row for each fact of each message: `kind`, `name`, `says`, `value`, and the columns to keep."""
     fields = F.array(*(_fact(F.lit(FIELD), F.lit(name), F.col(name)) for name in FIELDS))
     properties = F.filter(F.map_entries("application_properties"), lambda each: ~each["key"].isin(*_NOT_A_CAUSE))
     members = F.map_entries(F.from_json(text_of(F.col("body")), "map<string,string>"))
@@ -105,9 +105,9 @@ def facts(frame: DataFrame, *keep: str) -> DataFrame:
 
 
 def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
-    """Those of the others that were sent where failed ones were, and are none of them.
+    """Select other messages that were sent to the same queues and topics as failed messages, and did not fail.
 
-    Another subscription of the same topic has messages that failed here: they are left out by their ids.
+    Another subscription of a topic can hold messages that failed in this one; they are left out by message id.
     """
     places = failed.select(sent_to(F.col("entity")).alias("sent_to")).distinct()
     ids = failed.select(sent_to(F.col("entity")).alias("sent_to"), "message_id").distinct()
@@ -117,13 +117,13 @@ def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
 
 
 def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFrame:
-    """What tells the failed of each entity and reason from the others best; `SCHEMA`. Runs at once.
+    """Find the facts that best separate the failed messages of each entity and reason from the others. Runs at once.
 
-    The others are compared with what failed of the same queue or topic: see `successful`. Spark counts, and leaves
-    only what is frequent enough to matter, which is little: at most ten values of a name.
+    Failed messages are compared with others of the same queue or topic: see `successful`. Spark counts the facts and
+    returns only frequent ones, which are few: at most ten values of a name.
     """
-    counted = _counted(_side_by_side(failed, others), (_HAS_FAILED, *GROUP))
-    rows = _that_matter(counted).collect()
+    counted = _counted(_union(failed, others), (_HAS_FAILED, *GROUP))
+    rows = _frequent(counted).collect()
     tally = _tallies((row for row in rows if row[_HAS_FAILED]), GROUP)
     others_tally = _tallies((row for row in rows if not row[_HAS_FAILED]), ("sent_to",))
     found = _compared(tally, others_tally, top)
@@ -134,11 +134,11 @@ def likely_causes(failed: DataFrame, others: DataFrame, top: int = 5) -> DataFra
 
 
 def statement(kind: str, name: str, says: str, value: str | None) -> str:
-    """A fact in words."""
+    """Format a fact as text."""
     if kind == SIZE:
         return f"body of {value}"
     what = f"body.{name}" if kind == BODY else name
-    return {VALUE: f"{what} = {value}", PRESENT: f"{what} is there", MISSING: f"{what} is missing"}[says]
+    return {VALUE: f"{what} = {value}", PRESENT: f"{what} is present", MISSING: f"{what} is missing"}[says]
 
 
 def _fact(kind: Column, name: Column, value: Column) -> Column:
@@ -166,14 +166,14 @@ def _said(kind: Column, name: Column, says: str, value: Column) -> Column:
 
 
 def _counted(frame: DataFrame, group: Sequence[str]) -> DataFrame:
-    """How many messages of a group each fact holds for, and how many there are."""
+    """Count the messages of each group (`of`), and those that have each fact (`with`)."""
     found = facts(frame, *group).groupBy(*group, "kind", "name", "says", "value").agg(F.count("*").alias("with"))
     total = F.max(F.when(F.col("says") == ANY, F.col("with"))).over(Window.partitionBy(*group))
     return found.withColumn("of", total).where(F.col("of") >= FEWEST)
 
 
-def _side_by_side(failed: DataFrame, others: DataFrame) -> DataFrame:
-    """Both, told apart by a column, so that one job counts them. The others are of a place, and of no entity's."""
+def _union(failed: DataFrame, others: DataFrame) -> DataFrame:
+    """Combine both frames, with a column for which is which, so that one job counts them. Others have no entity."""
     place, nothing = sent_to(F.col("entity")), F.lit(None).cast("string")
     taken = (*FIELDS, "application_properties", "body")
     reason = F.col("dead_letter_reason")
@@ -190,33 +190,33 @@ def _side_by_side(failed: DataFrame, others: DataFrame) -> DataFrame:
     )
 
 
-def _that_matter(counted: DataFrame) -> DataFrame:
-    """What is frequent, and of the others also a rare value that is frequent among the failed."""
-    # The score is a difference of shares: with less than that of one it cannot be reached.
+def _frequent(counted: DataFrame) -> DataFrame:
+    """Keep frequent facts, and facts of the others that are frequent among the failed messages."""
+    # The score is a difference of shares: a fact with a smaller share than the least score cannot reach it.
     frequent, has_failed, is_value = (
         F.col("with") >= F.col("of") * LEAST_SCORE,
         F.col(_HAS_FAILED),
         F.col("says") == VALUE,
     )
     same = Window.partitionBy("sent_to", "kind", "name", "says", "value")
-    is_asked = F.max(has_failed & frequent).over(same)
-    matters = F.when(has_failed | ~is_value, frequent).otherwise(is_asked)
-    # First without those for which the window, which sorts, cannot make a difference.
+    is_compared = F.max(has_failed & frequent).over(same)
+    matters = F.when(has_failed | ~is_value, frequent).otherwise(is_compared)
+    # First drop the rows that the window cannot change, as it sorts.
     known = counted.where(frequent | (~has_failed & is_value))
     return known.withColumn("matters", matters).where("matters").drop("matters")
 
 
-# --- comparing, here
+# --- comparison, in the driver
 
 
 Fact = tuple[str, str, str, str | None]
-"""Kind, name, what it says, value."""
+"""Kind, name, statement, value."""
 Tally = dict[Fact, int]
 _ALL: Final[Fact] = ("", "", ANY, None)
 
 
 def _tallies(rows: Iterable[Row], group: Sequence[str]) -> dict[tuple[str | None, ...], Tally]:
-    """How many messages each fact holds for, by the group."""
+    """The number of messages with each fact, by group."""
     found: dict[tuple[str | None, ...], Tally] = {}
     for row in rows:
         tally = found.setdefault(tuple(row[name] for name in group), {})
@@ -260,7 +260,7 @@ class _Cause:
 
 
 def _scored(failed: Tally, others: Tally) -> Iterator[_Cause]:
-    """What is telling enough; not that a name is there when one of its values says as much."""
+    """Score the facts, and leave out a name's presence if one of its values scores about as high."""
     of, of_others = failed[_ALL], others[_ALL]
     best: dict[tuple[str, str], float] = {}
     found: list[_Cause] = []

@@ -1,4 +1,4 @@
-"""Captured rows: their columns, and messages as such rows."""
+"""Captured rows: their columns, and the conversion of messages to rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peeklock.spark.rows import SCHEMA as MESSAGES
 from peeklock.spark.rows import TYPED_PROPERTIES
 
 SCHEMA_VERSION: Final = 1
-"""Of the rows below; every row has it. A version is never changed, a column more is a new one."""
+"""The version of the columns, which every row has. A further column is a new version."""
 PARTITIONS: Final = ("entity", "date", "hour")
 _PARTITION_FIELDS: Final = [
     StructField("entity", StringType()),
@@ -27,22 +27,22 @@ IN_FILES: Final = StructType(
         StructField("schema_version", IntegerType()),
     ]
 )
-"""The columns in a file; the others are in its path."""
+"""The columns in a file. The partition columns are in its path."""
 SCHEMA: Final = StructType([*IN_FILES.fields, *_PARTITION_FIELDS])
 SOURCE: Final = StructType([*MESSAGES.fields, TYPED_PROPERTIES])
-"""The columns that a capture reads. The data source makes `typed_properties`, since Spark's functions on maps would
-take 8 us a message for it."""
+"""The columns that a capture reads. `typed_properties` has the application properties that are not text, with their
+types. The data source makes it, since Spark's functions on maps would take 8 us per message for it."""
 
 
 def captured(messages: DataFrame) -> DataFrame:
-    """The rows that are kept, of messages that were read with the columns of `SOURCE`."""
+    """Convert messages, read with the columns of `SOURCE`, to captured rows."""
     seconds = F.unix_seconds(F.coalesce("enqueued_time", F.current_timestamp()))
     made = {
         "captured_at": F.current_timestamp(),
         "schema_version": F.lit(SCHEMA_VERSION),
-        # By arithmetic: what a date is must not depend on the time zone of the session.
+        # By arithmetic: the date must not depend on the time zone of the session.
         "date": F.date_add(F.lit("1970-01-01").cast("date"), F.floor(seconds / 86400).cast("int")),
         "hour": F.pmod(F.floor(seconds / 3600), F.lit(24)).cast("int"),
     }
-    # All at once: each step of its own would be analysed anew, with every micro-batch.
+    # In one step: Spark analyses each step again with every micro-batch.
     return messages.select(*(made[name].alias(name) if name in made else F.col(name) for name in SCHEMA.fieldNames()))

@@ -1,7 +1,7 @@
-"""Compaction: many small files of captured rows into few large ones, without readers noticing.
+"""Compaction: merge many small files of captured rows into few large ones while readers run.
 
-Who reads while files are merged sees each row once: the list of files is changed in one step, and the old files stay
-for some time, for those that began to read before.
+A reader sees each row once: the list of files is changed in one commit, and replaced files stay for some time, for
+readers that started before.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from peeklock.spark.pipelines.listing import DataFile
 TARGET_BYTES: Final = 128 * 1024 * 1024
 KEEP_MS: Final = 3600 * 1000
 _LARGE: Final = 0.75
-"""A file of at least this part of the target is left as it is."""
+"""A file of at least this part of the target size is not merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Files of one partition that became one."""
+    """A merge of files of one partition into one file."""
 
     partition: str
     files: int
@@ -36,13 +36,14 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What a compaction did."""
+    """The result of a compaction."""
 
     merged: int
     """Files that were merged."""
     into: int
+    """Files that they were merged into."""
     removed: int
-    """Files that were replaced earlier, and are gone now."""
+    """Files that were replaced earlier and have been deleted now."""
 
 
 def compact(
@@ -51,13 +52,13 @@ def compact(
     *,
     target_bytes: int = TARGET_BYTES,
     keep_ms: int = KEEP_MS,
-    told: Callable[[Merged], None] | None = None,
+    on_merged: Callable[[Merged], None] | None = None,
     stopping: threading.Event | None = None,
 ) -> Compacted:
-    """Merge the small files of each partition, and remove those that were replaced longer ago than `keep_ms`.
+    """Merge the small files of each partition, and delete files that were replaced longer than `keep_ms` ago.
 
-    May run beside captures and other compactions, and be killed at any moment. Told to stop, it ends after the file
-    that it is at.
+    It may run beside captures and other compactions, and may be killed at any time. If `stopping` is set, it ends after
+    the current merge.
     """
     lake = Lake(spark, folder, SCHEMA_VERSION)
     removed = lake.clean(keep_ms)
@@ -69,15 +70,15 @@ def compact(
         if merged is None:
             continue
         done.append(merged)
-        if told is not None:
-            told(merged)
+        if on_merged is not None:
+            on_merged(merged)
     if done:
         removed += lake.clean(keep_ms)
     return Compacted(sum(each.files for each in done), len(done), removed)
 
 
 def groups(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFile]]:
-    """Small files of one partition and one version that make about one file of the target size."""
+    """Group small files of one partition and one version of the columns into files of about the target size."""
     partitions: dict[tuple[str, int], list[DataFile]] = {}
     for each in files:
         if each.size < target_bytes * _LARGE:
@@ -97,10 +98,10 @@ def groups(files: Iterable[DataFile], target_bytes: int) -> Iterator[list[DataFi
 
 
 def _merge(spark: SparkSession, lake: Lake, group: list[DataFile]) -> Merged | None:
-    """None when somebody else merged some of them meanwhile."""
+    """Merge a group. None if another compaction has replaced some of its files."""
     name = f"compacted-{uuid4().hex}"
     paths = [f"{lake.files.place}/{each.path}" for each in group]
-    # In the order of their numbers rows compress better, and a range of numbers is found faster.
+    # In the order of sequence numbers rows compress better, and readers find a range of numbers faster.
     rows = spark.read.schema(IN_FILES).parquet(*paths).coalesce(1).sortWithinPartitions("sequence_number")
     partition = group[0].partition
     new = lake.write(rows, name, below=partition)

@@ -1,8 +1,9 @@
-"""Dead-letter triage: what was set aside, since when, why, and what it has in common. Nothing is locked or moved.
+"""Dead-letter triage: count dead-lettered messages by reason, error, subject and hour, and find likely causes.
 
-Functions over DataFrames with the connector's columns, for a notebook or a job of one's own; `read_dead_letters` makes
-such a frame of dead-letter queues, and `dead_letter_queues` finds those that hold something. Which messages are sent
-again is told by `chosen`; sending them is left to the command line, because it is done message by message.
+The functions take DataFrames with the connector's columns, so that notebooks and other jobs can use them.
+`read_dead_letters` reads dead-letter queues without locking or moving messages, and `dead_letter_queues` finds the
+entities that have dead letters. `chosen` returns the sequence numbers of messages to resubmit; the command line
+resubmits them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SAMPLES: Final = 3
 TOP: Final = 5
 LONGEST_SAMPLE: Final = 300
 
-# A message that cannot be read may well be why it is here: it is shown, and does not end the look.
+# A message that cannot be decoded may have been dead-lettered for that: it is shown and does not end the read.
 _COMMON: Final = {"onBadMessage": "raw"}
 
 _IDENTIFIERS: Final = (
@@ -40,14 +41,14 @@ _IDENTIFIERS: Final = (
     r"\b(?=[0-9a-fA-F]*[0-9])[0-9a-fA-F]{12,}\b",
     r"\d+",
 )
-"""Parts of a sentence that name one message: numbers and identifiers."""
+"""Numbers and identifiers in error descriptions, which differ from message to message."""
 
 
-# --- where the messages are
+# --- reading
 
 
 def dead_letter_queues(administration: AdministrationClient, sub_queue: str = DEAD_LETTER) -> list[str]:
-    """The queues and subscriptions, as `topic/Subscriptions/name`, with messages that were set aside."""
+    """The queues, and subscriptions as `topic/Subscriptions/name`, that have dead-lettered messages."""
     found: list[Entity] = list(administration.entities(Kind.QUEUE))
     for topic in administration.entities(Kind.TOPIC):
         found += administration.entities(Kind.SUBSCRIPTION, topic=topic.name)
@@ -57,43 +58,42 @@ def dead_letter_queues(administration: AdministrationClient, sub_queue: str = DE
 def read_dead_letters(
     spark: SparkSession, options: Mapping[str, str], entities: Iterable[str], sub_queue: str = DEAD_LETTER
 ) -> DataFrame:
-    """What the dead-letter queues of the entities hold now. The options are the connector's, without the entity."""
+    """Read the dead-letter queues of entities. The options are the connector's, without the entity."""
     return _read(spark, {**options, "subQueue": sub_queue}, entities)
 
 
 def read_waiting(spark: SparkSession, options: Mapping[str, str], entities: Iterable[str]) -> DataFrame:
-    """What the entities themselves hold now."""
+    """Read the messages in the entities themselves."""
     return _read(spark, options, entities)
 
 
 @dataclass(frozen=True, slots=True)
-class Few:
-    """What entities hold now, read by this process, since it is little."""
+class SmallRead:
+    """The messages of entities, read by this process, as they are few."""
 
     _failed: pa.Table
     _waiting: pa.Table | None
 
     def failed(self, spark: SparkSession) -> DataFrame:
-        """As `read_dead_letters`."""
+        """The dead-lettered messages, as `read_dead_letters` returns them."""
         return _frame(spark, self._failed)
 
     def waiting(self, spark: SparkSession) -> DataFrame:
-        """As `read_waiting`."""
+        """The messages in the entities, as `read_waiting` returns them."""
         assert self._waiting is not None
         return _frame(spark, self._waiting)
 
 
-def few(
+def read_small(
     options: Mapping[str, str], entities: Sequence[str], sub_queue: str = DEAD_LETTER, *, waiting: bool = True
-) -> Few | None:
-    """What `read_dead_letters` and `read_waiting` would read; None when it is more than a little.
+) -> SmallRead | None:
+    """Read what `read_dead_letters` and `read_waiting` read, without Spark. None if it is not a small amount.
 
-    Needs no Spark. A Spark that reads some thousand messages waits most of the time for the Python programs that it
-    starts for that.
+    For some thousand messages Spark spends most of the time on starting Python processes.
     """
     failed = _table({**options, "subQueue": sub_queue}, entities)
     others = _table(options, entities) if waiting and failed is not None else None
-    return None if failed is None or (waiting and others is None) else Few(failed, others)
+    return None if failed is None or (waiting and others is None) else SmallRead(failed, others)
 
 
 def _table(options: Mapping[str, str], entities: Sequence[str]) -> pa.Table | None:
@@ -112,7 +112,7 @@ def _table(options: Mapping[str, str], entities: Sequence[str]) -> pa.Table | No
 
 
 def _frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    # A table without a row has no part of which Spark could make one.
+    # Spark cannot make a frame of an Arrow table without rows.
     rows = spark.createDataFrame(table, SCHEMA) if table.num_rows else spark.createDataFrame([], SCHEMA)
     return rows.coalesce(1)
 
@@ -125,7 +125,7 @@ def _read(spark: SparkSession, options: Mapping[str, str], entities: Iterable[st
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], SCHEMA)
 
 
-# --- what they say
+# --- tables
 
 
 def triage(
@@ -136,10 +136,10 @@ def triage(
     samples: int = SAMPLES,
     top: int = TOP,
 ) -> Tables:
-    """All tables by their names.
+    """Make all tables, by name.
 
-    `others` are messages that did not fail, or may not have; without them there are no causes. `but` are all that
-    failed, where `failed` is only some of them: none of those is among the others.
+    `others` are messages to compare with; without them there is no table of causes. `but` are all failed messages, if
+    `failed` is only a selection: they do not count as others.
     """
     tables = {
         "by_entity": counts(failed),
@@ -147,7 +147,7 @@ def triage(
         "by_error": errors(failed),
         "by_subject": counts(failed, "dead_letter_reason", "subject"),
         "by_hour": counts(failed.withColumn("hour", F.date_trunc("hour", "enqueued_time")), "hour"),
-        "samples": some_of_each(failed, samples),
+        "samples": newest_of_each(failed, samples),
     }
     if others is not None:
         tables["causes"] = likely_causes(failed, successful(others, failed if but is None else but), top)
@@ -155,14 +155,14 @@ def triage(
 
 
 def counts(failed: DataFrame, *columns: str) -> DataFrame:
-    """How many there are of each, and when the oldest and the newest was enqueued; most first."""
+    """Count messages by entity and columns, with the oldest and newest enqueued time; the highest count first."""
     grouped = _of_owners(failed).groupBy("entity", *columns).agg(*_measures())
     by_time = "hour" in columns
     return grouped.orderBy("entity", *columns) if by_time else grouped.orderBy(F.desc("messages"), "entity", *columns)
 
 
 def errors(failed: DataFrame) -> DataFrame:
-    """By the description of the error, where numbers and identifiers count as the same; with one as an example."""
+    """Count messages by error description without numbers and identifiers, with one description as an example."""
     error = F.col("dead_letter_error_description")
     grouped = (
         _of_owners(failed)
@@ -173,14 +173,14 @@ def errors(failed: DataFrame) -> DataFrame:
 
 
 def shape(text: Column) -> Column:
-    """A sentence without what is different in each: `order 17 of 3 lines` is `order # of # lines`."""
+    """Replace numbers and identifiers: `order 17 of 3 lines` becomes `order # of # lines`."""
     for pattern in _IDENTIFIERS:
         text = F.regexp_replace(text, pattern, "#")
     return text
 
 
-def some_of_each(failed: DataFrame, most: int) -> DataFrame:
-    """The newest of each entity and reason, with the beginning of the body if that is text."""
+def newest_of_each(failed: DataFrame, most: int) -> DataFrame:
+    """The newest messages of each entity and reason, with the beginning of the body if it is text."""
     newest = Window.partitionBy("entity", "dead_letter_reason").orderBy(F.desc("sequence_number"))
     numbered = _of_owners(failed).withColumn("sample", F.row_number().over(newest)).where(F.col("sample") <= most)
     text = F.coalesce(
@@ -203,13 +203,13 @@ def some_of_each(failed: DataFrame, most: int) -> DataFrame:
 
 
 def matching(failed: DataFrame, where: str | None) -> DataFrame:
-    """The messages for which the SQL condition holds; `entity` in it is the queue or subscription itself."""
+    """Select the messages for which an SQL condition is true. In it, `entity` is the queue or subscription itself."""
     owned = _of_owners(failed)
     return owned if where is None else owned.where(where)
 
 
 def chosen(failed: DataFrame) -> dict[str, set[int]]:
-    """The sequence numbers of messages by the entity that they belong to."""
+    """The sequence numbers of the messages, by entity."""
     numbers: dict[str, set[int]] = {}
     for entity, number in _of_owners(failed).select("entity", "sequence_number").toLocalIterator():
         numbers.setdefault(entity, set()).add(number)

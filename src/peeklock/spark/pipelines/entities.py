@@ -1,4 +1,4 @@
-"""How an entity's address is told to the data source."""
+"""Convert the address of an entity to options of the data source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SUBSCRIPTIONS: Final = "/subscriptions/"
 
 
 def entity_options(address: str) -> dict[str, str]:
-    """For a queue, or a subscription as `topic/Subscriptions/name`, with `/$DeadLetterQueue` behind it or not."""
+    """The options for a queue, or a subscription as `topic/Subscriptions/name`, or the dead-letter queue of either."""
     for name, suffix in sorted(SUB_QUEUES.items(), key=lambda item: -len(item[1])):
         if address.lower().endswith(suffix.lower()):
             return {**entity_options(address[: -len(suffix)]), "subQueue": name}

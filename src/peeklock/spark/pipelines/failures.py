@@ -1,4 +1,4 @@
-"""What Spark raises when something went wrong, in the driver's Python or behind it."""
+"""Errors that Spark raises, in the driver's Python or its Java."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ SPARK_ERRORS: Final[tuple[type[Exception], ...]] = (Py4JError, PySparkException)
 
 
 def java_class(error: Exception) -> str:
-    """The name of the class of what was thrown in Java; empty when that is not where it comes from."""
+    """The class name of the Java exception behind an error; empty if there is none."""
     return str(error.java_exception.getClass().getName()) if isinstance(error, Py4JJavaError) else ""

@@ -1,9 +1,9 @@
-"""The files of one folder, on this machine or wherever Spark can write.
+"""Access to the files of one folder, on this machine or on storage that Spark can write to.
 
-Paths are relative to the folder. Promises what a log of commits needs: `create` never replaces a file, and a file is
-there whole or not at all. On this machine what was created or moved is on the disk when the call returns; elsewhere
-that, and whether two that create the same file at once are told apart, is up to the file system. The only place, with
-`session`, that needs the driver's Java: storage of others is reached through it.
+Paths are relative to the folder. The commit log relies on two guarantees: `create` never replaces a file, and a file is
+created as a whole or not at all. On this machine, created and moved files are synced when the call returns. On other
+storage the file system decides on syncing, and on two concurrent creations of one file. Only this module and `session`
+require the driver's Java, through which Spark reaches other storage.
 """
 
 from __future__ import annotations
@@ -25,40 +25,44 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
+    """A file in the folder."""
+
     path: str
     size: int
     modified_ms: int
 
 
 class Files(Protocol):
+    """The files of a folder."""
+
     uri: str
-    """The folder, escaped, without a slash at the end."""
+    """The URI of the folder, escaped, without a slash at the end."""
     place: str
-    """The same as Spark's readers and writers want it: not escaped."""
+    """The URI of the folder, not escaped, as Spark's readers and writers require it."""
 
     def exists(self, path: str = "") -> bool: ...
     def walk(self, path: str) -> Iterator[Found]:
-        """All files below; none when there is no such folder."""
+        """All files below a folder; none if the folder does not exist."""
 
     def names(self, path: str) -> list[str]: ...
     def read(self, path: str) -> str: ...
     def create(self, path: str, text: str) -> bool:
-        """False when there is one already."""
+        """Create a file. Returns False, and changes nothing, if it exists."""
 
     def move(self, source: str, target: str) -> None: ...
     def delete(self, path: str) -> None:
-        """A file or a folder; nothing when there is none."""
+        """Delete a file or a folder, if it exists."""
 
 
 def files_of(spark: SparkSession, folder: str) -> Files:
-    """A path of this machine or a URI; a path without a scheme is what it is for Spark.
+    """Open a folder by path or URI. Spark decides which storage a path without a scheme is on.
 
-    A client of Spark Connect has no access to the driver's Java, and so to no other storage than this machine's.
+    A client of Spark Connect has no access to the driver's Java, and so only to folders of this machine.
     """
     if is_connect(spark):
         address = urlsplit(folder)
         if address.scheme not in ("", "file"):
-            raise ValueError(f"through Spark Connect only folders of this machine can be used, and {folder} is not one")
+            raise ValueError(f"{folder} is not a folder of this machine; Spark Connect requires one")
         return LocalFiles(Path(unquote(address.path) if address.scheme else folder))
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(folder)
@@ -70,7 +74,7 @@ def files_of(spark: SparkSession, folder: str) -> Files:
 
 
 class LocalFiles:
-    """On this machine."""
+    """The files of a folder on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -102,7 +106,7 @@ class LocalFiles:
         try:
             written.write_text(text)
             _sync(written)
-            os.link(written, target)  # unlike a rename, it fails when there is one
+            os.link(written, target)  # unlike a rename, a link fails if the target exists
         except FileExistsError:
             return False
         finally:
@@ -126,7 +130,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """Where Spark's own file systems reach: HDFS, object stores."""
+    """The files of a folder on a Hadoop file system, such as HDFS or an object store."""
 
     def __init__(self, spark: SparkSession, system: Any, uri: str) -> None:
         self.uri = uri.rstrip("/")
@@ -176,7 +180,7 @@ class HadoopFiles:
         try:
             return self._rename_to_new(written, path)
         finally:
-            with suppress(Exception):  # it is gone if it was renamed, and only litter if not
+            with suppress(Exception):  # renamed files do not exist, and a remaining file does no harm
                 self._system.delete(self._path(written), False)
 
     def move(self, source: str, target: str) -> None:
@@ -189,7 +193,7 @@ class HadoopFiles:
 
     def _path(self, path: str) -> Any:
         root = self._jvm.org.apache.hadoop.fs.Path(self.place)
-        # With the dot a colon in the path is not taken for the end of a scheme.
+        # Without the dot, Hadoop takes a colon in the path for the end of a scheme.
         return self._jvm.org.apache.hadoop.fs.Path(root, f"./{path}") if path else root
 
     def _rename_to_new(self, source: str, target: str) -> bool:
@@ -209,7 +213,7 @@ class HadoopFiles:
 
 
 def _make_folder(path: Path) -> None:
-    """With the folders above it, all on the disk."""
+    """Create a folder and its parents, and sync them."""
     if not path.is_dir():
         _make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -217,7 +221,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
+    """Sync a file, or the names in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,11 +1,11 @@
-"""A folder of Parquet files that several writers add to and any Spark reads.
+"""A folder of Parquet files with a commit log, for several writers and any Spark reader.
 
-Every change is a commit of the folder's log (`listing`). So a plain `spark.read.parquet(folder)` sees what one commit
-says, never a half of a change, and a file that was replaced stays for readers that began before. The log also says
-which batch of which query came last, so that a batch that is run again is not added again.
+Every change is a commit to the log in `listing`. A plain `spark.read.parquet(folder)` therefore reads the files of one
+commit, and a replaced file stays for readers that started before. The log also has the last batch of each query, so
+that a batch that runs again is not added again.
 
-Knows how files get into their places and leave them. Leaves what the rows are to `capture`, and which files to merge to
-`compaction`.
+This module writes, lists, replaces and deletes files. `capture` defines the rows, and `compaction` selects files to
+merge.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ STAGING: Final = f"{OWN}/staging"
 UNFINISHED: Final = f"{OWN}/unfinished"
 REPLACED: Final = f"{OWN}/replaced"
 ABANDONED_MS: Final = 24 * 3600 * 1000
-"""After that long, who has not finished never will."""
+"""The age at which files of an unfinished write or replacement are deleted: its process has ended by then."""
 
 
 class Lake:
-    """One folder. `schema_version` is that of the rows which are added."""
+    """A captured folder. `schema_version` is the version of the columns of added rows."""
 
     def __init__(self, spark: SparkSession, folder: str, schema_version: int) -> None:
         self._spark = spark
@@ -44,54 +44,54 @@ class Lake:
         self.log = CommitLog(self.files)
 
     def listing(self) -> Listing:
-        """The newest."""
+        """The newest listing."""
         return self.log.listing()
 
     def known_listing(self) -> Listing:
-        """The newest, of a folder that is there and whose columns this program knows."""
+        """The newest listing. Raises if the folder does not exist, has no captured messages, or has newer columns."""
         listing = self.listing()
         if listing.version < 0:
             if not self.files.exists():
-                raise FileNotFoundError(f"there is no folder {self.files.place}")
+                raise FileNotFoundError(f"the folder {self.files.place} does not exist")
             names = self.files.names("")
-            if names and OWN not in names:  # of others, or only a part of a capture: not the same as nothing captured
-                raise ValueError(f"{self.files.place} is no folder that messages were captured into: it has no {LISTS}")
+            if names and OWN not in names:  # other files, or a part of a capture; an empty folder is valid
+                raise ValueError(f"{self.files.place} is not a folder with captured messages: it has no {LISTS}")
         newest = max((each.schema for each in listing.files), default=0)
         if newest > self._schema_version:
             raise ValueError(
-                f"{self.files.place} was written with version {newest} of the columns, and this program knows "
-                f"{self._schema_version}: use a newer one"
+                f"{self.files.place} has version {newest} of the columns, and this version of Peeklock supports "
+                f"{self._schema_version}: use a newer version"
             )
         return listing
 
     def read(self, schema: StructType) -> DataFrame:
-        """All rows, with the partition columns."""
+        """Read all rows, with the partition columns."""
         listing = self.known_listing()
         if not listing.files:
             return self._spark.createDataFrame([], schema)
         reader = self._spark.read.schema(schema)
         if listing.uri == self.files.uri:
             return reader.parquet(self.files.place)
-        # Moved, or reached by another way: the list has whole addresses, until the next commit.
+        # The folder was moved or is addressed by another URI. The listing has whole URIs until the next commit.
         paths = [f"{self.files.place}/{each.path}" for each in listing.files]
         return reader.option("basePath", self.files.place).parquet(*paths)
 
     def add_batch(self, frame: DataFrame, partitions: Sequence[str], query: str, batch: int) -> list[DataFile] | None:
-        """Write the rows and have them count, all or none; None when this batch was added before."""
+        """Write the rows of a batch and commit them. None if the batch was committed before."""
         name = f"{query}-{batch}"
-        # A query that was stopped may still be at it in this process when it is started again.
+        # A stopped query may still run a batch in this process when it is started again.
         with _lock(f"{self.files.uri} {query}"):
             if self.log.last_batch(query) >= batch:
                 return None
             self._forget(name)
             added = self.write(frame, name, partitions)
-            if added:  # without rows there is nothing that could be added twice
+            if added:  # a batch without rows needs no commit
                 self.log.append(added, query, batch)
             self.settle(name)
             return added
 
     def write(self, frame: DataFrame, name: str, partitions: Sequence[str] = (), below: str = "") -> list[DataFile]:
-        """Files in their places that do not count yet. They are noted until `settle`, so that they can be found."""
+        """Write files that are not committed yet. A note lists them until `settle`, so that `clean` can find them."""
         staging = f"{STAGING}/{name}"
         frame.write.partitionBy(*partitions).mode("overwrite").parquet(f"{self.files.place}/{staging}")
         written = [each for each in self.files.walk(staging) if each.path.endswith(".parquet")]
@@ -106,13 +106,13 @@ class Lake:
         return [DataFile(path, found.size, found.modified_ms, self._schema_version) for found, path in placed]
 
     def settle(self, name: str) -> None:
-        """What was written under the name counts now, or is gone."""
+        """Delete the note of a write, after its files were committed or deleted."""
         self.files.delete(f"{UNFINISHED}/{name}.json")
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
-        """Have the new files count instead of the old; False, and nothing done, when somebody else replaced them."""
+        """Commit new files in place of old ones. False, without a change, if another process has replaced old files."""
         gone = {each.path for each in old}
-        # Before the commit: a note too many does no harm, a file that nobody remembers stays for ever.
+        # Before the commit: a needless note does no harm, but a replaced file without a note would never be deleted.
         self.files.create(f"{REPLACED}/{uuid4().hex}.json", _note(sorted(gone)))
         replaced = False
 
@@ -120,7 +120,7 @@ class Lake:
             nonlocal replaced
             there = {each.path for each in found.files}
             if new and there.issuperset(each.path for each in new):
-                replaced = True  # by us: so many commits came at once that ours was not found any more
+                replaced = True  # by this process; its commit was dropped from the log after many others
                 return None
             replaced = gone <= there
             if not replaced:
@@ -131,21 +131,21 @@ class Lake:
         return replaced
 
     def discard(self, files: Iterable[DataFile]) -> None:
-        """Remove files that never counted."""
+        """Delete files that were never committed."""
         for each in files:
             self.files.delete(each.path)
 
     def clean(self, keep_ms: int, now_ms: int | None = None) -> int:
-        """Remove files that were replaced longer ago than that, and what was never finished; how many."""
+        """Delete files replaced longer than `keep_ms` ago, and files of unfinished writes. Returns their number."""
         now = int(time.time() * 1000) if now_ms is None else now_ms
         removed = 0
         for kind, after in ((UNFINISHED, ABANDONED_MS), (REPLACED, keep_ms)):
             notes = list(self._notes(kind))
-            # After the notes: what was added since then may be in the note of somebody who is about to replace it.
+            # Read after the notes: a newer file may be in the note of a process that is about to replace it.
             live = {each.path for each in self.listing().files}
             for note, at, paths in notes:
                 if kind == UNFINISHED and live.issuperset(paths):
-                    self.files.delete(note)  # it was finished, and only the note had no time to go
+                    self.files.delete(note)  # the write was committed, and the process ended before it deleted the note
                 elif now - at >= after:
                     for path in paths:
                         if path not in live:
@@ -160,7 +160,7 @@ class Lake:
         return removed
 
     def _forget(self, name: str) -> None:
-        """Remove what an attempt that was killed has left of a batch that does not count."""
+        """Delete the files of an earlier attempt at a batch that was not committed."""
         path = f"{UNFINISHED}/{name}.json"
         if self.files.exists(path):
             for each in json.loads(self.files.read(path))["files"]:
@@ -170,7 +170,7 @@ class Lake:
     def _notes(self, kind: str) -> Iterator[tuple[str, int, list[str]]]:
         for name in self.files.names(kind):
             if name.endswith(".json") and not name.startswith("."):
-                with suppress(FileNotFoundError):  # somebody else cleans as well
+                with suppress(FileNotFoundError):  # another process has deleted it
                     note = json.loads(self.files.read(f"{kind}/{name}"))
                     yield f"{kind}/{name}", note["at"], note["files"]
 

@@ -1,16 +1,16 @@
-"""Which files of a captured folder count: a log of commits, in the form in which Spark's own file sink keeps its list.
+"""The commit log of a captured folder: the files that are committed, in the format of Spark's own file sink.
 
-A plain `spark.read.parquet(folder)` therefore sees what one commit says. The log is in `_spark_metadata`; a version of
-it is one small file with what that commit added. Every `INTERVAL` versions there is a checkpoint, `<version>.compact`,
-with the whole list. A reader needs one checkpoint and fewer than `INTERVAL` small files, and a commit costs the same
-however many there were.
+A plain `spark.read.parquet(folder)` therefore reads the files of one commit. The log is in `_spark_metadata`. Each
+version is one small file with the files that the commit added. Every `INTERVAL` versions there is a checkpoint,
+`<version>.compact`, with the whole list. A reader reads one checkpoint and fewer than `INTERVAL` small files, and the
+cost of a commit does not grow with the number of commits.
 
-Spark knows no commit that takes files away, so a commit that replaces files is a checkpoint, and may skip versions. No
-other commit may use a skipped version: so each version has exactly one successor. After a version without entries, a
-seal, it is the next checkpoint, after any other the number plus one. A commit creates the file of the successor, and
-`create` fails where there is one, so no commit is lost and none is made twice.
+Spark's format has no commit that removes files. A commit that replaces files is therefore a checkpoint, and may skip
+versions. No other commit may use a skipped version, so each version has exactly one successor. A version without
+entries is a seal, and its successor is the next checkpoint; the successor of any other version is the number plus one.
+A commit creates the file of the successor, and `create` fails if it exists, so no commit is lost or made twice.
 
-Knows files and versions. Leaves where the rows come from to `lake`.
+This module knows files and versions; `lake` writes the files.
 """
 
 from __future__ import annotations
@@ -26,28 +26,27 @@ from peeklock.spark.pipelines.files import Files
 
 LISTS: Final = "_spark_metadata"
 INTERVAL: Final = 50
-"""Versions from one checkpoint to the next. Spark takes the distance of the two newest checkpoints for it."""
+"""Versions between two checkpoints. Spark derives it from the two newest checkpoints."""
 CHECKPOINTS_KEPT: Final = 3
-"""With all versions since the oldest of them: a reader looks for the newest, and opens the files a moment later."""
+"""Kept with all versions since the oldest of them: a reader lists the files first and opens them later."""
 _CHECKPOINT: Final = ".compact"
 _FORM: Final = "v1"
 
-_OF_OTHERS: Final = "{} is written to by a stream of Spark that is not ours: capture into a folder of its own"
+_FOREIGN: Final = "{} has the list of files of another Spark stream: capture into another folder"
 _EARLIER: Final = (
-    "{} has a list of files in an unknown format, as versions of Peeklock before the first release wrote it: "
-    "capture into a new folder"
+    "{} has a list of files in the format of a version of Peeklock before the first release: capture into a new folder"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that counts."""
+    """A committed file."""
 
     path: str
     size: int
     modified_ms: int
     schema: int
-    """The version of the columns in it."""
+    """The version of its columns."""
 
     @property
     def partition(self) -> str:
@@ -56,21 +55,21 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All that counts as of one version."""
+    """The committed files and batches as of one version."""
 
     version: int = -1
     files: tuple[DataFile, ...] = ()
     batches: Mapping[str, int] = field(default_factory=dict)
     """The last batch of each query."""
     uri: str = ""
-    """Where the folder was then."""
+    """The URI of the folder at that version."""
     is_sealed: bool = False
-    """Whether a checkpoint must follow."""
+    """Whether the version is a seal: its successor is a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a commit that adds needs to know of the newest version: not the files."""
+    """The newest version without its files, which a commit that adds files does not require."""
 
     version: int = -1
     batches: Mapping[str, int] = field(default_factory=dict)
@@ -79,29 +78,29 @@ class _Head:
 
 
 class CommitLog:
-    """The log of one folder, as one writer or reader of it sees it."""
+    """The commit log of one folder, for one writer or reader."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._head = _Head()
 
     def listing(self) -> Listing:
-        """The newest."""
+        """The newest listing; empty without a commit."""
         while True:
             versions = self._versions()
             if not versions:
                 return Listing()
             try:
                 return self._read(versions)
-            except FileNotFoundError:  # so many commits since then that it was dropped already
+            except FileNotFoundError:  # other commits have dropped a version since it was listed
                 continue
 
     def last_batch(self, query: str) -> int:
-        """The last batch of the query that counts; -1 when there is none."""
+        """The last committed batch of a query; -1 without one."""
         return self._refresh().batches.get(query, -1)
 
     def append(self, added: Sequence[DataFile], query: str, batch: int) -> None:
-        """Have files count as that batch of the query; nothing is done when the batch counts already."""
+        """Commit files as a batch of a query, unless the batch was committed before."""
         assert added  # a version without entries is a seal
         while True:
             head = self._refresh()
@@ -116,14 +115,14 @@ class CommitLog:
                 return
 
     def rewrite(self, change: Callable[[Listing], Listing | None]) -> None:
-        """Make the change to the whole list, again when another commit was faster; None changes nothing."""
+        """Commit a changed listing. Calls `change` again if another commit came first; None commits nothing."""
         while True:
             found = self.listing()
             wanted = change(found)
             if wanted is None:
                 return
             if not (found.is_sealed or found.version < 0 or _is_checkpoint(found.version + 1)):
-                # Only the checkpoint can follow the seal, and all writers try to create that one then.
+                # Only the checkpoint can follow the seal, so all writers then try to create the same file.
                 self._create(found.version + 1, _FORM)
             elif self._checkpoint(found.version, wanted):
                 return
@@ -132,7 +131,7 @@ class CommitLog:
         """Create the checkpoint that follows a version."""
         version = (known + 1) // INTERVAL * INTERVAL + INTERVAL - 1
         if known < 0:
-            # Spark learns the interval from two checkpoints, so the first commit comes after one without files.
+            # Spark derives the interval from two checkpoints, so the first commit follows a checkpoint without files.
             self._files.create(_path(version), _FORM)
             version += INTERVAL
         if not self._create(version, _format(wanted.files, wanted.batches, self._files.uri)):
@@ -140,7 +139,7 @@ class CommitLog:
         self._head = _Head(version, wanted.batches, self._files.uri, not wanted.files)
         versions = self._versions()
         kept = [each for each in versions if _is_checkpoint(each)][-CHECKPOINTS_KEPT:]
-        for each in versions:  # upwards: `_create` relies on it
+        for each in versions:  # in ascending order, on which `_create` relies
             if each < kept[0]:
                 self._files.delete(_path(each))
         return True
@@ -150,13 +149,13 @@ class CommitLog:
             return False
         versions = self._versions()
         if versions[-1] > version and not any(_is_checkpoint(each) and each < version for each in versions):
-            # This process stood still for many commits, and has put back a version that was dropped since.
+            # This process was paused during many commits, and has created a version that was dropped since.
             self._files.delete(_path(version))
             return False
         return True
 
     def _refresh(self) -> _Head:
-        """The newest version, reading only what is new since the last look."""
+        """The newest version. Reads only the versions since the last call."""
         while True:
             versions = self._versions()
             newest = versions[-1] if versions else -1
@@ -173,7 +172,7 @@ class CommitLog:
                         uri = entries[0]["folder"] if entries else head.uri
                         head = _Head(version, {**head.batches, **_batches(entries)}, uri, not entries)
                 self._head = head
-            except FileNotFoundError:  # it was dropped meanwhile
+            except FileNotFoundError:  # other commits have dropped a version since it was listed
                 self._head = _Head()
 
     def _read(self, versions: Sequence[int]) -> Listing:
@@ -195,11 +194,11 @@ class CommitLog:
     def _entries(self, version: int) -> list[dict[str, Any]]:
         lines = self._files.read(_path(version)).splitlines()
         if not lines or lines[0] != _FORM:
-            said = lines[0][:20] if lines else ""
-            raise ValueError(f"the list of files {_path(version)} is of an unknown kind: {said!r}")
+            form = lines[0][:20] if lines else ""
+            raise ValueError(f"the list of files {_path(version)} has the unknown format {form!r}")
         entries: list[dict[str, Any]] = [json.loads(line) for line in lines[1:]]
         if any("file" not in each for each in entries):
-            raise ValueError(_OF_OTHERS.format(self._files.place))
+            raise ValueError(_FOREIGN.format(self._files.place))
         return entries
 
     def _versions(self) -> list[int]:
@@ -209,9 +208,9 @@ class CommitLog:
             if not number.isdigit():
                 continue
             if _path(int(number)) != f"{LISTS}/{name}" or int(number) < INTERVAL - 1:
-                # Ours begin later than those of a stream of Spark, and those of earlier versions were all checkpoints.
+                # Versions of another Spark stream start at 0; before the first release all versions were checkpoints.
                 is_earlier = name.endswith(_CHECKPOINT) and '"file"' in self._files.read(f"{LISTS}/{name}")
-                raise ValueError((_EARLIER if is_earlier else _OF_OTHERS).format(self._files.place))
+                raise ValueError((_EARLIER if is_earlier else _FOREIGN).format(self._files.place))
             found.append(int(number))
         return sorted(found)
 
@@ -239,7 +238,7 @@ def _data_file(entry: Mapping[str, Any]) -> DataFile:
 
 
 def _format(files: Iterable[DataFile], batches: Mapping[str, int], uri: str) -> str:
-    """The first line is the version of the form. Members that Spark does not know are ours, and Spark ignores them."""
+    """Format a version of the log. The first line is the format's version. Spark ignores Peeklock's own members."""
     lines = [_FORM]
     for number, each in enumerate(files):
         entry: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The page of the flow report: one HTML file that needs nothing else, from the rows of the report's tables.
+"""The page of the flow report: one self-contained HTML file, made from the rows of the report's tables.
 
-Whatever comes from messages is escaped, and a policy in the page forbids scripts and anything from elsewhere.
+Text from messages is escaped, and a content security policy in the page forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from peeklock.spark.pipelines.tables import Rows
 
 ALL_OTHERS: Final = "all others"
 SHOWN_ROWS: Final = 25
-"""Of a table; its Parquet has more."""
+"""The most rows of a table on the page; its Parquet file has more."""
 SHOWN_BARS: Final = 15
 _LONGEST_CELL: Final = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What the page is made of."""
+    """The content of the page."""
 
     source: str
     made_at: datetime
     tables: Mapping[str, Rows]
     every: timedelta
-    """The span that the rows of the plots are of."""
+    """The time span of one row of `rates` and `latency`."""
     rates: Rows = field(default_factory=list)
-    """entity, minute, messages, bytes: of `every` span."""
+    """Columns entity, minute, messages, bytes; a row for each span."""
     latency: Rows = field(default_factory=list)
-    """minute and percentiles of seconds, over all entities."""
+    """Columns minute and percentiles of seconds, over all entities; a row for each span."""
 
 
-# --- values as people read them
+# --- formats of values
 
 
 def number(value: Any) -> str:
-    """1,234,567; small ones with three digits."""
+    """Format a number as 1,234,567, and fractions with three digits."""
     if value is None:
         return ""
     if isinstance(value, int) or float(value).is_integer():
@@ -50,7 +50,7 @@ def number(value: Any) -> str:
 
 
 def size(octets: Any) -> str:
-    """In bytes, KiB, MiB, …"""
+    """Format a number of bytes in B, KiB, MiB, GiB or TiB."""
     if octets is None:
         return ""
     value = float(octets)
@@ -62,7 +62,7 @@ def size(octets: Any) -> str:
 
 
 def duration(seconds: Any) -> str:
-    """In ms, s, min, h or days."""
+    """Format a duration in ms, s, min, h or days."""
     if seconds is None:
         return ""
     value = abs(float(seconds))
@@ -74,24 +74,28 @@ def duration(seconds: Any) -> str:
 
 
 def share(value: Any) -> str:
+    """Format a fraction as a percentage."""
     return "" if value is None else f"{100 * value:.1f} %"
 
 
 def moment(value: datetime | None) -> str:
+    """Format a time in UTC."""
     return "" if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def text(value: Any) -> str:
+    """Format a text, shortened if it is long."""
     return "" if value is None else shortened(str(value), _LONGEST_CELL)
 
 
-def yes(value: Any) -> str:
+def yes_or_no(value: Any) -> str:
+    """Format a boolean."""
     return "" if value is None else "yes" if value else "no"
 
 
 Show = Callable[[Any], str]
 Columns = Mapping[str, tuple[str, Show]]
-"""Column of the table: heading and how its values are written."""
+"""The heading and the format of each column that is shown."""
 
 _ENTITY: Final = ("Entity", text)
 _MESSAGES: Final = ("Messages", number)
@@ -140,7 +144,7 @@ DUPLICATES: Final[Columns] = {
     "entity": _ENTITY,
     "message_id": ("Message id", text),
     "times": ("Times", number),
-    "alike": ("Same body", yes),
+    "alike": ("Same body", yes_or_no),
     "first": ("First", moment),
     "last": ("Last", moment),
 }
@@ -153,7 +157,7 @@ PROPERTIES: Final[Columns] = {
     "most_frequent": ("Most frequent", text),
     "most_frequent_share": ("Its share", share),
 }
-_ON_THE_LEFT: Final = (text, moment, yes)
+_ON_THE_LEFT: Final = (text, moment, yes_or_no)
 
 _STYLE: Final = """
 body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:62rem;margin:2rem auto;padding:0 1rem}
@@ -175,59 +179,59 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def render(report: Report) -> str:
-    """The whole page."""
+    """Make the page."""
     tables = report.tables
     per = report.every.total_seconds()
     sections = [
         _section(
             "Entities",
-            "Times are in UTC. A repeated id is the message id of an earlier message; rows that were captured again "
-            "count once below.",
+            "Times are in UTC. A repeated id is the message id of an earlier message. Messages that were captured "
+            "again count once in the tables below.",
             _table(ENTITIES, tables["entities"]),
         ),
         _section(
             "Rate",
-            f"Messages a second, by when they were enqueued; a point for each {duration(per)}.",
-            lines(_by_entity(report, "messages"), lambda value: number(value), "messages a second"),
+            f"Messages per second, by enqueued time; a point for each {duration(per)}.",
+            lines(_by_entity(report, "messages"), lambda value: number(value), "messages per second"),
         ),
         _section(
             "Throughput",
-            "Bytes of bodies a second.",
-            lines(_by_entity(report, "bytes"), size, "bytes a second"),
+            "Bytes of bodies per second, by enqueued time.",
+            lines(_by_entity(report, "bytes"), size, "bytes per second"),
         ),
         _section(
             "From enqueued to captured",
-            "How long messages waited, by when they were captured; all entities together, and each for itself.",
+            "The time from enqueued to captured. The plot has all entities by captured time, the table each entity.",
             lines(_percentiles(report.latency), duration, "time from enqueued to captured"),
             _table(LATENCY, tables["latency"]),
         ),
         _section("Size", "Bytes of bodies.", _table(SIZES, tables["sizes"])),
         _section(
             "Deliveries",
-            "How often messages had been delivered before they were captured: more than 0 means that somebody had "
-            "them and gave them back, or lost the lock.",
+            "How often messages had been delivered before they were captured. More than 0 means that a receiver "
+            "abandoned or released the message, or that its lock expired.",
             bars(_deliveries(tables["deliveries"]), number, "messages by deliveries before"),
             _table(DELIVERIES, tables["deliveries"]),
         ),
         _section(
             "Sessions",
-            "A session is worked on by one receiver at a time: one that is much larger than the others decides how "
-            "long all take.",
+            "One receiver at a time processes a session, so a session that is much larger than the others determines "
+            "the total time.",
             _table(SKEW, tables["session_skew"]),
             bars(_sessions(tables["sessions"]), number, "messages of the largest sessions"),
         ),
         _section(
             "Duplicates",
-            "Message ids that an entity got more than once.",
+            "Message ids that an entity received more than once.",
             _table(DUPLICATES, tables["duplicates"]),
         ),
         _section(
             "Properties",
-            "The application properties that most messages have.",
+            "The application properties that are on most messages.",
             _table(PROPERTIES, tables["properties"]),
         ),
     ]
-    about = f"From {report.source}, made {moment(report.made_at)} UTC."
+    about = f"Source: {report.source}. Created {moment(report.made_at)} UTC."
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}">'
@@ -274,7 +278,7 @@ def _table(columns: Columns, rows: Rows) -> str:
 
 
 def _by_entity(report: Report, column: str) -> dict[str, Line]:
-    """Values a second of the busiest entities and of all others together, with a 0 wherever nothing came."""
+    """Values per second of the busiest entities and of all others together, with 0 for spans without messages."""
     named = [row["entity"] for row in report.tables["entities"]]
     alone = set(named if len(named) <= len(COLOURS) else named[: len(COLOURS) - 1])
     found: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))

@@ -1,7 +1,6 @@
-"""Where the micro-batches of a capture into Parquet go: into a folder with a log of commits, each once.
+"""The sink of a capture into Parquet: it writes each micro-batch once to a folder with a commit log.
 
-Knows how Spark is to write the rows of a batch. It holds nothing but names and what can be made again from them, since
-Spark Connect sends it to a process of the server.
+Spark Connect sends the sink to a process of the server, so it has only names, and objects that it can make from them.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from peeklock.spark.pipelines.lake import Lake
 from peeklock.spark.session import is_connect
 
 _SETTINGS: Final[Mapping[str, str]] = {
-    # Messages of a batch are of few hours. Without this, Spark sorts all rows of a task by their folder.
+    # The messages of a batch are from few hours. Without this, Spark sorts all rows of a task by their folder.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Spark's default, INT96, costs more and has no least and greatest value by which readers could skip rows.
+    # Spark's default, INT96, costs more, and has no minimum and maximum by which readers can skip rows.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""Of the query's own session; the user's is not changed."""
+"""Settings for the query's own session; the user's session is not changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A batch that counts."""
+class Written:
+    """The amount of a committed batch."""
 
     rows: int
     files: int
@@ -39,23 +38,23 @@ class Kept:
 
 @dataclass
 class ParquetSink:
-    """Is called with each batch, and again with one whose outcome Spark does not know."""
+    """Called with each batch, and again with a batch whose result Spark did not record."""
 
     folder: str
     checkpoint: str
-    """The folder where Spark keeps how far the query is."""
+    """The folder of the query's checkpoint."""
     _lake: Lake | None = field(default=None, init=False)
     _query: str = field(default="", init=False)
 
     def __call__(self, messages: DataFrame, number: int) -> None:
-        self.keep(messages, number)
+        self.write(messages, number)
 
-    def keep(self, messages: DataFrame, number: int) -> Kept | None:
-        """None when the batch counts already."""
+    def write(self, messages: DataFrame, number: int) -> Written | None:
+        """Write and commit a batch. None if it was committed before."""
         spark = messages.sparkSession
         if is_connect(spark):
             added = self._opened(spark).add_batch(captured(messages), PARTITIONS, self._query, number)
-            return None if added is None else Kept(0, len(added), sum(each.size for each in added))
+            return None if added is None else Written(0, len(added), sum(each.size for each in added))
         for name, value in _SETTINGS.items():
             spark.conf.set(name, value)
         count = Observation()
@@ -63,11 +62,11 @@ class ParquetSink:
         added = self._opened(spark).add_batch(rows, PARTITIONS, self._query, number)
         if added is None:
             return None
-        return Kept(count.get["rows"], len(added), sum(each.size for each in added))
+        return Written(count.get["rows"], len(added), sum(each.size for each in added))
 
     def _opened(self, spark: SparkSession) -> Lake:
         if self._lake is None:
-            # The query's name in the log of commits is Spark's own, which stays the same as long as the checkpoint.
+            # The commit log names the query by Spark's id for it, which stays the same for a checkpoint.
             self._query = json.loads(files_of(spark, self.checkpoint).read("metadata"))["id"]
             self._lake = Lake(spark, self.folder, SCHEMA_VERSION)
         return self._lake

@@ -1,6 +1,6 @@
-"""Plots as inline SVG: lines over time and bars, without a script and without anything from elsewhere.
+"""Plots as inline SVG: lines over time, and bars, without scripts or external resources.
 
-Knows scales, ticks and labels. Whatever is shown is escaped; what it means is the caller's business.
+This module makes scales, ticks and labels, and escapes all text. The caller provides the values and their formats.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 Format = Callable[[float], str]
 Line = Sequence[tuple[datetime, float]]
-"""Moments and values, in order of time."""
+"""Times and values, in order of time."""
 
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f6000", "#555555")
-"""That people who see some colours alike can tell apart."""
+"""Colours that colour-blind people can distinguish."""
 WIDTH: Final = 860
 HEIGHT: Final = 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 34, 14, 30
@@ -34,16 +34,16 @@ STEPS: Final = tuple(
         *(86400 * days for days in (1, 2, 7, 14, 28, 91, 364)),
     )
 )
-"""Spans of time that people think in."""
+"""Customary spans of time, for ticks and points."""
 
 
 def step_for(span: timedelta, most: int) -> timedelta:
-    """The shortest of the steps of which no more than `most` fit into the span."""
+    """The shortest step of which at most `most` fit into the span."""
     return next((step for step in STEPS if span <= step * most), STEPS[-1])
 
 
 def lines(of: Mapping[str, Line], show: Format, title: str) -> str:
-    """A line for each name. Where nothing is known there is no plot, but a sentence."""
+    """Draw a line for each name; a short text if there are no values."""
     known = {name: line for name, line in of.items() if line}
     if not known:
         return '<p class="none">Nothing to show.</p>'
@@ -70,7 +70,7 @@ def lines(of: Mapping[str, Line], show: Format, title: str) -> str:
 
 
 def bars(of: Sequence[tuple[str, float]], show: Format, title: str) -> str:
-    """A bar for each name, below each other, with its value behind it."""
+    """Draw a horizontal bar for each name, with its value."""
     if not of:
         return '<p class="none">Nothing to show.</p>'
     most = max(value for _, value in of) or 1
@@ -90,7 +90,7 @@ def bars(of: Sequence[tuple[str, float]], show: Format, title: str) -> str:
 
 
 def scale(most: float) -> tuple[float, list[float]]:
-    """A round end of an axis from 0, and the ticks on it."""
+    """A round upper end for an axis from 0, and its ticks."""
     if not most > 0 or not math.isfinite(most):
         return 1.0, [0.0, 1.0]
     rough = most / (_TICKS - 1)
@@ -101,7 +101,7 @@ def scale(most: float) -> tuple[float, list[float]]:
 
 
 def time_ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
-    """Round moments between two, in UTC, with labels no longer than they need to be."""
+    """Round times in a period, in UTC, with labels that are as short as possible."""
     first, last = first.astimezone(UTC), last.astimezone(UTC)
     step = step_for(last - first, 8)
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -119,7 +119,7 @@ def time_ticks(first: datetime, last: datetime) -> list[tuple[datetime, str]]:
 
 
 def shortened(text: str, longest: int = _LONGEST) -> str:
-    """The beginning and the end of what is too long: entities and ids differ at either."""
+    """Shorten a long text to its beginning and its end, as entities and ids can differ at either."""
     if len(text) <= longest:
         return text
     return f"{text[: longest // 2]}…{text[-(longest - longest // 2 - 1) :]}"
@@ -160,5 +160,5 @@ def _vertical(x: float, label: str) -> str:
 
 
 def _dot(x: float, y: float, colour: str, name: str, moment: datetime, value: str) -> str:
-    told = f"{name}, {moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}: {value}"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{colour}"><title>{escape(told)}</title></circle>'
+    label = f"{name}, {moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}: {value}"
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{colour}"><title>{escape(label)}</title></circle>'

@@ -1,10 +1,10 @@
-"""Replay: captured messages to an entity again, all or some, at once or spread over time.
+"""Replay: send captured messages to an entity, all or a selection, at once or spread over time.
 
-`chosen` and `outgoing` make of captured rows those to be written, `summary` says what they are, `replay` writes them.
-How rows become messages is the data source's business. Messages of one session are sent in the order they had.
+`chosen` and `outgoing` convert captured rows to the rows to write, `summary` describes them, and `replay` writes them.
+The data source converts rows to messages. Messages of a session are sent in their original order.
 
-A replay is at least once: what a task had sent when it failed is sent again, with the same id when ids are kept, so an
-entity with duplicate detection takes each once.
+A replay is at least once: if a task fails, the messages it has sent are sent again. If message ids are kept, an entity
+with duplicate detection then stores each message once.
 """
 
 from __future__ import annotations
@@ -39,50 +39,52 @@ SENT: Final = (
     "to",
     "application_properties",
 )
-"""What a message takes along. The rest was the service's to fill, or is over: the time to live begins anew."""
+"""The columns that are sent. The service sets the others, or they no longer apply, such as the time to live."""
 SLICE_S: Final = 1.0
-"""Messages are sent in slices of that much time, where they are spread over time."""
+"""Seconds of a slice: messages that are spread over time are sent slice by slice."""
 SAMPLES: Final = 5
-_SHORT: Final = 80
-"""Characters of a body in a sample."""
+_SAMPLE_LENGTH: Final = 80
+"""The most characters of a body in a sample."""
 _ORDER: Final = ("entity", "sequence_number")
 _WHEN, _ID, _SLICE = "_when", "_id", "_slice"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INDEX_BITS: Final = 33
-"""`monotonically_increasing_id` has the number of the partition above these."""
+"""The low bits of `monotonically_increasing_id`; the number of the partition is above them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which of the captured messages."""
+    """A selection of captured messages."""
 
     where: str | None = None
-    """A condition in SQL on the captured columns."""
+    """An SQL condition on the captured columns."""
     entity: str | None = None
+    """The entity that the messages were captured from."""
     since: datetime | None = None
-    """Enqueued then or later."""
+    """The lowest enqueued time."""
     until: datetime | None = None
-    """Enqueued before."""
+    """The first enqueued time that is not selected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """When they are sent."""
+    """The timing of a replay."""
 
     timing: Timing = "at-once"
     speed: float = 1.0
-    """Of the original timing: 2 is twice as fast."""
+    """The factor for the original timing: 2 is twice as fast."""
     rate: float | None = None
-    """Messages a second, at most; not together with the original timing."""
+    """The most messages per second; not with the original timing."""
 
     @property
     def is_spread(self) -> bool:
+        """Whether messages are spread over time."""
         return self.timing == "original" or self.rate is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What there is to send."""
+    """The amount and period of selected messages."""
 
     messages: int
     bytes: int
@@ -90,10 +92,10 @@ class Summary:
     first: datetime | None
     last: datetime | None
     entities: Mapping[str, int]
-    """How many of each."""
+    """The number of messages by entity."""
 
     def seconds(self, pace: Pace) -> float:
-        """How long sending takes at least."""
+        """The minimum duration of the replay."""
         if pace.rate is not None:
             return self.messages / pace.rate
         if pace.timing == "original" and self.first is not None and self.last is not None:
@@ -101,12 +103,12 @@ class Summary:
         return 0.0
 
 
-Told = Callable[[int], None]
-"""Called with how many messages were sent, again and again."""
+OnSent = Callable[[int], None]
+"""Called with the number of messages of each part that was sent."""
 
 
 def chosen(captured: DataFrame, choice: Choice) -> DataFrame:
-    """The captured messages that are meant."""
+    """Select captured messages."""
     rows = captured
     if choice.entity is not None:
         rows = rows.where(F.lower("entity") == choice.entity.lower())
@@ -118,14 +120,15 @@ def chosen(captured: DataFrame, choice: Choice) -> DataFrame:
 
 
 def outgoing(rows: DataFrame, ids: Ids = "keep") -> DataFrame:
-    """Captured rows with what the data source writes, and the columns they are ordered by."""
+    """Convert captured rows to the columns that the data source writes, and the columns they are ordered by."""
     made = rows.withColumn("application_properties", _typed_properties())
-    if ids == "new":  # without one the data source stamps each message, the same at every attempt
+    if ids == "new":  # without an id the data source makes one, the same at every attempt of a task
         made = made.withColumn("message_id", F.lit(None).cast("string"))
     return made.select(*SENT, "enqueued_time", *_ORDER)
 
 
 def summary(rows: DataFrame) -> Summary:
+    """Count messages, bytes and sessions, and find the period of the enqueued times."""
     found = (
         rows.groupBy("entity")
         .agg(
@@ -149,15 +152,15 @@ def summary(rows: DataFrame) -> Summary:
 
 
 def samples(rows: DataFrame, most: int = SAMPLES) -> list[dict[str, Any]]:
-    """The first ones, with the beginning of their bodies."""
-    columns = ("message_id", "session_id", "subject", F.substring("body", 1, 4 * _SHORT).alias("body"))
+    """The first messages, with the beginning of their bodies."""
+    columns = ("message_id", "session_id", "subject", F.substring("body", 1, 4 * _SAMPLE_LENGTH).alias("body"))
     first = rows.orderBy("enqueued_time", *_ORDER).limit(most)
     found = first.select(*_ORDER, F.unix_micros("enqueued_time").alias("enqueued_time"), *columns).collect()
     return [
         {
             **each.asDict(),
             "enqueued_time": _moment(each.enqueued_time),
-            "body": bytes(each.body or b"").decode(errors="replace")[:_SHORT],
+            "body": bytes(each.body or b"").decode(errors="replace")[:_SAMPLE_LENGTH],
         }
         for each in found
     ]
@@ -169,15 +172,16 @@ def replay(
     pace: Pace,
     *,
     tasks: int,
-    told: Told | None = None,
+    on_sent: OnSent | None = None,
     stopping: threading.Event | None = None,
 ) -> int:
-    """Send what `outgoing` made, to the entity in the options of the data source; how many are known to be sent.
+    """Send the rows of `outgoing` to the entity in the options, and return the number known to be sent.
 
-    Spread over time one task sends all of a slice, so that the whole order is kept and not only that of sessions.
+    If the messages are spread over time, one task sends each slice, so that the order of all messages is kept, and not
+    only the order within sessions.
     """
     if pace.timing == "original" and pace.rate is not None:
-        raise ValueError("a rate is for sending at once; the original timing has its own")
+        raise ValueError("a rate cannot be combined with the original timing")
     stop = stopping or threading.Event()
     sent = 0
     with cancelled_by(stop, messages.sparkSession):
@@ -190,18 +194,18 @@ def replay(
                 break
             count = _write(part, options)
             sent += count
-            if told is not None:
-                told(count)
+            if on_sent is not None:
+                on_sent(count)
     return sent
 
 
 def due(
     slices: Iterable[int], is_rate: bool, wait: Callable[[float], bool], clock: Callable[[], float]
 ) -> Iterator[int]:
-    """Each slice when its time has come; ends early when waiting says so.
+    """Yield each slice at its time. Ends early if `wait` returns True.
 
-    With a rate a slice that is late moves all after it, so that there are never more in a second than allowed. The
-    original timing catches up instead.
+    With a rate, a late slice delays all later ones, so that the rate is never exceeded. With the original timing, later
+    slices catch up.
     """
     begin = clock()
     for number in slices:
@@ -213,14 +217,14 @@ def due(
 
 
 def _by_session(messages: DataFrame, tasks: int) -> DataFrame:
-    """Each session in one task, in order."""
+    """Assign each session to one task, in order."""
     if tasks == 1:
         return messages.coalesce(1).sortWithinPartitions(*_ORDER)
     return messages.repartition(tasks, _key()).sortWithinPartitions(*_ORDER)
 
 
 def _in_time(messages: DataFrame, pace: Pace, stop: threading.Event) -> Iterator[DataFrame]:
-    """The messages of one slice after the other, each when it is time."""
+    """Yield the messages of each slice at its time."""
     with _sliced(messages, pace) as rows:
         numbers = rows.groupBy(_SLICE).agg(F.count(F.lit(1))).select(_SLICE).orderBy(_SLICE).toLocalIterator()
         for number in due((each[0] for each in numbers), pace.rate is not None, stop.wait, time.monotonic):
@@ -229,29 +233,29 @@ def _in_time(messages: DataFrame, pace: Pace, stop: threading.Event) -> Iterator
 
 @contextmanager
 def _sliced(messages: DataFrame, pace: Pace) -> Iterator[DataFrame]:
-    """The messages in order with the number of their slice, kept at hand: each slice is looked up in them."""
-    # A clock that was set back must not change the order of a session.
+    """The messages in order with the number of their slice, persisted, as each slice is selected from them."""
+    # The running maximum keeps the order of a session if the service's clock was set back.
     so_far = Window.partitionBy("entity", _key()).orderBy("sequence_number").rowsBetween(Window.unboundedPreceding, 0)
     timed = messages.withColumn(_WHEN, F.max("enqueued_time").over(so_far))
     ordered = timed.orderBy(_WHEN, *_ORDER).withColumn(_ID, F.monotonically_increasing_id())
-    kept = ordered.persist(StorageLevel.MEMORY_AND_DISK)
+    persisted = ordered.persist(StorageLevel.MEMORY_AND_DISK)
     sliced: DataFrame | None = None
     try:
         if pace.rate is not None:
-            at = _position(kept) / F.lit(pace.rate)
+            at = _position(persisted) / F.lit(pace.rate)
         else:
-            first = kept.agg(F.min(F.unix_micros(_WHEN))).collect()[0][0]
+            first = persisted.agg(F.min(F.unix_micros(_WHEN))).collect()[0][0]
             at = (F.unix_micros(_WHEN) - F.lit(first)) / F.lit(1_000_000 * pace.speed)
-        sliced = kept.withColumn(_SLICE, F.floor(at / F.lit(SLICE_S))).persist(StorageLevel.MEMORY_AND_DISK)
+        sliced = persisted.withColumn(_SLICE, F.floor(at / F.lit(SLICE_S))).persist(StorageLevel.MEMORY_AND_DISK)
         yield sliced
     finally:
-        kept.unpersist()
+        persisted.unpersist()
         if sliced is not None:
             sliced.unpersist()
 
 
 def _position(ordered: DataFrame) -> Column:
-    """How many come before each: a sum over the parts before its own, and its place in that."""
+    """The number of messages before each: the size of all earlier partitions, and its index in its own."""
     part = F.shiftright(_ID, _INDEX_BITS)
     before, offsets = 0, []
     for each in ordered.groupBy(part.alias("part")).agg(F.count(F.lit(1)).alias("rows")).orderBy("part").collect():
@@ -264,17 +268,17 @@ def _position(ordered: DataFrame) -> Column:
 
 
 def _key() -> Column:
-    """What must stay in order; messages of no session have each their own."""
+    """The key of messages that stay in order: session, partition key, or else each message alone."""
     return F.coalesce("session_id", "partition_key", F.concat_ws("/", "entity", "sequence_number"))
 
 
 def _moment(micros: int | None) -> datetime | None:
-    """Aware of its zone, as Spark's own are not."""
+    """Convert microseconds to an aware datetime; Spark's own are naive."""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
 def _typed_properties() -> Column:
-    """The application properties as the data source takes them with their types."""
+    """The application properties in the form that the data source writes with their types."""
     typed = F.coalesce("typed_properties", F.create_map().cast("map<string,string>"))
     texts = F.coalesce("application_properties", F.create_map().cast("map<string,string>"))
     others = F.map_filter(texts, lambda name, _: ~F.map_contains_key(typed, name))

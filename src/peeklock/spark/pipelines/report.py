@@ -1,7 +1,7 @@
-"""The flow report: what captured messages tell of rates, sizes, waiting, deliveries, sessions, duplicates, properties.
+"""The flow report: rates, sizes, latency, deliveries, sessions, duplicates and properties of captured messages.
 
-`measured` takes from a DataFrame with the connector's columns and `captured_at` what the tables are made of, without
-the bodies; each function over that is a table, and `tables` makes them all. The page that shows them is `page`'s.
+`measured` reduces a DataFrame with the connector's columns and `captured_at` to the columns of the tables, without the
+bodies. Each function over its result makes one table, and `tables` makes all. `page` makes the HTML page.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pyspark.sql import functions as F
 
 from peeklock.spark.pipelines.page import Report, render
 from peeklock.spark.pipelines.plots import step_for
-from peeklock.spark.pipelines.tables import Tables, Told, kept, make_tables, rows_of
+from peeklock.spark.pipelines.tables import OnStep, Tables, make_tables, persisted, rows_of
 
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TOP: Final = 50
-"""Rows for each entity of the tables of sessions, duplicates and properties."""
+"""The most rows for each entity in the tables of sessions, duplicates and properties."""
 POINTS: Final = 120
-"""Of a plot, at most, along its time."""
+"""The most points of a plot."""
 _KEY: Final = ("entity", "sequence_number", "enqueued_time")
-"""What a message is known by. The numbers alone begin anew when an entity is made anew."""
+"""The identity of a message. Sequence numbers alone start over when an entity is created again."""
 _TAKEN: Final = (
     "message_id",
     "session_id",
@@ -32,11 +32,11 @@ _TAKEN: Final = (
     "application_properties",
 )
 _ACCURACY: Final = 10_000
-"""Of percentiles: off by one part in so many of the ranks."""
+"""The accuracy of percentiles: the relative error of a rank is 1 divided by this."""
 
 
 def tables(captured: DataFrame, top: int = TOP) -> Tables:
-    """All tables by their names, of what is `measured`."""
+    """Make all tables, by name, from the result of `measured`."""
     return {
         "entities": entities(captured),
         "rates": rates(captured),
@@ -52,7 +52,7 @@ def tables(captured: DataFrame, top: int = TOP) -> Tables:
 
 
 STEPS: Final = 11
-"""How often `publish` tells of something that it made."""
+"""How often `publish` calls `on_step`."""
 
 
 def publish(
@@ -60,16 +60,16 @@ def publish(
     folder: str,
     page: Path,
     source: str,
-    told: Told = lambda _: None,
+    on_step: OnStep = lambda _: None,
     *,
     small: bool = False,
 ) -> Report:
-    """Make the tables in the folder, which may be on any storage that Spark knows, and the page on this machine.
+    """Write the tables to a folder on any storage that Spark supports, and the page to a local file.
 
-    `small` says that the captured messages are few: see `amounts`.
+    `small` means that there are few captured messages: see `amounts`.
     """
-    with kept(measured(captured), small=small) as frame:
-        rows = make_tables(tables(frame), folder, told, small=small)
+    with persisted(measured(captured), small=small) as frame:
+        rows = make_tables(tables(frame), folder, on_step, small=small)
         every = _step(frame)
         report = Report(
             source=source,
@@ -81,14 +81,14 @@ def publish(
         )
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(render(report), encoding="utf-8")
-    told("page")
+    on_step("page")
     return report
 
 
 def measured(captured: DataFrame) -> DataFrame:
-    """A row for each message: what is told of it, the size and a hash of its body, and how many `rows` have it.
+    """Make a row for each message: its columns, the size and a hash of its body, and its number of captured `rows`.
 
-    A message is captured once; should it be there more than once, it counts once, and is told of in `entities`.
+    Each message is captured once. If there is a second row of a message, it counts once, and `entities` reports it.
     """
     taken = captured.select(
         *_KEY,
@@ -106,7 +106,7 @@ def between(
     last: datetime | None = None,
     entities: tuple[str, ...] = (),
 ) -> DataFrame:
-    """Only messages enqueued from `first` on and before `last`, and of these entities, if any are named."""
+    """Select messages enqueued from `first` on and before `last`, and of the entities, if any are given."""
     if first is not None:
         captured = captured.where(F.col("enqueued_time") >= F.lit(first))
     if last is not None:
@@ -117,10 +117,10 @@ def between(
 
 
 def entities(captured: DataFrame) -> DataFrame:
-    """A line for each entity.
+    """A row for each entity: amounts and period.
 
-    `repeated_ids` is how many messages have an id that another had before them, `captured_again` how many rows are of
-    a message that another row has already.
+    `repeated_ids` counts messages with the id of an earlier message, `captured_again` rows of messages that have an
+    earlier row.
     """
     by_entity = captured.groupBy("entity").agg(
         F.count("*").alias("messages"),
@@ -136,7 +136,7 @@ def entities(captured: DataFrame) -> DataFrame:
 
 
 def rates(captured: DataFrame, every: str = "1 minute") -> DataFrame:
-    """Messages and bytes that were enqueued in each minute, or another span."""
+    """Messages and bytes enqueued in each minute, or another span."""
     window = F.window("enqueued_time", every).getField("start").alias("minute")
     by_minute = captured.groupBy("entity", window).agg(
         F.count("*").alias("messages"),
@@ -148,7 +148,7 @@ def rates(captured: DataFrame, every: str = "1 minute") -> DataFrame:
 
 
 def latency(captured: DataFrame, *by: Column) -> DataFrame:
-    """Seconds from enqueued to captured. A clock that is behind shows as less than nothing, and is left so."""
+    """Seconds from enqueued to captured. They can be negative if a clock is behind; this is not corrected."""
     waited = F.unix_micros("captured_at") - F.unix_micros("enqueued_time")
     known = captured.where(waited.isNotNull())
     grouped = known.groupBy("entity", *by).agg(F.count("*").alias("messages"), *_spread(waited / 1e6, "seconds"))
@@ -156,13 +156,13 @@ def latency(captured: DataFrame, *by: Column) -> DataFrame:
 
 
 def latency_of_all(captured: DataFrame, every: str) -> DataFrame:
-    """The same over all entities, in each span of time by when messages were captured."""
+    """The latency over all entities, for each span of captured time."""
     window = F.window("captured_at", every).getField("start").alias("minute")
     return latency(captured.withColumn("entity", F.lit("")), window)
 
 
 def sizes(captured: DataFrame) -> DataFrame:
-    """Bytes of the bodies."""
+    """Sizes of the bodies in bytes."""
     return (
         captured.groupBy("entity")
         .agg(F.count("*").alias("messages"), *_spread(F.col("size"), "bytes"))
@@ -171,13 +171,13 @@ def sizes(captured: DataFrame) -> DataFrame:
 
 
 def deliveries(captured: DataFrame) -> DataFrame:
-    """How many messages had been delivered how often before, and their share."""
+    """The number and share of messages by their number of earlier deliveries."""
     counted = captured.groupBy("entity", "delivery_count").agg(F.count("*").alias("messages"))
     return _with_share(counted).orderBy("entity", "delivery_count")
 
 
 def sessions(captured: DataFrame, top: int = TOP) -> DataFrame:
-    """The largest sessions, their share of the entity's messages, and how long each went on."""
+    """The largest sessions, their share of the entity's messages, and the period of each."""
     counted = (
         captured.where("session_id IS NOT NULL")
         .groupBy("entity", "session_id")
@@ -192,7 +192,7 @@ def sessions(captured: DataFrame, top: int = TOP) -> DataFrame:
 
 
 def session_skew(captured: DataFrame) -> DataFrame:
-    """How uneven the sessions are: `skew` is the largest over the mean; 1 when all are alike."""
+    """The skew of session sizes: `skew` is the largest divided by the mean, 1 if all have the same size."""
     counted = captured.where("session_id IS NOT NULL").groupBy("entity", "session_id").agg(F.count("*").alias("each"))
     total, largest = F.sum("each"), F.max("each")
     return (
@@ -211,7 +211,7 @@ def session_skew(captured: DataFrame) -> DataFrame:
 
 
 def duplicates(captured: DataFrame, top: int = TOP) -> DataFrame:
-    """Message ids that came more than once to an entity; `alike` when all of them had the same body."""
+    """Message ids that an entity received more than once; `alike` if all had the same body."""
     counted = (
         captured.where("message_id IS NOT NULL")
         .groupBy("entity", "message_id")
@@ -227,7 +227,7 @@ def duplicates(captured: DataFrame, top: int = TOP) -> DataFrame:
 
 
 def properties(captured: DataFrame, top: int = TOP) -> DataFrame:
-    """The application properties that most messages have, how many values each has, and the most frequent."""
+    """The application properties that are on most messages, with their number of values and most frequent value."""
     named = captured.select("entity", F.explode("application_properties").alias("name", "value"))
     by_value = named.groupBy("entity", "name", "value").agg(F.count("*").alias("with_it"))
     known = F.when(F.col("value").isNotNull(), F.struct("with_it", "value"))
@@ -248,7 +248,7 @@ def properties(captured: DataFrame, top: int = TOP) -> DataFrame:
 
 
 def _step(captured: DataFrame) -> timedelta:
-    """How long the span of one point of a plot is, so that there are not too many."""
+    """The span of one point of a plot, chosen so that there are at most `POINTS`."""
     ends = captured.agg(
         F.min("enqueued_time").alias("first"), F.max(F.greatest("enqueued_time", "captured_at")).alias("last")
     )
@@ -275,6 +275,6 @@ def _with_share(counted: DataFrame) -> DataFrame:
 
 
 def _first(counted: DataFrame, top: int, by: str, name: str) -> DataFrame:
-    """The first rows of each entity."""
+    """The rows of each entity with the highest values."""
     ranked = counted.withColumn("rank", F.row_number().over(Window.partitionBy("entity").orderBy(F.desc(by), name)))
     return ranked.where(F.col("rank") <= top).drop("rank").orderBy("entity", F.desc(by), name)

@@ -1,4 +1,4 @@
-"""Ending early what Spark is at."""
+"""Cancel running Spark jobs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _POLL_S: Final = 0.2
 
 @contextmanager
 def cancelled_by(stop: threading.Event, spark: SparkSession) -> Iterator[None]:
-    """Have what runs cancelled when told to stop; that it was is no failure then."""
+    """Cancel the Spark jobs in the block when `stop` is set, and ignore the errors that result from that."""
     done = threading.Event()
     cancel: Callable[[], object] = spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
 
     def watch() -> None:
         while not done.wait(_POLL_S):
-            if stop.is_set():  # again and again: a job may be just about to start
+            if stop.is_set():  # repeated, as a job may start after the first cancellation
                 cancel()
 
     watcher = threading.Thread(target=watch, name="cancelling", daemon=True)

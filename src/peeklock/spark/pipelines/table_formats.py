@@ -1,8 +1,7 @@
-"""Delta and Iceberg: which of their builds fits which Spark, and what Spark has to be told to use them.
+"""Delta and Iceberg: the builds for each version of Spark, and the Spark settings that they require.
 
-Both keep each batch of a stream once by themselves: Delta by a transaction with the query's id and the batch's number,
-Iceberg by those two in the summary of a snapshot. Builds are for one series of Spark, and come from Maven Central.
-Knows nothing of captured rows.
+Both formats write each batch of a stream once. Delta stores the query's id and the batch's number in a transaction,
+Iceberg in the summary of a snapshot. A build is for one series of Spark, and comes from Maven Central.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BUILDS: Final[Mapping[str, Mapping[str, str]]] = {
         "4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     },
 }
-"""By series of Spark, as published. `make test-table-formats` runs the newest of each format."""
+"""Published builds by format and series of Spark. `make test-table-formats` tests the newest of each format."""
 _ARTIFACTS: Final = {"delta": "delta-spark", "iceberg": "iceberg-spark-runtime"}
 _EXTENSIONS: Final = {
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
@@ -36,36 +35,36 @@ _EXTENSIONS: Final = {
 }
 _DELTA_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Tasks that read the table's log after each commit. Delta's default, 50, is for tables of millions of files.
+    # The tasks that read the table's log after each commit. Delta's default, 50, is for tables of millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 _ICEBERG_CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 WRITER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    # Rows stay in their task: Iceberg would shuffle and sort them by partition, which batches of few hours do not need.
+    # Iceberg would shuffle and sort rows by partition. Batches are from few hours and do not need that.
     "iceberg": {"distribution-mode": "none", "fanout-enabled": "true"},
 }
-"""For streams into a format."""
+"""The options of a stream into a format."""
 
 
 class NoBuild(ValueError):
-    """A format has no build for this Spark."""
+    """A format has no build for this version of Spark."""
 
 
 def build_of(format: str, spark_version: str) -> str:
-    """The Maven coordinates of the build that fits; NoBuild when none is published."""
+    """The Maven coordinates of the build for a version of Spark. Raises NoBuild if there is none."""
     series = ".".join(spark_version.split(".")[:2])
     builds = BUILDS[format]
     if series not in builds:
         known = ", ".join(builds)
         raise NoBuild(
-            f"{format} has no known build for Spark {series}, only for {known}: install an older PySpark "
-            f"(pip install 'pyspark=={max(builds)}.*'), or name a build that fits by --conf spark.jars.packages=…"
+            f"there is no known build of {format} for Spark {series}, only for {known}: install an older PySpark "
+            f"(pip install 'pyspark=={max(builds)}.*'), or give a build with --conf spark.jars.packages=…"
         )
     return builds[series]
 
 
 def settings_of(format: str, spark_version: str, given: Mapping[str, str]) -> dict[str, str]:
-    """The settings with which a session has the format, without those that are given; NoBuild when there is none."""
+    """The settings that a session requires for a format, except given ones. Raises NoBuild if there is no build."""
     if format not in BUILDS:
         return {}
     settings: dict[str, str] = {}
@@ -82,9 +81,9 @@ def settings_of(format: str, spark_version: str, given: Mapping[str, str]) -> di
 
 
 def iceberg_table(spark: SparkSession, place: str) -> str:
-    """The name under which Spark can create, write and read the table in a folder.
+    """The name of the Iceberg table in a folder, under which Spark can create, write and read it.
 
-    Iceberg streams into tables of a catalog only. So the folder above becomes one, in this session.
+    Iceberg writes streams only to tables of a catalog. This makes the parent folder a catalog of the session.
     """
     parent, _, name = place.rstrip("/").rpartition("/")
     catalog = f"peeklock_{blake2b(parent.encode(), digest_size=4).hexdigest()}"

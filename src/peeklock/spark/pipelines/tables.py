@@ -1,8 +1,8 @@
-"""Tables that a pipeline makes: small DataFrames by name, kept as Parquet and taken as plain rows.
+"""The result tables of a pipeline: small DataFrames by name, written as Parquet and returned as rows.
 
-What a table says is the pipeline's business; how it is shown is the command line's, or that of `plots`. Each table of
-small data is one job of Spark: its rows come to the driver as Arrow, and the driver writes the file. Tables of other
-data may be large themselves: Spark writes them, and their first rows are read again.
+The pipelines define the tables; the command line and `plots` show them. For small data each table is one Spark job: its
+rows come to the driver as Arrow, and the driver writes the file. For other data Spark writes the tables, as they may be
+large, and their first rows are read back.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from peeklock.spark.pipelines.files import LocalFiles, files_of
 
 Tables = Mapping[str, DataFrame]
 Rows = list[dict[str, Any]]
-Told = Callable[[str], None]
-"""Called with the name of each table when it is there."""
+OnStep = Callable[[str], None]
+"""Called with the name of each finished table."""
 
 MOST_ROWS: Final = 10_000
-"""Of a table that are brought to the driver; its Parquet has all."""
+"""The most rows of a table that are returned; its Parquet file has all."""
 
 
 @contextmanager
-def kept(frame: DataFrame, *, small: bool = False, now: bool = False) -> Iterator[DataFrame]:
-    """What many tables are made of, read once: the same messages for all of them.
+def persisted(frame: DataFrame, *, small: bool = False, now: bool = False) -> Iterator[DataFrame]:
+    """Persist a frame that many tables are made of, so that it is read once and all tables have the same messages.
 
-    What is small is in one part: then nothing has to be exchanged between tasks. `now` reads it at once, for a first
-    table that uses it in several places, each of which would read it.
+    A small frame becomes one partition, so that tasks exchange no data. `now` reads the frame at once, for a first
+    table that uses it several times and would otherwise read it several times.
     """
-    persisted = (frame.coalesce(1) if small else frame).persist(StorageLevel.MEMORY_AND_DISK)
+    stored = (frame.coalesce(1) if small else frame).persist(StorageLevel.MEMORY_AND_DISK)
     try:
         if now:
-            persisted.count()
-        yield persisted
+            stored.count()
+        yield stored
     finally:
-        persisted.unpersist()
+        stored.unpersist()
 
 
 def make_tables(
-    tables: Tables, folder: str | None = None, told: Told = lambda _: None, *, small: bool = False
+    tables: Tables, folder: str | None = None, on_step: OnStep = lambda _: None, *, small: bool = False
 ) -> dict[str, Rows]:
     """Make the tables and return their first rows.
 
-    With a folder also keep them there: one folder with one Parquet file for each, in place of those of the last time.
-    `small` says that the tables are made of so little that all their rows fit into the driver.
+    With a folder, also write each table there as a folder with one Parquet file, and replace earlier tables. `small`
+    means that all rows of the tables fit into the driver's memory.
     """
     made: dict[str, Rows] = {}
     for name, frame in tables.items():
@@ -67,19 +67,19 @@ def make_tables(
             made[name] = _rows(table.slice(0, MOST_ROWS))
         else:
             _write(frame, place)
-            # Read again rather than made again; one file, so in the order that it was written in.
+            # Reading is cheaper than computing the table again. One file keeps the order of the rows.
             made[name] = rows_of(frame.sparkSession.read.schema(frame.schema).parquet(place))
-        told(name)
+        on_step(name)
     return made
 
 
 def table_place(folder: str, name: str) -> str:
-    """Where a table is, which may be on any storage that Spark knows."""
+    """The folder of a table, on any storage that Spark supports."""
     return f"{folder.rstrip('/')}/tables/{name}"
 
 
 def rows_of(frame: DataFrame, most: int = MOST_ROWS) -> Rows:
-    """The first rows as plain values, with moments in UTC."""
+    """The first rows as Python values, with times in UTC."""
     return _rows(frame.limit(most).toArrow())
 
 
@@ -88,7 +88,7 @@ def _write(frame: DataFrame, place: str) -> None:
 
 
 def _write_here(table: pa.Table, folder: Path) -> None:
-    """As Spark writes a table: a file in a folder, with the same types in it, and a mark that it is whole."""
+    """Write a table as Spark does: a folder with one file, Spark's types, and the marker of a complete write."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ def _write_here(table: pa.Table, folder: Path) -> None:
 
 
 def _local_folder(spark: SparkSession, place: str) -> Path | None:
-    """None when it is not on this machine."""
+    """The local path of a folder; None for other storage."""
     files = files_of(spark, place)
     return files.folder if isinstance(files, LocalFiles) else None
 
@@ -118,7 +118,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """A value of a row, or rows, as JSON has them."""
+    """Convert the values of rows to JSON values."""
     match value:
         case dict():
             return {key: as_json(each) for key, each in value.items()}
