@@ -188,7 +188,7 @@ def query(file: Path, statement: str) -> list[tuple[Any, ...]]:
 def finish_purging(file: Path) -> None:
     """What a store that is closed now would go on with when it is opened again."""
     writer = Writer(connect_writer(file), file)
-    while writer.has_leftovers:
+    while writer.needs_purge:
         writer.purge()
     writer.close()
 

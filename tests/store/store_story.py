@@ -19,8 +19,8 @@ from store_harness import FIELDS, Driver, as_dict, entity
 from peeklock.store.base import ACTIVE, CLAIMED, DEFERRED, SCHEDULED, Body, Changes, Run, StoredMessage, StoreError
 from peeklock.store.disk import reserve
 from peeklock.store.disk import store as sqlite
+from peeklock.store.disk.index import compaction as index_compaction
 from peeklock.store.disk.index import index as sqlite_index
-from peeklock.store.disk.index import tidying as sqlite_tidying
 from peeklock.store.disk.log import segments
 from peeklock.store.disk.log import writer as log
 from peeklock.store.disk.store import DiskStore
@@ -44,13 +44,13 @@ SMALL = {
     (log, "_MAX_PARTS"): 20,
     (sqlite, "_GROUP_ROWS"): 50,
     (sqlite, "_REPLAYED_RECORDS"): 7,
-    (sqlite_index, "_MANY_ROWS"): 60,
-    (sqlite_index, "_MANY_BYTES"): 30_000,
+    (sqlite_index, "_LARGE_ROWS"): 60,
+    (sqlite_index, "_LARGE_BYTES"): 30_000,
     (sqlite_index, "_ENTRY_ROWS"): 1,
-    (sqlite_index, "_TOO_MANY_ROWS"): 200,
+    (sqlite_index, "_MAX_ROWS"): 200,
     (sqlite_index, "_PIECE_ROWS"): 9,
-    (sqlite_tidying, "_MOVED_ROWS"): 5,
-    (sqlite_tidying, "_MOVED_BYTES"): 3000,
+    (index_compaction, "_MOVED_ROWS"): 5,
+    (index_compaction, "_MOVED_BYTES"): 3000,
 }
 """Sizes at which all that seldom happens happens often. What is compiled keeps its own, and all holds all the same."""
 

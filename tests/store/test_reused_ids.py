@@ -14,9 +14,9 @@ from store_harness import Driver, body, entity, finish_purging, message, query
 
 from peeklock.store.base import DEFERRED, SCHEDULED, Changes, Counters, StoredEntity, StoredMessage
 from peeklock.store.disk.index import index as index_module
+from peeklock.store.disk.index.compaction import Compaction
 from peeklock.store.disk.index.connections import connect_writer
-from peeklock.store.disk.index.pages import sum_up
-from peeklock.store.disk.index.tidying import Tidying
+from peeklock.store.disk.index.pages import write_sums
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.store import DiskStore
 
@@ -67,7 +67,7 @@ def unpurged(folder: Path) -> list[tuple[int]]:
 @pytest.fixture
 def never_purged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index does not come to deleting what dropped entities leave behind."""
-    monkeypatch.setattr(Writer, "has_leftovers", property(lambda self: False))
+    monkeypatch.setattr(Writer, "needs_purge", property(lambda self: False))
 
 
 def test_an_entity_with_the_id_of_a_dropped_one_is_empty(driver: Driver) -> None:
@@ -158,7 +158,7 @@ def test_the_log_applied_again_after_a_crash_gives_the_same(
     sqlite: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index goes back to what it was at some moment, before or after rows were deleted."""
-    monkeypatch.setattr(Tidying, "_free", lambda self, candidates: None)  # the log stays whole
+    monkeypatch.setattr(Compaction, "_free", lambda self, candidates: None)  # the log stays whole
     folder = tmp_path / "data"
     copies: list[Path] = []
 
@@ -197,7 +197,7 @@ def test_the_log_applied_again_after_a_crash_gives_the_same(
         for leftover in again.glob("peeklock.db*"):
             leftover.unlink()
         shutil.copy(copy, again / "peeklock.db")
-        sum_up(again / "peeklock.db")
+        write_sums(again / "peeklock.db")
         driver = Driver(partial(_open, again))
         assert [each.payload for each in driver.read(1, state=None)] == [b"turn 2"] * 3
         assert (driver.sessions(1), driver.state(1, "s1")) == (["s1"], b"turn 2")
@@ -226,7 +226,7 @@ def test_deleting_in_the_background_never_touches_an_entity_that_is_there(tmp_pa
     other.execute("INSERT INTO entity VALUES (1, 'successor', 'queue', 1, 1, 0, 0, 0, 0, 3, '{}')")
     other.execute("INSERT INTO message (key, segment, place, enqueued_at) VALUES (1 << 44 | 1, 1, 1, 5)")
     other.close()
-    while behind.has_leftovers:
+    while behind.needs_purge:
         behind.purge()
     behind.close()
     assert query(file, "SELECT count(*) FROM message") == [(1,)]

@@ -247,7 +247,7 @@ class Run:
 
     def restart_log(self) -> None:
         """As if the disk were full: SQLite's log is written from its start, and keeps its room."""
-        if self.database.start_log_again():
+        if self.database.restart_wal():
             self.freed = self.commits
 
     def check_cuts(self) -> None:
@@ -274,7 +274,7 @@ def run(folder: str, seed: int, failing: int | None = None, evicts: bool = False
     run.disk.evicts = evicts
     first = run.disk.syncs
     run.disk.fails = lambda name: failing is not None and run.disk.syncs - first == failing
-    database_module._LONG_BYTES = 200_000
+    database_module._MAX_WAL_BYTES = 200_000
     failures = 0
     for step in range(40):
         try:
@@ -284,12 +284,12 @@ def run(folder: str, seed: int, failing: int | None = None, evicts: bool = False
                 run.restart_log()
             else:
                 run.commit()
-                run.database.shorten_log()
+                run.database.checkpoint_if_long()
         except (StoreError, sqlite3.Error) as error:
             failures += 1
             if isinstance(error, sqlite3.Error):
                 run.database.failed(error)
-            if run.database.lost is not None:
+            if run.database.fatal is not None:
                 break
     run.check_cuts()
-    print(f"{failures} failures, {run.disk.syncs - first} syncs, lost: {run.database.lost}", file=sys.stderr)
+    print(f"{failures} failures, {run.disk.syncs - first} syncs, lost: {run.database.fatal}", file=sys.stderr)

@@ -252,8 +252,8 @@ class TestUpkeep:
             connection.execute("UPDATE entity SET claimed = 50")
             connection.commit()
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        pages.sum_up(data / "peeklock.db")
-        assert [each.text for each in check(data).findings] == ["queue-1 counts 50 claimed messages and has 5."]
+        pages.write_sums(data / "peeklock.db")
+        assert [each.text for each in check(data).findings] == ["queue-1 counts 50 claimed messages, but has 5."]
 
     def test_a_repair_counts_claimed_messages_and_keeps_claims_whose_messages_it_takes_out(self, data: Path) -> None:
         flip(data, b"payload number 3")

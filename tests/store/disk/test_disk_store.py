@@ -26,7 +26,7 @@ from peeklock.store.disk.index import queries as sqlite_queries
 from peeklock.store.disk.index import runs as sqlite_runs
 from peeklock.store.disk.index import schema as sqlite_schema
 from peeklock.store.disk.index import writer as sqlite_writer
-from peeklock.store.disk.index.pages import sum_up
+from peeklock.store.disk.index.pages import write_sums
 from peeklock.store.disk.store import DiskStore
 
 
@@ -240,7 +240,7 @@ def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
 def test_another_version_is_refused_in_a_sentence(tmp_path: Path, version: int) -> None:
     open_store(tmp_path).store.close()
     query(tmp_path, f"PRAGMA user_version = {version}")
-    sum_up(tmp_path / "peeklock.db")
+    write_sums(tmp_path / "peeklock.db")
     with pytest.raises(StoreError, match=rf"another version .* its format is version {version}, .* version 1\.$"):
         open_store(tmp_path)
 
@@ -400,7 +400,7 @@ _SESSION = "INDEX message_session (<expr>=? AND session_id=? AND key>? AND key<?
 )
 def test_no_read_scans_or_sorts_what_is_stored(sqlite: Driver, tmp_path: Path, statement: str, how: str) -> None:
     names = ["after", "through", "state", "session_id", "entity", "rows", "offset", "now", "behind", "behind_key"]
-    names += ["keys", "skip", "top", "updated_after", "since", "usual_state", "usual_annex"]
+    names += ["keys", "skip", "top", "updated_after", "since", "default_state", "common_annex"]
     with closing(sqlite3.connect(tmp_path / "data" / "peeklock.db")) as connection:
         plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", dict.fromkeys(names, 1)).fetchall()
     steps = [step for *_, step in plan]

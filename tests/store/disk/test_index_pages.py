@@ -23,7 +23,7 @@ from peeklock.store.disk.index import database as database_module
 from peeklock.store.disk.index import sums as sums_module
 from peeklock.store.disk.index.connections import WriterConnection, connect_reader
 from peeklock.store.disk.index.database import Database
-from peeklock.store.disk.index.pages import damaged_pages, sum_up, verify
+from peeklock.store.disk.index.pages import damaged_pages, verify, write_sums
 from peeklock.store.disk.index.sums import Sums
 from peeklock.store.disk.store import DiskStore
 
@@ -77,7 +77,7 @@ def lose_what_was_applied(folder: str) -> None:
     run.disk.fails = lambda name: False
     for _ in range(2):
         with pytest.raises(
-            StoreError, match=r"commit 2 had been applied, and the last one that is left is 1\. Restart"
+            StoreError, match=r"commit 2 had been applied, and the last commit that is left is 1\. Restart"
         ):
             run.database.connected()
     run.database.close()
@@ -105,7 +105,7 @@ def test_a_store_whose_index_lost_something_refuses_reads_and_what_grows(
     driver.create(1)
     driver.append(1, message(1), message(2))
     assert driver.numbers(1) == [1, 2]
-    databases[0].lost = StoreError("The index lost something.")
+    databases[0].fatal = StoreError("The index lost something.")
     for _ in range(2):
         with pytest.raises(StoreError, match="lost something"):
             driver.numbers(1)
@@ -123,7 +123,7 @@ def test_a_store_whose_index_lost_something_refuses_reads_and_what_grows(
 
 def write_and_die(folder: str, step: str) -> None:
     """The states after each commit are told in a file beside."""
-    database_module._LONG_BYTES = 150_000
+    database_module._MAX_WAL_BYTES = 150_000
     data = Path(folder) / "data"
     driver = Driver(lambda call: DiskStore(data, call))
     driver.create(1)
@@ -131,7 +131,7 @@ def write_and_die(folder: str, step: str) -> None:
     chance = Random(1)
     for first in range(1, 4001, 100):
         if first > 3000:
-            database_module._LONG_BYTES = 1 << 30  # so that SQLite's log has many transactions at the end
+            database_module._MAX_WAL_BYTES = 1 << 30  # so that SQLite's log has many transactions at the end
         driver.append(1, *(message(number, b"%d" % number, session_id="s") for number in range(first, first + 100)))
         gone = range(first, first + 50)
         driver.commit(Changes(removals=[(1, message(number, b"%d" % number, session_id="s")) for number in gone]))
@@ -300,7 +300,7 @@ def test_a_file_that_is_shorter_or_longer_is_refused(tmp_path: Path, change: int
 def test_sums_that_are_missing_are_not_made_again(tmp_path: Path) -> None:
     file = closed_store(tmp_path)
     (tmp_path / "peeklock.sums").unlink()
-    with pytest.raises(StoreError, match=r"peeklock\.sums is missing, without which .*peeklock\.db cannot be checked"):
+    with pytest.raises(StoreError, match=r"peeklock\.sums is missing, and .*peeklock\.db cannot be checked"):
         verify(file)
 
 
@@ -395,7 +395,7 @@ def test_a_database_that_another_program_reads_is_written_later(tmp_path: Path) 
         reader.execute("SELECT * FROM history").fetchall()
         database.connected().execute("INSERT INTO history VALUES (1, x'00')")
         for _ in range(2):
-            with pytest.raises(StoreError, match="is being read by another program"):
+            with pytest.raises(StoreError, match="cannot be written while another program reads it"):
                 database.checkpoint()
     verify_copy(tmp_path)
     database.close()
@@ -439,5 +439,5 @@ def test_sums_of_more_pages_than_a_block_has(tmp_path: Path) -> None:
     database.close()
     flip(file, 2500 * PAGE)
     assert [page.number for page in damaged_pages(file)] == [2501]
-    sum_up(file)
+    write_sums(file)
     verify(file)

@@ -26,13 +26,13 @@ def test_a_checkpoint_that_is_tried_again_says_what_was_committed(tmp_path: Path
         checkpoints.opened()
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM log").fetchall()
-        connection.execute("UPDATE log SET generation = ?", (checkpoints.begun(),))
-        assert not checkpoints.make(connection, keep_room=True), "somebody reads what was there before"
+        connection.execute("UPDATE log SET generation = ?", (checkpoints.next_generation(),))
+        assert not checkpoints.make(connection, keep_space=True), "somebody reads what was there before"
         reader.execute("ROLLBACK")
         connection.execute("BEGIN")
-        connection.execute("UPDATE log SET generation = ?", (checkpoints.begun(),))
+        connection.execute("UPDATE log SET generation = ?", (checkpoints.next_generation(),))
         connection.execute("ROLLBACK")
-        assert checkpoints.make(connection, keep_room=True)
+        assert checkpoints.make(connection, keep_space=True)
         shutil.copytree(data, tmp_path / "copy")
         checkpoints.close()
     verify(tmp_path / "copy" / "peeklock.db")

@@ -46,13 +46,13 @@ from .commits.known import Known
 from .commits.record import parameters_of, to_bytes
 from .failures import store_error
 from .folder import FolderLock, make_folder, restrict_permissions, sync_folder
+from .index.compaction import Compaction
 from .index.connections import connect_writer
 from .index.index import Index
 from .index.inspection import inspect
 from .index.pages import verify
 from .index.reader import Reader
 from .index.schema import create
-from .index.tidying import Tidying
 from .index.writer import SegmentEnd, Writer
 from .log.records import PAYLOAD_HEAD
 from .log.replay import Replay, remove_torn
@@ -128,24 +128,24 @@ class DiskStore:
         known = Known(entities, self._any_exists)
         index = Index(writer, log.position, self._reserve)
         pin = Pin(self._folder)
-        tidying = Tidying(
+        compaction = Compaction(
             writer, self._segments, pin, lambda moves: self._commits.put((moves, moved)), self._check_message
         )
 
         def moved(error: StoreError | None) -> None:
-            self._index_tasks.put(lambda: tidying.moved(failed=error is not None))
+            self._index_tasks.put(lambda: compaction.moved(failed=error is not None))
 
         def catch_up() -> None:
             before = index.applied
             index.catch_up()
             if index.applied != before:
-                tidying.free_some(index.applied)
+                compaction.free_some(index.applied)
 
         self._catch_up = catch_up
         self._is_open = True
         self._threads = [
             Thread(target=self._run_log, args=(log, index, known), name="peeklock-store-log", daemon=True),
-            Thread(target=self._run_index, args=(index, writer, tidying), name="peeklock-store-index", daemon=True),
+            Thread(target=self._run_index, args=(index, writer, compaction), name="peeklock-store-index", daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -339,36 +339,36 @@ class DiskStore:
         if self._callbacks:
             self._callbacks.popleft()()
 
-    def _run_index(self, index: Index, writer: Writer, tidying: Tidying) -> None:
+    def _run_index(self, index: Index, writer: Writer, compaction: Compaction) -> None:
         """Run the index thread: tasks in order; after a delay, apply waiting entries, purge and free segments."""
         while True:
-            has_leftovers = index.failure is None and (writer.has_leftovers or tidying.has_work)
-            timeout = 0.0 if has_leftovers else index.timeout
-            checks_segments = index.failure is None and _is_sooner(tidying.timeout, timeout)
+            needs_purge = index.failure is None and (writer.needs_purge or compaction.has_work)
+            timeout = 0.0 if needs_purge else index.timeout
+            checks_segments = index.failure is None and _is_sooner(compaction.timeout, timeout)
             try:
-                task = self._index_tasks.get(timeout=tidying.timeout if checks_segments else timeout)
+                task = self._index_tasks.get(timeout=compaction.timeout if checks_segments else timeout)
             except Empty:
                 if checks_segments:
-                    tidying.resume(index.applied)
+                    compaction.continue_freeing(index.applied)
                 else:
-                    self._tidy_up(writer, tidying)
+                    self._do_maintenance(writer, compaction)
                 continue
             if task is None:
                 break
             task()
             if index.is_due:
-                self._tidy_up(writer, tidying)
+                self._do_maintenance(writer, compaction)
         with suppress(StoreError):  # the next start applies the rest
             self._catch_up()
-            tidying.free_all(index.applied)
+            compaction.free_all(index.applied)
 
-    def _tidy_up(self, writer: Writer, tidying: Tidying) -> None:
+    def _do_maintenance(self, writer: Writer, compaction: Compaction) -> None:
         with suppress(StoreError):  # later commits and reads get the error
             self._catch_up()
-            if writer.has_leftovers:
+            if writer.needs_purge:
                 writer.purge()
-            elif tidying.has_work:
-                tidying.empty_some()
+            elif compaction.has_work:
+                compaction.move_some()
 
     def _run_log(self, log: Log, index: Index, known: Known) -> None:
         """Run the log thread: write the waiting commits in groups, until None."""
@@ -382,7 +382,7 @@ class DiskStore:
             group = _take_group(pending)
             if not group:
                 break
-            index.room.wait()
+            index.has_capacity.wait()
             self._write_group(log, index, known, group)
         log.close()
         remove_torn(self._folder)

@@ -1,7 +1,7 @@
-"""The connection by which the index is written: opened again after a failure, and closed for good.
+"""The connection that writes the index, which is reopened after a failure.
 
-What an error of the disk has left in SQLite's memory is in doubt, so that no connection outlives one. SQLite checks its
-log when the first connection to it is opened: those of others are closed as well.
+After an I/O error, SQLite's memory may not match the disk, so the connection is closed. SQLite verifies the WAL only
+when the first connection is opened, so the readers' connections are closed too.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from .pages import Checkpoints
 
 log = logging.getLogger(__name__)
 
-_LONG_BYTES: Final = 16 * 1024 * 1024
-"""SQLite's log is moved into the database when it is longer than this: every read looks for its pages in it."""
+_MAX_WAL_BYTES: Final = 16 * 1024 * 1024
+"""A checkpoint is made when the WAL has this many bytes that are not in the database: every read searches the WAL."""
 _BUSY_SECONDS: Final = 10.0
+"""The time without attempts after a checkpoint failed because another program was reading."""
 
 
 class Database:
-    """The thread of the index uses it."""
+    """The writing connection of the index. Used by the index thread."""
 
     def __init__(
         self,
@@ -36,30 +37,31 @@ class Database:
         file: Path,
         set_up: Callable[[WriterConnection], None],
     ) -> None:
-        """`set_up` is called with every new connection. StoreError, OSError, sqlite3.Error."""
+        """`set_up` is called with every new connection. Raise StoreError, OSError or sqlite3.Error."""
         self.file = file
         self.applied = 0
-        """The last commit that is known to have been applied."""
-        self.lost: StoreError | None = None
-        """The disk lost what was applied, and only a start can mend it: nothing is written or read any more."""
+        """The last commit that is known to be applied."""
+        self.fatal: StoreError | None = None
+        """Set when the disk lost applied commits: all writes and reads fail until the broker is restarted."""
         self.close_others: Callable[[], None] = _do_nothing
-        """Closes the connections of others, who open them again when they need them."""
+        """Closes the connections of the readers, which are reopened when needed."""
         self._set_up = set_up
         self._checkpoints = Checkpoints(file)
         self._checkpoints.opened()
         set_up(connection)
         self._connection: WriterConnection | None = connection
-        self._long = _LONG_BYTES
-        """How long SQLite's log is when it is moved next."""
+        self._long = _MAX_WAL_BYTES
+        """The length of the WAL at which the next checkpoint is made."""
         self._full_at: int | None = None
-        """How long it was when there was no room for more: until it has become longer, it keeps its room."""
+        """The length of the WAL when the disk became full. Until the WAL is longer, checkpoints do not truncate it."""
         self._busy_until = 0.0
-        """Another program was reading: to wait for it each time would keep those waiting who read or commit here."""
+        """No checkpoint is attempted before this time: waiting for another program each time would delay reads and
+        commits."""
 
     def connected(self) -> WriterConnection:
-        """StoreError, OSError, sqlite3.Error."""
-        if self.lost is not None:
-            raise StoreError(str(self.lost))
+        """Return the connection, opening it if it was closed. Raise StoreError, OSError or sqlite3.Error."""
+        if self.fatal is not None:
+            raise StoreError(str(self.fatal))
         if self._connection is None:
             connection = connect_writer(self.file)
             try:
@@ -73,10 +75,10 @@ class Database:
         return self._connection
 
     def begin(self) -> WriterConnection:
-        """Connected, and in a transaction that tells to which state of the database SQLite's log belongs."""
+        """Begin a transaction that also writes the generation, which shows to which database file the WAL belongs."""
         connection = self.connected()
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE log SET generation = ?", (self._checkpoints.begun(),))
+        connection.execute("UPDATE log SET generation = ?", (self._checkpoints.next_generation(),))
         return connection
 
     def _check(self, connection: WriterConnection) -> None:
@@ -84,20 +86,20 @@ class Database:
         if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone():
             (commit,) = connection.execute('SELECT "commit" FROM log').fetchone()
         if commit < self.applied:
-            self.lost = StoreError(
-                f"{self.file} lost what was written to it: commit {self.applied} had been applied, and the last one "
-                f"that is left is {commit}. Restart the broker, which applies the rest from its log."
+            self.fatal = StoreError(
+                f"{self.file} lost data on the disk: commit {self.applied} had been applied, and the last commit that "
+                f"is left is {commit}. Restart the broker to apply the rest from the log."
             )
-            raise self.lost
+            raise self.fatal
 
     def failed(self, error: Exception) -> StoreError:
-        """What it means, after which nothing of it is left."""
-        meant = store_error(error, self.file)  # asks for room, before anything makes some
+        """Roll back after an error, and return the StoreError or StoreFull for it."""
+        converted = store_error(error, self.file)  # first, because a rollback may free disk space
         self.recover(error)
-        return meant
+        return converted
 
     def recover(self, error: Exception) -> None:
-        """Leave no transaction open, and no connection that an I/O error may have left in doubt."""
+        """Roll back the open transaction, and close the connections unless the error is an SQL constraint."""
         if self._connection is None:
             return
         try:
@@ -110,9 +112,9 @@ class Database:
             self._disconnect()
 
     def checkpoint(self, *, is_last: bool = False) -> None:
-        """Have all that was committed durable. StoreError.
+        """Make all committed transactions durable in the database file. Raise StoreError.
 
-        SQLite's log keeps its room while it is short: to write over blocks that are there takes half the time.
+        A short WAL is not truncated: overwriting allocated blocks takes half the time.
         """
         if monotonic() < self._busy_until:
             raise self._busy()
@@ -120,31 +122,34 @@ class Database:
             length = _length(wal.path(self.file))
             if self._full_at is not None and length > self._full_at:
                 self._full_at = None
-            keep_room = not is_last and (length < _LONG_BYTES or self._full_at is not None)
-            is_made = self._checkpoints.make(self.connected(), keep_room=keep_room)
+            keep_space = not is_last and (length < _MAX_WAL_BYTES or self._full_at is not None)
+            is_made = self._checkpoints.make(self.connected(), keep_space=keep_space)
         except Exception as error:
             raise self.failed(error) from error
         if not is_made:
             self._busy_until = monotonic() + _BUSY_SECONDS
             raise self._busy()
-        self._long = _LONG_BYTES
+        self._long = _MAX_WAL_BYTES
 
     def _busy(self) -> StoreError:
-        return StoreError(f"{self.file} is being read by another program, and cannot be written meanwhile.")
+        return StoreError(f"{self.file} cannot be written while another program reads it.")
 
-    def shorten_log(self) -> None:
-        """If it is long. What was committed is so even if this fails; it is tried again later."""
+    def checkpoint_if_long(self) -> None:
+        """Make a checkpoint if the WAL is long. A failure is logged: the commits stay valid, and it is retried
+        later."""
         try:
             waiting = self._checkpoints.waiting_bytes
             if waiting >= self._long:
-                self._long = waiting + _LONG_BYTES
+                self._long = waiting + _MAX_WAL_BYTES
                 self.checkpoint()
         except Exception as error:
-            log.warning("SQLite's log could not be moved into the index: %s", self.failed(error))
+            log.warning("the checkpoint of the index failed: %s", self.failed(error))
 
-    def start_log_again(self) -> bool:
-        """Move SQLite's log into the file, over pages that are there already, so that it can be written from its start:
-        what mostly removes needs no more room than that, and reads wait for it."""
+    def restart_wal(self) -> bool:
+        """Make a checkpoint when the disk is full, so that the WAL can be overwritten from its start.
+
+        Commits that mostly remove messages then need no further disk space. Return False if the checkpoint failed.
+        """
         self._full_at = _length(wal.path(self.file))
         try:
             self.checkpoint()
@@ -155,15 +160,15 @@ class Database:
     def close(self) -> None:
         if self._connection is not None:
             self._busy_until = 0.0
-            # What cannot be moved out of SQLite's log now stays in it until the next start.
+            # If the checkpoint fails, the WAL stays until the next start.
             with suppress(StoreError):
                 self.checkpoint(is_last=True)
-                self._connection.close_and_delete_log()
+                self._connection.close_and_delete_wal()
             self._disconnect()
         self._checkpoints.close()
 
     def _disconnect(self) -> None:
-        """Also others: what they read next could be what a failed sync left."""
+        """Close the connections, the readers' too: after a failed sync they could read pages that are not on disk."""
         self.close_others()
         if self._connection is not None:
             with suppress(sqlite3.Error):
@@ -172,7 +177,7 @@ class Database:
 
 
 def _do_nothing() -> None:
-    """There are no others."""
+    """Do nothing: there are no readers."""
 
 
 def _length(file: Path) -> int:

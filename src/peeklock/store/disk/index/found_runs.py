@@ -1,4 +1,4 @@
-"""Runs in the making: keys that were read, in order, up to what was asked for."""
+"""Collecting of runs from keys that are read in ascending order, up to the limits of the read."""
 
 from __future__ import annotations
 
@@ -8,42 +8,47 @@ from collections.abc import Sequence
 from ...base import Run
 
 
-class Runs:
-    """Of one entity and one state."""
+class RunCollector:
+    """Collects runs of one entity and one state."""
 
     def __init__(self, before: int, limit: int, max_bytes: int, excluded: Sequence[int]) -> None:
-        """`before` is the key before the first of the entity, `but` the numbers to leave out."""
+        """`before` is the key of the entity's sequence number 0; `excluded` has the sequence numbers to leave out."""
         self._before = before
-        self._are_left_out = {before + number for number in excluded}
-        self._left_out = sorted(self._are_left_out)
+        self._excluded = {before + number for number in excluded}
+        self._ordered = sorted(self._excluded)
         self._runs: list[list[int]] = []
         """First and last key, size."""
-        self.room = limit
-        """For so many messages."""
+        self.remaining = limit
+        """How many more messages to collect."""
         self._bytes = max_bytes
+        """How many more bytes to collect."""
 
     @property
     def is_full(self) -> bool:
-        return self.room <= 0 or self._bytes <= 0
+        return self.remaining <= 0 or self._bytes <= 0
 
     def take(self, first: int, last: int, count: int, size: int) -> bool:
-        """All messages between these keys, of which there are so many; False if each must be looked at."""
-        at = bisect_left(self._left_out, first)
-        leaves_out = at < len(self._left_out) and self._left_out[at] <= last
-        if leaves_out or last - first + 1 != count or size >= self._bytes:
+        """Add the `count` messages between these keys as one run.
+
+        Return False, and add nothing, if they are not one run or not all of them fit: then call `take_each`.
+        """
+        at = bisect_left(self._ordered, first)
+        has_excluded = at < len(self._ordered) and self._ordered[at] <= last
+        if has_excluded or last - first + 1 != count or size >= self._bytes:
             return False
         self._add(first, last, size)
-        self.room -= count
+        self.remaining -= count
         self._bytes -= size
         return True
 
     def take_each(self, keys: list[int], sizes: list[int]) -> None:
-        left_out = self._are_left_out
+        """Add messages one by one, up to the one that reaches the limit of bytes."""
+        excluded = self._excluded
         room = self._bytes
         count = total = 0
         first = last = -1
         for key, size in zip(keys, sizes, strict=True):
-            if key in left_out:
+            if key in excluded:
                 continue
             if key != last + 1:
                 if first >= 0:
@@ -57,7 +62,7 @@ class Runs:
                 break
         if first >= 0:
             self._add(first, last, total)
-        self.room -= count
+        self.remaining -= count
         self._bytes = room
 
     def runs(self) -> list[Run]:

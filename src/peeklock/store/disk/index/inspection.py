@@ -1,4 +1,4 @@
-"""How far the index is applied, asked before anything is changed: by a connection that cannot write."""
+"""Reading how far the log is applied, by a read-only connection, before the start changes anything."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from .writer import SegmentEnd, read_applied, read_segment_ends
 
 
 class Inspected(NamedTuple):
+    """The state of the index."""
+
     applied: LogPosition
+    """The position up to which the log is applied."""
     ends: list[SegmentEnd]
+    """The ends of the segments that must exist."""
 
 
 def inspect(file: Path) -> Inspected:
-    """StoreError if the file is not an index of this version."""
+    """Read the state of the index; a missing or empty file is a new index. Raise StoreError for any other file."""
     if not file.exists() or not file.stat().st_size:
         return Inspected(LogPosition(0, 0, 0), [])
     try:
         with closing(connect_inspector(file)) as connection:
             check(connection, file)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version != VERSION:  # it was being made
+            if version != VERSION:  # its creation was interrupted
                 return Inspected(LogPosition(0, 0, 0), [])
             return Inspected(read_applied(connection), read_segment_ends(connection))
     except (sqlite3.Error, OSError) as error:

@@ -1,50 +1,52 @@
-"""The pages of the index on the disk: when they may change, and how a start knows that they are as they were written.
+"""Checkpoints of the index, and the verification of its pages at the start.
 
-SQLite has no checksums of its pages, trusts a sync that is tried again, and moves its log into the database whenever it
-likes. So all of that is done here. The database changes only in a checkpoint of ours (`wal_autocheckpoint` is 0, and a
-connection that is closed moves nothing), and a segment of the log of commits is freed only after one. What follows
-calls the database file D, SQLite's log W, and the file of checksums S (`sums`).
+SQLite does not checksum the pages of a database, accepts a repeated sync after a failed one, and checkpoints the WAL at
+times of its own choice. This module does these things safely. The database changes only in a checkpoint made here
+(`wal_autocheckpoint` is 0, and closing a connection makes no checkpoint), and a segment of the log of commits is freed
+only after a checkpoint. Below, D is the database file, W is the WAL, and S is the file of checksums (`sums`).
 
 **A checkpoint**
 
-1. sync W;
-2. write the sums of the last version of each page in W to S, with the number of frames of W and its salt, and sync it;
-3. have SQLite do it: it syncs W, writes the pages to D, syncs D, and only then truncates W if that is long, or else
-   lets the next transaction begin at its start;
-4. sync W.
+1. Sync W.
+2. Write to S the sums of the last version of each page in W, the number of frames of W, and its salt; sync S.
+3. Run SQLite's checkpoint: it syncs W, writes the pages to D, syncs D, and only then truncates W if it is long, or else
+   lets the next transaction begin at the start of W.
+4. Sync W.
 
-**Crashes.** When the power fails, any part of what was written since the last sync of a file may be lost.
+**Crashes.** After a power failure, any part of what was written to a file since its last sync may be lost.
 
-- Before 1: D is as S says, and W is whole up to some transaction, since its checksums are chained and SQLite ignores
-  what comes after a gap. The index is older then, but not older than D; what is missing is in segments that were not
-  freed.
-- During 2: W is on the disk, D has not changed, and S has old or new sums of pages that are all in W, which are not
-  checked.
-- During 3: D has old, new and torn pages, all of them in W, which is whole.
-- At the end of 3 and during 4: D is synced and as S says, and W is either whole or empty: the index is the same.
-- After 4: W begins with another salt. SQLite syncs its header before it writes frames behind it, so that frames from
-  before never count again. Until then a W that was not truncated is whole, and says the same as D.
+- Before 1: D matches S, and W is intact up to some transaction, because its checksums are chained and SQLite ignores
+  everything after a gap. The index is then older, but not older than D; the missing commits are in segments that were
+  not freed.
+- During 2: W is on disk, D has not changed, and S has old or new sums of pages that are all in W. Pages that are in W
+  are not verified.
+- During 3: D has old, new and torn pages, but all of these pages are in W, which is intact.
+- At the end of 3 and during 4: D is synced and matches S, and W is either intact or empty; the index is the same in
+  both cases.
+- After 4: W begins with another salt. SQLite syncs its header before it writes frames after it, so older frames never
+  count again. Until then, a W that was not truncated is intact and has the same contents as D.
 
-A process that is killed leaves all that it has written, which is one of these cases.
+After a kill everything that the process has written is in the files, which is one of these cases.
 
-**Syncs that fail.** A sync that failed may have left written pages in memory only, marked as clean: the next sync
-succeeds without them, and the disk has a gap. So nothing is believed that was only tried again:
+**Failed syncs.** A failed sync may leave written pages in memory only, marked as clean: the next sync succeeds without
+writing them, and the disk has a gap. So a sync is never just repeated:
 
-- W: whatever fails, all connections are closed, and before SQLite opens W again, its bytes are written to it once more
-  and synced (`wal.write_again`), as at every start. SQLite then reads W from its beginning and checks it. If it ends
-  earlier than what was applied (the memory was used for something else, and the disk has a gap), the index refuses
-  everything until the next start, which applies the rest of the log of commits: its segments were not freed.
-- S: blocks whose sync failed are written again with the next change, over the same copy; the other copy is durable.
-- D: SQLite counts frames as moved to D only when D was synced. If that fails, the next checkpoint writes all of them
-  to D again, and W, which is on the disk since 1, has them until then.
-- The header of W: SQLite writes it again as long as there is no frame behind it.
+- W: after any failure, all connections are closed. Before SQLite opens W again, its bytes are written once more and
+  synced (`wal.rewrite`), as at every start. SQLite then reads W from its beginning and verifies it. If W ends before
+  the last applied commit (the memory was reused, and the disk has the gap), every operation of the index fails until
+  the next start, which applies the rest of the log of commits: its segments were not freed.
+- S: blocks whose sync failed are written again with the next change, to the same copy; the other copy is durable.
+- D: SQLite counts frames as copied to D only after D was synced. If that fails, the next checkpoint writes all of them
+  to D again; until then they are in W, which is on disk since step 1.
+- The header of W: SQLite writes it again as long as no frame follows it.
 
-**Files of different times.** Every transaction writes into the index how many checkpoints there were before it, and S
-says how many there were when it was written. So W belongs to D if its number is that of S, or the next one.
+**Files from different times.** Every transaction writes into the index how many checkpoints were made before it (the
+generation), and S contains the number of checkpoints when it was written. W belongs to D if its generation is that of S
+or the next one.
 
-**Bits that flip.** A page of D that is not in W must match its sum. A flip in W ends it there: the index is older, as
-after a crash. That would be wrong where pages of D are newer than the rest of W, which is possible between 2 and 4: so
-if W has the salt that S names, it must also have as many frames.
+**Flipped bits.** A page of D that is not in W must match its sum. A flipped bit in W ends W there: the index is older,
+as after a crash. That would be wrong if pages of D were newer than the rest of W, which is possible between 2 and 4. So
+if W has the salt that S names, it must also have the number of frames that S names.
 """
 
 from __future__ import annotations
@@ -66,24 +68,26 @@ from .sums import path as sums_path
 
 _READ_BYTES: Final = 1024 * 1024
 _BUSY_MS: Final = 500
-"""Another program that reads is waited for."""
+"""How long a checkpoint waits for another program that reads."""
 _MAGIC: Final = b"SQLite format 3\0"
 _APPLICATION_ID: Final = slice(68, 72)
 _PAGE_SIZE: Final = slice(16, 18)
-"""Of the first page of a SQLite database."""
+"""Positions in the first page of an SQLite database."""
 
 
 class DamagedPage(NamedTuple):
+    """A page of the database that does not match its checksum."""
+
     number: int
-    """Of the first page it is 1, as for SQLite."""
+    """The first page has number 1, as in SQLite."""
     offset: int
 
 
 class Checkpoints:
-    """Moves SQLite's log into the database. The thread of the index uses it."""
+    """Makes checkpoints and keeps the checksums of the pages. Used by the index thread."""
 
     def __init__(self, file: Path) -> None:
-        """OSError, StoreError."""
+        """Open the sums. Raise OSError or StoreError."""
         self._wal = wal.Wal(file)
         self._sums = Sums(file)
         self._sums.start_writing()
@@ -91,33 +95,33 @@ class Checkpoints:
         """The generation of the sums that are durable."""
 
     def opened(self) -> None:
-        """SQLite has opened the database. OSError."""
+        """Open the WAL; call this after SQLite has opened the database. Raise OSError."""
         self._wal.open()
 
-    def begun(self) -> int:
-        """A transaction was begun; its generation."""
+    def next_generation(self) -> int:
+        """Return the generation that a new transaction must write."""
         return self._summed + 1
 
     @property
     def waiting_bytes(self) -> int:
-        """How much of SQLite's log is not in the database. StoreError, OSError."""
+        """How many bytes of the WAL are not in the database. Raise StoreError or OSError."""
         frames = self._wal.frames()
         return (frames.valid - frames.backfilled) * frames.page_size
 
-    def make(self, connection: sqlite3.Connection, *, keep_room: bool = False) -> bool:
-        """Have all that was committed in the database, and durable; not in a transaction.
+    def make(self, connection: sqlite3.Connection, *, keep_space: bool = False) -> bool:
+        """Copy all committed transactions to the database and sync it. Must not be called in a transaction.
 
-        False if another program reads meanwhile. `keep_room` leaves SQLite's log its room on the disk: the next
-        transaction is written over it. StoreError, OSError, sqlite3.Error: then the connection is to be closed.
+        Return False if another program is reading. `keep_space` does not truncate the WAL: the next transaction
+        overwrites it. Raise StoreError, OSError or sqlite3.Error; the connection must be closed then.
         """
         frames = self._wal.frames()
         if frames.backfilled < frames.valid:
             self._wal.sync()
-            written = read_generation(connection)  # that of a transaction that was rolled back does not count
+            written = read_generation(connection)  # the generation of a transaction that was rolled back does not count
             state = State(frames.page_size, frames.pages, frames.valid, frames.salt, written)
             self._sums.change(self._wal.pages(frames), state)
             self._summed = written
-        mode = "RESTART" if keep_room else "TRUNCATE"
+        mode = "RESTART" if keep_space else "TRUNCATE"
         connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
         (busy, *_) = connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         if busy:
@@ -126,15 +130,15 @@ class Checkpoints:
         return True
 
     def close(self) -> None:
-        """After SQLite has closed the database."""
+        """Close the files; call this after SQLite has closed the database."""
         self._wal.close()
         self._sums.close()
 
 
 def verify(file: Path) -> None:
-    """Refuse a database that is not as it was written; changes nothing. StoreError.
+    """Verify the checksums of all pages at the start. Changes nothing. Raise StoreError for a damaged page.
 
-    At the start, while no connection is open and the folder is held. A database that is missing or empty is a new one.
+    No connection may be open, and the folder must be locked. A missing or empty database counts as new.
     """
     for number, offset in damaged_pages(file):
         raise StoreError(
@@ -143,11 +147,11 @@ def verify(file: Path) -> None:
 
 
 def damaged_pages(file: Path) -> Iterator[DamagedPage]:
-    """Pages of the database that are not as they were written. StoreError where that cannot be told."""
+    """Yield the pages that do not match their checksums. Raise StoreError if they cannot be verified."""
     try:
         if not _is_there(file):
             return
-        # Before SQLite opens the file, and closed after it does: to close it drops SQLite's locks.
+        # Opened before SQLite opens the file and closed after SQLite closes it: closing it drops SQLite's locks.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield from _damaged_pages(file, descriptor)
@@ -157,8 +161,11 @@ def damaged_pages(file: Path) -> Iterator[DamagedPage]:
         raise store_error(error, file) from error
 
 
-def sum_up(file: Path, of: Path | None = None) -> None:
-    """Take all pages as they are, for a file that may have another name later. While no connection is open. OSError."""
+def write_sums(file: Path, of: Path | None = None) -> None:
+    """Write the sums of all pages as they are now. No connection may be open. Raise OSError.
+
+    `of` is the later name of the file, if it is going to be renamed.
+    """
     with file.open("rb") as database:
         page_size = _page_size(database.read(100))
         database.seek(0)
@@ -169,7 +176,7 @@ def sum_up(file: Path, of: Path | None = None) -> None:
 
 
 def _is_there(file: Path) -> bool:
-    """There is a database. StoreError if there was one."""
+    """Return whether the database exists. Raise StoreError if it existed and is missing or empty now."""
     if _size(file):
         return True
     if _size(wal.path(file)):
@@ -177,7 +184,7 @@ def _is_there(file: Path) -> bool:
     try:
         with closing(Sums(file)) as sums:
             pages = sums.state.pages
-    except (FileNotFoundError, StoreError):  # it was being made when the power failed
+    except (FileNotFoundError, StoreError):  # its creation was interrupted by a power failure
         pages = 0
     if pages > 1:
         raise StoreError(f"{file} is missing or empty, but {sums_path(file)} has checksums of it. {DAMAGE_ADVICE}")
@@ -194,7 +201,7 @@ def _damaged_pages(file: Path, descriptor: int) -> Iterator[DamagedPage]:
         try:
             in_log = _pages_in_log(file, sums)
         except sqlite3.Error as error:
-            # A page that SQLite needs to open the database is damaged, very likely: it is found below.
+            # Probably a page is damaged that SQLite needs to open the database; the comparison below finds it.
             failure = error
             in_log = wal.numbers(file, sums.state.page_size)
         is_damaged = False
@@ -206,21 +213,23 @@ def _damaged_pages(file: Path, descriptor: int) -> Iterator[DamagedPage]:
 
 
 def _pages_in_log(file: Path, sums: Sums) -> set[int]:
-    """The pages that SQLite reads from its log, as far as that is whole. StoreError, sqlite3.Error."""
+    """Return the numbers of the pages that SQLite reads from the intact part of the WAL.
+
+    Raise StoreError or sqlite3.Error.
+    """
     if _size(wal.path(file)) <= wal.HEADER_BYTES:
         return set()
     log = wal.Wal(file)
-    # A connection that only reads moves nothing when it is closed, and writes nothing but the shared memory.
+    # Closing a read-only connection makes no checkpoint, and the connection writes nothing except the shared memory.
     connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
         connection.execute("BEGIN")
-        connection.execute("PRAGMA user_version").fetchone()  # only now SQLite opens the log, and checks it
+        connection.execute("PRAGMA user_version").fetchone()  # SQLite opens and verifies the WAL at the first read
         frames = log.frames()
         state = sums.state
         if frames.valid < state.frames and wal.salt(file) == state.salt:
             raise StoreError(
-                f"{wal.path(file)} is damaged: {frames.valid} of its pages are whole, and there were {state.frames}. "
-                f"{DAMAGE_ADVICE}"
+                f"{wal.path(file)} is damaged: {frames.valid} of its {state.frames} frames are intact. {DAMAGE_ADVICE}"
             )
         if frames.valid and read_generation(connection) not in (state.generation, state.generation + 1):
             raise StoreError(f"{wal.path(file)} was copied at another time than {file}. {DAMAGE_ADVICE}")
@@ -231,14 +240,14 @@ def _pages_in_log(file: Path, sums: Sums) -> set[int]:
 
 
 def read_generation(connection: sqlite3.Connection) -> int:
-    """0 while there are no tables. sqlite3.Error."""
+    """Read the generation; 0 if there are no tables yet. Raise sqlite3.Error."""
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'log'").fetchone():
         return 0
     return int(connection.execute("SELECT generation FROM log").fetchone()[0])
 
 
 def _generation(file: Path) -> int:
-    """Of a database without a log of SQLite's."""
+    """Read the generation of a database without a WAL."""
     uri = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection:
         return read_generation(connection)
@@ -246,10 +255,10 @@ def _generation(file: Path) -> int:
 
 def _compare(descriptor: int, sums: Sums, in_log: set[int]) -> Iterator[DamagedPage]:
     size, count = sums.state.page_size, sums.state.pages
-    many = _READ_BYTES // size
-    for first in range(1, count + 1, many):
-        wanted = min(many, count + 1 - first)
-        # What the file does not have yet SQLite takes for zeros.
+    at_once = _READ_BYTES // size
+    for first in range(1, count + 1, at_once):
+        wanted = min(at_once, count + 1 - first)
+        # SQLite reads zeros for pages after the end of the file.
         chunk = memoryview(os.pread(descriptor, wanted * size, (first - 1) * size).ljust(wanted * size, b"\0"))
         for at in range(wanted):
             number = first + at
@@ -264,7 +273,7 @@ def _without_sums(file: Path, header: bytes) -> StoreError:
         return StoreError(f"{file} is not a database, or is damaged.")
     if int.from_bytes(header[_APPLICATION_ID], "big") != APPLICATION_ID and _size(file) > _page_size(header):
         return StoreError(f"{file} is a database of another application.")
-    return StoreError(f"{sums_path(file)} is missing, without which {file} cannot be checked. {DAMAGE_ADVICE}")
+    return StoreError(f"{sums_path(file)} is missing, and {file} cannot be checked without it. {DAMAGE_ADVICE}")
 
 
 def _page_size(header: bytes) -> int:

@@ -1,8 +1,8 @@
-"""The questions that the reading side of the index asks, as SQL, and what shape their answers have.
+"""The SQL queries of the reader.
 
-As for the writer, every return from SQLite to Python may wait for a busy event loop, and a cursor returns
-once a row. So a chunk of messages comes as one row: each column's values joined by commas, and JSON only for what few
-messages have. Payloads come as their segments and places in the log. Messages known to be damaged are left out.
+Every return from SQLite to Python may wait for the GIL while the event loop is busy, and a cursor returns once for each
+row. So a query returns a chunk of messages as one row: each column's values joined by commas, and JSON only for columns
+that few messages use. Payloads are returned as segments and places in the log. Damaged messages are left out.
 """
 
 from __future__ import annotations
@@ -14,35 +14,36 @@ from ..keys import LENGTH_MASK, MAX_NUMBER, NUMBER_BITS
 from .schema import IN_STATE_INDEX
 
 CHUNK_ROWS = 512
-"""The most that an answer takes together."""
+"""The most messages that one query returns."""
 
 RUN_ROWS = 4096
-"""The same where nothing but keys and sizes are read."""
+"""The most messages of a query that returns only keys and sizes."""
 
 _ENTITY_EXISTS = "EXISTS (SELECT 1 FROM entity WHERE id = :entity)"
-"""The messages of a dropped entity are deleted later."""
+"""Excludes the messages of dropped entities, which are deleted later."""
 
 _IS_SOUND = f"state <> {DAMAGED}"
 
-_IS_RICH = " OR ".join(
+_HAS_EXTRAS = " OR ".join(
     f"{column} IS NOT {default}"
     for column, default in {
-        "state": ":usual_state",
+        "state": ":default_state",
         "expires_at": "NULL",
         "delivery_count": "0",
         "session_id": "NULL",
         "due_at": "NULL",
-        "coalesce(annex, :usual_annex)": ":usual_annex",
+        "coalesce(annex, :common_annex)": ":common_annex",
         "message.body": "NULL",
     }.items()
 )
-"""The usual annex is one that many messages have: it is not told for each of them."""
+"""Selects messages with columns that differ from the defaults. The common annex is one that many messages have; it is
+not returned for each of them."""
 
 _BODY_LENGTH = f"(SELECT place & {LENGTH_MASK} FROM body WHERE body.key = message.body)"
 
 
 def _joined(blobs: str) -> str:
-    """A text keeps any bytes; the aggregate that joins texts has no sibling for blobs."""
+    """Concatenate blobs. SQLite has an aggregate for texts only; a text may contain any bytes."""
     return f"CAST(group_concat(CAST({blobs} AS TEXT), '') AS BLOB)"
 
 
@@ -59,8 +60,8 @@ def _make_query(place: str, index: str, condition: str) -> str:
             json_group_array(json_array(
                 key & {MAX_NUMBER}, state, expires_at, delivery_count, session_id, due_at,
                 length(annex), message.body, {_BODY_LENGTH}
-            )) FILTER (WHERE {_IS_RICH}),
-            group_concat(key & {MAX_NUMBER}) FILTER (WHERE annex = :usual_annex)
+            )) FILTER (WHERE {_HAS_EXTRAS}),
+            group_concat(key & {MAX_NUMBER}) FILTER (WHERE annex = :common_annex)
         FROM (
             SELECT * FROM message {index}
             WHERE {condition} AND {_ENTITY_EXISTS}
@@ -70,13 +71,13 @@ def _make_query(place: str, index: str, condition: str) -> str:
 
 
 def _range_query(condition: str, index: str) -> str:
-    """The index is named so that no guess of the query planner can turn a read into a scan."""
+    """Query a range of keys. The index is named, so that the query planner never chooses a full scan."""
     return _make_query("key", index, f"key > :after AND key <= :through AND {condition}")
 
 
 BY_NUMBER = _range_query(_IS_SOUND, "NOT INDEXED")
 IN_LARGE_STATE = _range_query("state = :state", "NOT INDEXED")
-"""For a state that many messages are in, and that no index has."""
+"""For a state that many messages have; it is in no index."""
 IN_SMALL_STATE = _range_query(f"state = :state AND {IN_STATE_INDEX}", "INDEXED BY message_state")
 
 _OF_ENTITY = f"key >> {NUMBER_BITS} = :entity"
@@ -95,12 +96,12 @@ _SIZE = f"(place & {LENGTH_MASK}) + CASE WHEN body IS NULL THEN 0 ELSE {_BODY_LE
 
 
 class RunsQuery(NamedTuple):
-    """Some messages of one state, in order: what is known of them together, and of each."""
+    """Two queries for the same messages of one state, in order."""
 
     together: str
-    """How many, first and last key, size."""
+    """Returns their number, the first and the last key, and the total size."""
     each: str
-    """Keys and sizes."""
+    """Returns the keys and sizes."""
 
 
 def _runs_query(condition: str, index: str) -> RunsQuery:
@@ -124,11 +125,13 @@ RUNS_OF_SESSION = _runs_query(_OF_SESSION, "INDEXED BY message_session")
 
 
 class TimedQuery(NamedTuple):
-    """Messages of one state whose time has come, and the time that comes after that many of them."""
+    """Queries for messages of one state ordered by a time."""
 
     state: int
     past: str
+    """Returns the messages whose time is not after now."""
     following: str
+    """Returns the time of the message after the ones that were returned."""
 
 
 def _timed_query(time: str, state: int, index: str) -> TimedQuery:
@@ -152,7 +155,7 @@ _WITH_ACTIVE = f"""
     FROM message INDEXED BY message_session
     WHERE {_OF_ENTITY} AND session_id IS NOT NULL AND state = 0 AND {_ENTITY_EXISTS}
 """
-# The limit is none, but with one SQLite is bound to keep the order for the aggregates.
+# LIMIT -1 does not limit, but makes SQLite keep the order for the aggregates.
 SESSION_COUNTS = f"""
     SELECT json_group_array(session_id), group_concat(count)
     FROM (SELECT session_id, count(*) AS count {_WITH_ACTIVE} GROUP BY session_id ORDER BY min(key) LIMIT -1)
@@ -184,7 +187,7 @@ ANNEXES = f"""
     SELECT json_group_array(json_array(key & {MAX_NUMBER}, hex(annex)))
     FROM message WHERE key IN (SELECT value FROM json_each(:keys))
 """
-"""Of messages that have one and are part of an answer: they may be long."""
+"""Returns the annexes of messages that will be returned. A query of its own, because annexes may be long."""
 
 ANY_EXISTS = f"""
     SELECT EXISTS (
@@ -192,7 +195,8 @@ ANY_EXISTS = f"""
         WHERE key IN (SELECT value FROM json_each(:keys)) AND key >> {NUMBER_BITS} IN (SELECT id FROM entity)
     )
 """
-"""Not by what a dropped entity left: if its id comes again, the messages of the new one have these numbers too."""
+"""Returns whether a message has one of the keys. Ignores messages of dropped entities: a new entity with the same id
+uses the same sequence numbers again."""
 
 BODIES = """
     SELECT group_concat(key), group_concat(segment), group_concat(place)

@@ -1,7 +1,7 @@
-"""The reading side of the index: messages, sessions and what was seen, each answer from one snapshot.
+"""The reader of the index: messages, sessions and seen keys, each result from one snapshot of the database.
 
-It asks the questions of `queries` and takes their answers apart. A message whose bytes are damaged is left out of the
-answer, which goes on with the next, and is noted.
+It runs the queries of `queries` and decodes their results. A message whose bytes are damaged is left out of the result
+and added to `Reader.damaged`; the read continues with the next message.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from ..keys import LENGTH_MASK, MAX_NUMBER, first_key
 from ..log.segments import Segments
 from . import queries
 from .connections import connect_reader
-from .found_runs import Runs
+from .found_runs import RunCollector
 
 _Result = TypeVar("_Result")
 
 _CHUNK_BYTES = 1024 * 1024
 _SHORT_ANNEX = 64
-"""Bytes of one that many messages may have alike: it says how they were sent, not what they are."""
+"""The most bytes of a common annex: a short annex is likely to be the same for many messages."""
 _BEFORE_ALL_TIMES = -(1 << 63)
 
 
 class Reader:
-    """Answers reads over a connection of its own; after a failure the next one may work again."""
+    """Reads over a connection of its own, which is reopened after a failure. Used by the index thread."""
 
     def __init__(self, file: Path, segments: Segments) -> None:
         self._file = file
         self._segments = segments
         self._connection: sqlite3.Connection | None = None
         self.connect_writer: Callable[[], object] = _do_nothing
-        """Called before this connects. The writer checks what a failed sync left of SQLite's log: a read that came
-        earlier could find pages of another time in it."""
+        """Connects the writer; called before this connects. The writer verifies what a failed sync left of the WAL:
+        an earlier read could find outdated pages in it."""
         self._bodies: WeakValueDictionary[int, Body] = WeakValueDictionary()
-        """What was read and is still in use, so that the readers of several entities have it in memory once."""
-        self._usual_annex = b""
-        """A short one that was read lately; at first one that no message has."""
+        """Bodies that were read and are still in use, so that each is in memory only once."""
+        self._common_annex = b""
+        """A short annex that was read recently; at first one that no message has."""
         self.damaged: list[tuple[int, StoredMessage, str]] = []
-        """Entity, message without its payload, and where the log should have that; for the owner to take."""
+        """Damaged messages that were read: entity id, message without its payload, place of the payload. The owner
+        empties this list."""
 
     def open(self) -> None:
-        """Beforehand, though reading would do it: what cannot be read is told at the start."""
+        """Open the connection at the start, so that an error is reported there and not at the first read."""
         self._connection = connect_reader(self._file)
 
     def read(self, wanted: Range) -> list[StoredMessage]:
@@ -58,9 +59,9 @@ class Reader:
             "through": before + min(max(wanted.through, 0), MAX_NUMBER),
             "state": wanted.state,
             "session_id": wanted.session_id,
-            "usual_state": _usual_state(wanted),
+            "default_state": _default_state(wanted),
         }
-        # The first message is there whatever its size.
+        # At least 1 byte, so that the first message is returned whatever its size.
         return self._in_snapshot(
             lambda connection: self._chunks(
                 connection, _query(wanted), wanted.entity, parameters, wanted.limit, max(wanted.max_bytes, 1)
@@ -78,12 +79,12 @@ class Reader:
             "now": _BEFORE_ALL_TIMES if now is None else now,
         }
         query = _runs_query(wanted)
-        found = Runs(before, wanted.limit, max(wanted.max_bytes, 1), excluded)
+        found = RunCollector(before, wanted.limit, max(wanted.max_bytes, 1), excluded)
 
         def chunks(connection: sqlite3.Connection) -> list[Run]:
             are_together = True
             while not found.is_full:
-                parameters["rows"] = rows = min(found.room, queries.RUN_ROWS)
+                parameters["rows"] = rows = min(found.remaining, queries.RUN_ROWS)
                 if are_together:
                     count, first, last, size = connection.execute(query.together, parameters).fetchone()
                     are_together = not count or found.take(first, last, count, int(size))
@@ -92,7 +93,7 @@ class Reader:
                     keys = _numbers(joined_keys)
                     count, last = len(keys), keys[-1] if keys else 0
                     found.take_each(keys, _numbers(joined_sizes))
-                    # Where there were gaps, there are mostly more.
+                    # After a chunk with gaps, the next chunk mostly has gaps too.
                     are_together = count > 0 and keys[-1] - keys[0] == count - 1
                 if count < rows:
                     break
@@ -110,7 +111,7 @@ class Reader:
             room = max(max_bytes, 1)
             for at in range(0, len(keys), queries.CHUNK_ROWS):
                 chunk = keys[at : at + queries.CHUNK_ROWS]
-                parameters = {"after": before, "keys": json.dumps(chunk), "usual_state": ACTIVE}
+                parameters = {"after": before, "keys": json.dumps(chunk), "default_state": ACTIVE}
                 messages = self._chunks(connection, queries.BY_KEYS, entity, parameters, len(chunk), room)
                 found += messages
                 room -= sum(message.read_size for message in messages)
@@ -121,7 +122,7 @@ class Reader:
         return self._in_snapshot(numbered)
 
     def any_exists(self, keys: list[int]) -> bool:
-        """Whether any of them is a message's."""
+        """Return whether a message has one of these keys."""
         (taken,) = self._row(queries.ANY_EXISTS, keys=json.dumps(keys))
         return bool(taken)
 
@@ -189,30 +190,31 @@ class Reader:
         behind = {"behind": time, "behind_key": first_key(entity) + number}
 
         def timed(connection: sqlite3.Connection) -> tuple[list[StoredMessage], int | None]:
-            usual = {"now": now, "usual_state": query.state} | behind
-            found = self._chunks(connection, query.past, entity, usual, limit, max(max_bytes, 1))
-            others = {"entity": entity, "offset": len(found)} | behind
-            following = connection.execute(query.following, others).fetchone()
+            parameters = {"now": now, "default_state": query.state} | behind
+            found = self._chunks(connection, query.past, entity, parameters, limit, max(max_bytes, 1))
+            rest = {"entity": entity, "offset": len(found)} | behind
+            following = connection.execute(query.following, rest).fetchone()
             return found, following[0] if following else None
 
         return self._in_snapshot(timed)
 
-    def _row(self, question: str, **parameters: Any) -> Any:
-        return self._in_snapshot(lambda connection: connection.execute(question, parameters).fetchone())
+    def _row(self, query: str, **parameters: Any) -> Any:
+        return self._in_snapshot(lambda connection: connection.execute(query, parameters).fetchone())
 
-    def _in_snapshot(self, question: Callable[[sqlite3.Connection], _Result]) -> _Result:
+    def _in_snapshot(self, read: Callable[[sqlite3.Connection], _Result]) -> _Result:
+        """Call `read` in a read transaction. Raise StoreError."""
         try:
             if self._connection is None:
                 self.connect_writer()
                 self._connection = connect_reader(self._file)
             connection = self._connection
             connection.execute("BEGIN")
-            answer = question(connection)
+            result = read(connection)
             connection.execute("COMMIT")
         except Exception as error:
             self.close()
             raise store_error(error, self._file) from error
-        return answer
+        return result
 
     def _chunks(
         self,
@@ -223,42 +225,44 @@ class Reader:
         limit: int,
         max_bytes: int,
     ) -> list[StoredMessage]:
-        """Messages in the order of the query, until the limit, or the one that reaches the bytes."""
+        """Read messages in the order of the query, up to `limit` and up to the one that reaches `max_bytes`."""
         found: list[StoredMessage] = []
         size = offset = 0
-        most = queries.CHUNK_ROWS
+        max_rows = queries.CHUNK_ROWS
         while len(found) < limit and size < max_bytes:
-            rows = min(limit - len(found), most)
+            rows = min(limit - len(found), max_rows)
             room = min(max_bytes - size, _CHUNK_BYTES)
-            place = {"entity": entity, "rows": rows, "offset": offset, "usual_annex": self._usual_annex}
+            place = {"entity": entity, "rows": rows, "offset": offset, "common_annex": self._common_annex}
             chosen = connection.execute(query, parameters | place).fetchone()
-            messages, looked_at, last = self._fetch(connection, entity, parameters["usual_state"], chosen, room)
+            messages, fetched, last = self._fetch(connection, entity, parameters["default_state"], chosen, room)
             found += messages
             size += sum([message.read_size for message in messages])
-            if looked_at == chosen[0] < rows:
+            if fetched == chosen[0] < rows:
                 break  # there are no more
             if "after" in parameters:
                 parameters = parameters | {"after": first_key(entity) + last}
             else:
-                offset += looked_at
-            # Those that are long are not looked at again and again.
-            most = min(2 * looked_at + 1, queries.CHUNK_ROWS)
+                offset += fetched
+            # If messages are long, few fit: do not query many rows again that will not fit either.
+            max_rows = min(2 * fetched + 1, queries.CHUNK_ROWS)
         return found
 
     def _fetch(
         self, connection: sqlite3.Connection, entity: int, state: int, chosen: Any, room: int
     ) -> tuple[list[StoredMessage], int, int]:
-        """Of the messages that were chosen those up to the one that reaches the room: the sound ones, how many were
-        looked at, and the number of the last of these."""
-        count, joined_numbers, times, lowest, highest, joined_segments, joined_places, joined_rich, annexed = chosen
+        """Read the payloads of the messages in a row of a query, up to the message that reaches `room` bytes.
+
+        Return the undamaged messages, how many were read with the damaged ones, and the sequence number of the last.
+        """
+        count, joined_numbers, times, lowest, highest, joined_segments, joined_places, joined_extras, annexed = chosen
         if not count:
             return [], 0, 0
-        usual = self._usual_annex
-        with_usual: set[int] = set(_numbers(annexed)) if annexed else set()
-        rich = {row[0]: row for row in json.loads(joined_rich)} if joined_rich != "[]" else {}
+        common = self._common_annex
+        with_common: set[int] = set(_numbers(annexed)) if annexed else set()
+        extras = {row[0]: row for row in json.loads(joined_extras)} if joined_extras != "[]" else {}
         numbers = _numbers(joined_numbers)
         places = _numbers(joined_places)
-        fitting = _fitting(numbers, places, rich, room, with_usual, len(usual))
+        fitting = _fitting(numbers, places, extras, room, with_common, len(common))
         numbers, places = numbers[:fitting], places[:fitting]
         segments = [lowest] if lowest == highest else _numbers(joined_segments)[:fitting]
         contents = self._segments.read(lowest, places) if lowest == highest else self._contents(segments, places)
@@ -267,12 +271,12 @@ class Reader:
             for number, content, enqueued_at in zip(numbers, contents, _numbers(times), strict=False)
         ]
         broken = {at for at, content in enumerate(contents) if content is None}
-        if with_usual:
+        if with_common:
             for message in messages:
-                if message.sequence_number in with_usual:
-                    message.annex = usual
-        if rich:
-            broken |= self._enrich(connection, entity, messages, rich)
+                if message.sequence_number in with_common:
+                    message.annex = common
+        if extras:
+            broken |= self._add_extras(connection, entity, messages, extras)
         if broken:
             for at in sorted(broken):
                 where = self._segments.describe(segments[at] if len(segments) > 1 else lowest, places[at])
@@ -280,15 +284,15 @@ class Reader:
             messages = [message for at, message in enumerate(messages) if at not in broken]
         return messages, fitting, numbers[-1]
 
-    def _enrich(
-        self, connection: sqlite3.Connection, entity: int, messages: list[StoredMessage], rich: dict[int, Any]
+    def _add_extras(
+        self, connection: sqlite3.Connection, entity: int, messages: list[StoredMessage], extras: dict[int, Any]
     ) -> set[int]:
-        """Give them what few have; which of them have a damaged body."""
+        """Set the columns that differ from the defaults. Return the positions of the messages with a damaged body."""
         before = first_key(entity)
         annexed = [
             before + message.sequence_number
             for message in messages
-            if (row := rich.get(message.sequence_number)) and row[6] is not None
+            if (row := extras.get(message.sequence_number)) and row[6] is not None
         ]
         annexes: dict[int, str] = {}
         if annexed:
@@ -296,12 +300,12 @@ class Reader:
             annexes = dict(json.loads(joined))
             last = bytes.fromhex(annexes[annexed[-1] - before])
             if len(last) <= _SHORT_ANNEX:
-                self._usual_annex = last
-        wanted = {row[7] for message in messages if (row := rich.get(message.sequence_number)) and row[7] is not None}
+                self._common_annex = last
+        wanted = {row[7] for message in messages if (row := extras.get(message.sequence_number)) and row[7] is not None}
         bodies = self._fetch_bodies(connection, wanted) if wanted else {}
         broken: set[int] = set()
         for at, message in enumerate(messages):
-            row = rich.get(message.sequence_number)
+            row = extras.get(message.sequence_number)
             if row is not None:
                 _, message.state, message.expires_at, message.delivery_count, message.session_id, *rest = row
                 message.due_at, annex, body, _ = rest
@@ -323,12 +327,12 @@ class Reader:
         return found
 
     def _fetch_bodies(self, connection: sqlite3.Connection, wanted: set[int]) -> dict[int, Body | None]:
-        """None for one that is damaged."""
+        """Read bodies by key; None for a damaged one."""
         found: dict[int, Body | None] = {key: body for key in wanted if (body := self._bodies.get(key)) is not None}
         missing = wanted - found.keys()
         if missing:
-            asked = {"keys": json.dumps(sorted(missing))}
-            joined_keys, joined_segments, joined_places = connection.execute(queries.BODIES, asked).fetchone()
+            parameters = {"keys": json.dumps(sorted(missing))}
+            joined_keys, joined_segments, joined_places = connection.execute(queries.BODIES, parameters).fetchone()
             keys, segments, places = _numbers(joined_keys), _numbers(joined_segments), _numbers(joined_places)
             for key, content in zip(keys, self._contents(segments, places), strict=True):
                 body = None if content is None else Body(key, content)
@@ -336,7 +340,7 @@ class Reader:
                 if body is not None:
                     self._bodies[key] = body
             if lost := missing - found.keys():
-                raise StoreError(f"{self._file} is damaged: it has a message, but not its body {min(lost)}.")
+                raise StoreError(f"{self._file} is damaged: it has a message without its body {min(lost)}.")
         return found
 
 
@@ -348,7 +352,7 @@ def _query(wanted: Range) -> str:
     return queries.IN_LARGE_STATE if wanted.state in queries.LARGE_STATES else queries.IN_SMALL_STATE
 
 
-def _usual_state(wanted: Range) -> int:
+def _default_state(wanted: Range) -> int:
     return ACTIVE if wanted.state is None else wanted.state
 
 
@@ -366,19 +370,19 @@ def _numbers(joined: str | None) -> list[int]:
 def _fitting(
     numbers: list[int],
     places: list[int],
-    rich: dict[int, Any],
+    extras: dict[int, Any],
     room: int,
-    with_usual: Collection[int] = (),
-    usual_size: int = 0,
+    with_common: Collection[int] = (),
+    common_size: int = 0,
 ) -> int:
-    """How many from the first on, up to the one that reaches the room; some have the usual annex."""
+    """Count the messages up to the one that reaches `room` bytes; the ones in `with_common` have the common annex."""
     total = count = 0
     for place in places:
         total += place & LENGTH_MASK
-        if rich and (row := rich.get(numbers[count])) is not None:
+        if extras and (row := extras.get(numbers[count])) is not None:
             total += (row[6] or 0) + (row[8] or 0)
-        elif with_usual and numbers[count] in with_usual:
-            total += usual_size
+        elif with_common and numbers[count] in with_common:
+            total += common_size
         count += 1
         if total >= room:
             break
@@ -395,4 +399,4 @@ def _parts(lengths: str | None, joined: bytes | None) -> Iterator[bytes]:
 
 
 def _do_nothing() -> None:
-    """No writer is there."""
+    """Do nothing: there is no writer."""

@@ -1,8 +1,8 @@
-"""Rows that the steps of an entry take out of JSON."""
+"""SQL for reading rows from JSON arrays."""
 
 from __future__ import annotations
 
 
 def fields(*names: str) -> str:
-    """The items of a row that came as a JSON array, under these names."""
+    """Return the SQL columns that name the items of a JSON array in `value`."""
     return ", ".join(f"json_extract(value, '$[{at}]') AS {name}" for at, name in enumerate(names))

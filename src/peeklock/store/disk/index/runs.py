@@ -1,8 +1,8 @@
-"""Runs of messages that change their state or leave together, as SQL.
+"""SQL that changes the state of runs of messages, or removes them.
 
-Each run is a row of a temporary view, whose trigger does one range of keys: a claim may have thousands of runs, and a
-statement for each would return to Python as often. Messages that were found damaged stay, and the counters, which come
-with the entry and count them as if they changed too, are corrected.
+Each run is inserted into a temporary view, whose trigger changes one range of keys: a claim may have thousands of runs,
+and one statement for each would return to Python as often. Damaged messages stay as they are. The deltas of the
+counters in the entry assume that they changed too, so the counters are corrected for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BODY_LENGTH = f"(SELECT place & {LENGTH_MASK} FROM body WHERE body.key = messag
 
 
 def _of_damaged(runs: str, change: str, size: str) -> str:
-    """The counters of entities with damaged messages in runs; `{0}` of the change is the state that a counter is of."""
+    """Correct the counters of entities for damaged messages in runs; `{0}` in `change` is the state of a counter."""
     changes = [f"sum({change.format(state)}) AS {counter}" for state, counter in _COUNTERS.items()]
     return f"""
         UPDATE entity SET
@@ -28,7 +28,7 @@ def _of_damaged(runs: str, change: str, size: str) -> str:
             size_in_bytes = entity.size_in_bytes + row.size
         FROM (
             SELECT first_key >> {NUMBER_BITS} AS id, {", ".join(changes)}, sum({size}) AS size
-            FROM ({runs} LIMIT -1 OFFSET 0) -- so that a run is taken apart once
+            FROM ({runs} LIMIT -1 OFFSET 0) -- so that each run is decoded only once
             CROSS JOIN message INDEXED BY message_state
             WHERE message.state = {DAMAGED} AND {IN_STATE_INDEX} AND message.key BETWEEN first_key AND last_key
             GROUP BY 1
@@ -50,7 +50,7 @@ STEPS: Final = {
         INSERT INTO run_removal (first_key, last_key, before) {_REMOVALS};
     """,
 }
-"""Of an entry, by section."""
+"""The statements for the sections of an entry, by section."""
 
 _FOUND_DAMAGED = (
     f"message WHERE message.key IN (SELECT value FROM json_each(NEW.damaged)) AND message.state <> {DAMAGED}"
@@ -68,7 +68,7 @@ MARK_DAMAGED: Final = f"""
 
     UPDATE message SET state = {DAMAGED} WHERE message.key IN (SELECT value FROM json_each(NEW.damaged));
 """
-"""A step, too: the messages may have changed their state, or left, since they were found damaged."""
+"""The statements for the section `damaged`. The messages may have been changed or removed since they were read."""
 
 TRIGGERS: Final = (
     "CREATE TEMP VIEW run_update AS SELECT NULL AS first_key, NULL AS last_key, NULL AS before, NULL AS after",
@@ -78,8 +78,8 @@ TRIGGERS: Final = (
     END
     """,
     "CREATE TEMP VIEW run_removal AS SELECT NULL AS first_key, NULL AS last_key, NULL AS before",
-    # Where there is no body at all, as in a broker without topics, the messages are not searched for theirs. The end of
-    # the range says so: SQLite works it out once, and would evaluate a condition for each message.
+    # If the table of bodies is empty, as in a broker without topics, messages are not searched for bodies. This is done
+    # by the end of the range, which SQLite evaluates once; it would evaluate a condition for each message.
     f"""
     CREATE TEMP TRIGGER apply_run_removal INSTEAD OF INSERT ON run_removal BEGIN
         DELETE FROM body
@@ -93,4 +93,4 @@ TRIGGERS: Final = (
     END
     """,
 )
-"""On a connection of a `Writer`, before its own."""
+"""Created on each connection of a `Writer`, before the views of entries."""

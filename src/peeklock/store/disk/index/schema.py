@@ -1,10 +1,10 @@
 """The tables of the index.
 
-A message's rowid is its key (`keys`): messages of one entity lie together, in order, in one B-tree, and appending goes
-to a page that is in the cache. All indexes are partial, so that a plain message (active, without session, expiry and
-shared body) is in none of them.
+A message's rowid is its key (`keys`): messages of one entity are stored together, in order, in one B-tree, and appends
+go to a page that is in the cache. All indexes are partial: a plain message (active, without session, expiry and shared
+body) is in none of them.
 
-`PRAGMA user_version` is the version of the disk format, `application_id` says whose file it is.
+`PRAGMA user_version` is the version of the disk format; `application_id` identifies the file as Peeklock's.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ APPLICATION_ID: Final = 0x506B4C6B  # "PkLk"
 VERSION: Final = 1
 
 PAGE_SIZE: Final = 8192
-"""4096 appends a quarter slower; 16384 doubles what a small commit writes for a tenth more in large ones."""
+"""With 4096, appends are a quarter slower. With 16384, a small commit writes twice as many bytes, and large commits are
+only a tenth faster."""
 
 IN_STATE_INDEX: Final = "state <> 0 AND state <> 4"
-"""Repeated by each query that is to use the index of states. Claimed messages are not in it: they lie together and are
-found by their keys."""
+"""The condition of the index of states; each query that uses the index repeats it. Claimed messages (state 4) are not
+in it: they are stored together and are found by their keys."""
 
-# Space that messages leave behind stays in the file's free list and is used again. auto_vacuum would give it
-# back to the file system, but its pointer map costs every append and removal about a sixth.
+# The space of removed messages stays in the file's free list and is reused. auto_vacuum would return it to the file
+# system, but its pointer map makes every append and removal about a sixth slower.
 _TABLES: Final = (
     """
     CREATE TABLE entity (
@@ -45,7 +46,7 @@ _TABLES: Final = (
         definition TEXT NOT NULL
     ) STRICT
     """,
-    # The payload is in this segment of the log, at this place.
+    # segment and place say where in the log the payload is.
     """
     CREATE TABLE message (
         key INTEGER PRIMARY KEY,
@@ -66,8 +67,8 @@ _TABLES: Final = (
     WHERE expires_at IS NOT NULL AND state = 0
     """,
     f"CREATE INDEX message_state ON message (state) WHERE {IN_STATE_INDEX}",
-    # With the key before the state, so that a session is read in order in any state or in one; and with the state, so
-    # that sessions are counted and listed without a look at their messages.
+    # The key comes before the state, so that a session is read in order, in any state or in one. The state is included,
+    # so that sessions are counted and listed without reading their messages.
     f"""
     CREATE INDEX message_session ON message (key >> {NUMBER_BITS}, session_id, key, state)
     WHERE session_id IS NOT NULL
@@ -76,11 +77,11 @@ _TABLES: Final = (
     CREATE INDEX message_due ON message (key >> {NUMBER_BITS}, due_at)
     WHERE due_at IS NOT NULL AND state = 2
     """,
-    # What says whether a body is still needed. A count beside it would be one more thing that can be wrong.
+    # Tells whether a body is still needed. A stored reference count would be redundant and could become wrong.
     "CREATE INDEX message_body ON message (body) WHERE body IS NOT NULL",
     "CREATE TABLE body (key INTEGER PRIMARY KEY, segment INTEGER NOT NULL, place INTEGER NOT NULL) STRICT",
     "CREATE INDEX body_segment ON body (segment)",
-    # What is kept of a claim is opaque; which messages it has is in there, and in their state.
+    # The content of a claim is opaque to the store. It names the claim's messages, whose state is 4.
     """
     CREATE TABLE claim (
         entity INTEGER NOT NULL,
@@ -89,8 +90,8 @@ _TABLES: Final = (
         PRIMARY KEY (entity, id)
     ) STRICT
     """,
-    # States may be long, so they are not in the B-tree that sessions are listed from, and are set again without
-    # touching it.
+    # States may be long, so they are not in the B-tree that lists the sessions, and replacing a state does not change
+    # that B-tree.
     """
     CREATE TABLE session (
         id INTEGER PRIMARY KEY,
@@ -101,12 +102,13 @@ _TABLES: Final = (
         UNIQUE (entity, session_id)
     ) STRICT
     """,
-    # The rowid is the entity's id and the time, in bits as for messages, and a row has all keys of that millisecond one
-    # after the other: a row a key is written seven times slower where there are many.
+    # The history of duplicate detection. The rowid consists of the entity's id and the time, in bits as for messages. A
+    # row has all keys of that millisecond, concatenated: one row for each key would be seven times slower to write.
     "CREATE TABLE history (key INTEGER PRIMARY KEY, seen BLOB NOT NULL) STRICT",
-    # Entities that are gone, while their messages are still being deleted a few at a time.
+    # Dropped entities whose messages are still being deleted, some at a time.
     "CREATE TABLE dropped_entity (id INTEGER PRIMARY KEY) STRICT",
-    # How far the log is applied, and how many checkpoints there were before: `pages` compares that with the checksums.
+    # The position up to which the log is applied, and the number of checkpoints before (the generation), which `pages`
+    # compares with the checksums.
     """
     CREATE TABLE log (
         segment INTEGER NOT NULL,
@@ -116,8 +118,8 @@ _TABLES: Final = (
     ) STRICT
     """,
     "INSERT INTO log VALUES (0, 0, 0, 0)",
-    # Where the last record that was applied of each segment begins and ends, by which a start knows that the segment is
-    # the one that was applied, and whole.
+    # Where the last applied record of each segment begins and ends. The start uses it to verify that each segment is
+    # present, complete and the same one that was applied.
     """
     CREATE TABLE segment (
         number INTEGER PRIMARY KEY,
@@ -126,8 +128,8 @@ _TABLES: Final = (
         "commit" INTEGER NOT NULL
     ) STRICT
     """,
-    # Between which keys a segment has payloads of an entity, so that what needs it is found without a look at
-    # everything; an index would cost every message.
+    # The range of keys of an entity with payloads in a segment, so that the messages in a segment are found without a
+    # full scan. An index on message.segment would slow down every append.
     """
     CREATE TABLE extent (
         segment INTEGER NOT NULL,
@@ -141,7 +143,7 @@ _TABLES: Final = (
 
 
 def check(connection: sqlite3.Connection, file: Path) -> None:
-    """Refuse a file that is not ours, or of another version, before anything about it is changed. StoreError."""
+    """Raise StoreError for a database of another application or another version of the disk format."""
     application_id = _pragma(connection, "application_id")
     version = _pragma(connection, "user_version")
     if application_id != APPLICATION_ID:
@@ -151,12 +153,12 @@ def check(connection: sqlite3.Connection, file: Path) -> None:
     elif version != VERSION:
         raise StoreError(
             f"{file} was written by another version of Peeklock: its format is version {version}, "
-            f"this one reads and writes version {VERSION}."
+            f"and this version of Peeklock requires version {VERSION}."
         )
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """Make the tables in a file that has none, all or none of them."""
+    """Create all tables in one transaction, if there are none."""
     if _pragma(connection, "user_version") == VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")

@@ -1,11 +1,11 @@
 """The file `peeklock.sums`: a checksum of every page of the index.
 
-It consists of blocks of 4 KiB, each with a checksum of its own and there twice, one copy behind the other. The first
-block says of how many pages there are sums, and for which frames of SQLite's log they were made; each of the others has
-the sums of the next 1019 pages. A change is written over the older copy, so that a power cut that tears it leaves the
-other one: of each block a start takes the newer copy that is whole. Blocks are changed independently, and may be found
-in their states before and after a change; `pages` says why that does no harm. A change needs no room on the disk,
-except for blocks that are new: the index can be emptied while the disk is full.
+It consists of blocks of 4 KiB. Each block has its own checksum and is stored twice, one copy after the other. The first
+block has the number of pages, and identifies the frames of the WAL that the sums were made for; each further block has
+the sums of the next 1019 pages. A change overwrites the older copy, so a torn write leaves the other copy intact: the
+start reads the newest intact copy of each block. Blocks are changed independently, so after a power cut some may be old
+and some new; `pages` explains why that is safe. A change needs no disk space except for additional blocks: messages can
+be removed while the disk is full.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from ..log.checksums import crc32
 
 _BLOCK: Final = 4096
 _HEAD: Final = Struct("<8sIQ")
-"""Magic, number of the block, number of the change; the checksum of all that is before it ends the block."""
+"""Magic, number of the block, number of the change. The last bytes of a block are the checksum of everything before."""
 _MAGIC: Final = b"PkLkSum1"
 _CHECK_BYTES: Final = 4
 _IN_BLOCK: Final = (_BLOCK - _HEAD.size - _CHECK_BYTES) // 4
 _STATE: Final = Struct("<III8sQ")
-"""Page size, pages, frames of SQLite's log that the sums were made for, its salt, and how many checkpoints there were
-before."""
-_UNCHECKED: Final = 4096
-"""Python lets other threads run while it computes a longer checksum, and then waits for its turn."""
+"""Page size, number of pages, frames of the WAL that the sums were made for, salt of the WAL, generation (the number of
+checkpoints before)."""
+_SUMMED_AT_ONCE: Final = 4096
+"""For more bytes, crc32 would release the GIL, and then wait to get it back."""
 
 
 class State(NamedTuple):
@@ -49,24 +49,25 @@ def path(file: Path) -> Path:
 
 
 def page_sum(number: int, content: bytes | memoryview) -> int:
-    """Begun with the number of the page, so that a page in another one's place does not fit."""
+    """Compute the checksum of a page, starting with its number: a page at a wrong offset does not match."""
     check = number
-    for at in range(0, len(content), _UNCHECKED):
-        check = crc32(content[at : at + _UNCHECKED], check)
+    for at in range(0, len(content), _SUMMED_AT_ONCE):
+        check = crc32(content[at : at + _SUMMED_AT_ONCE], check)
     return check
 
 
 class Sums:
-    """The sums of a database. One thread uses it."""
+    """The checksums of a database's pages. Used by one thread."""
 
     def __init__(self, file: Path) -> None:
-        """StoreError if they cannot be read, FileNotFoundError if there are none."""
+        """Read the sums of a database. Raise StoreError if they are damaged, FileNotFoundError if there are none."""
         self.file = path(file)
         self._descriptor = os.open(self.file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._slots: list[int] = []
-            """Which copy of each block is the newer one; the other is written over next."""
+            """For each block, which copy is the newer one; the next change overwrites the other."""
             self._changes: list[int] = []
+            """For each block, the number of its last change."""
             self.state, self.sums = self._load()
         except BaseException:
             self.close()
@@ -74,11 +75,11 @@ class Sums:
         self._unsynced = set(range(len(self._slots)))
         """Blocks whose newer copy may not be durable."""
         self._durable = len(self._slots)
-        """Blocks of which there is a durable copy."""
+        """How many blocks have a durable copy."""
         self._is_writable = False
 
     def start_writing(self) -> None:
-        """Have the disk have what was read: whoever wrote it may not have synced it. OSError."""
+        """Write the sums again and sync them, since the process that wrote them may not have synced. Raise OSError."""
         if not self._is_writable:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -90,14 +91,14 @@ class Sums:
         self._unsynced.clear()
 
     def change(self, pages: Iterable[tuple[int, memoryview]], state: State) -> None:
-        """Make the sums of these pages durable; of a page that is given twice the first counts. OSError.
+        """Write and sync the sums of these pages; if a page occurs twice, the first one counts. Raise OSError.
 
-        After a failure, what was changed is written again with the next change.
+        After a failure, the changed blocks are written again with the next change.
         """
         changed: set[int] = set()
         blocks = {0}
         zeros = bytes(state.page_size)
-        for number in range(len(self.sums) + 1, state.pages + 1):  # those that SQLite leaves out are zeros in the file
+        for number in range(len(self.sums) + 1, state.pages + 1):  # new pages that SQLite does not write are zeros
             self.sums.append(page_sum(number, zeros))
             blocks.add(_block(number))
         for number, content in pages:
@@ -110,7 +111,7 @@ class Sums:
         while len(self._slots) <= _block(state.pages):
             self._slots.append(1)
             self._changes.append(0)
-        written = sorted(self._unsynced, reverse=True)  # the first block last, which says that there are the others
+        written = sorted(self._unsynced, reverse=True)  # the first block last, because it has the number of blocks
         for number in written:
             if number == 0 and len(self._slots) > self._durable:
                 sync_file(self._descriptor)
@@ -136,7 +137,7 @@ class Sums:
         return state, sums
 
     def _read(self, number: int) -> bytes:
-        """The content of a block, which is the next."""
+        """Read the newest intact copy of a block. Blocks must be read in order. Raise StoreError if there is none."""
         newest, slot, content = 0, -1, b""
         for copy in (0, 1):
             block = os.pread(self._descriptor, _BLOCK, (2 * number + copy) * _BLOCK)
@@ -158,7 +159,7 @@ class Sums:
 
 
 def create(file: Path, page_size: int, sums: array[int], generation: int) -> None:
-    """Take the place of those that are there, if any. OSError."""
+    """Write a new file of sums, which replaces an existing one. Raise OSError."""
     made = Path(f"{path(file)}.new")
     with suppress(FileNotFoundError):
         made.unlink()
@@ -175,12 +176,12 @@ def create(file: Path, page_size: int, sums: array[int], generation: int) -> Non
 
 
 def _block(page: int) -> int:
-    """The block with the sum of this page."""
+    """Return the number of the block with the sum of this page."""
     return (page - 1) // _IN_BLOCK + 1
 
 
 def _change(block: bytes, number: int) -> int:
-    """Of a copy of this block; 0 if it is none."""
+    """Return the number of the change that wrote this copy of the block; 0 if the copy is damaged."""
     if len(block) < _BLOCK or int.from_bytes(block[-_CHECK_BYTES:], "little") != crc32(block[:-_CHECK_BYTES]):
         return 0
     magic, of, change = _HEAD.unpack_from(block)
@@ -197,6 +198,6 @@ def _write_block(descriptor: int, number: int, copy: int, change: int, content: 
 
 
 def _to_bytes(sums: array[int], number: int) -> bytes:
-    """The content of this block."""
+    """Encode the content of a block of sums."""
     chosen = sums[(number - 1) * _IN_BLOCK : number * _IN_BLOCK]
     return pack(f"<{len(chosen)}I", *chosen)

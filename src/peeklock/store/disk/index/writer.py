@@ -1,12 +1,13 @@
-"""The writing side of the index: entries of the log become rows, many by one statement.
+"""The writer of the index: applies entries of the log to the tables.
 
-While the event loop computes, every return from SQLite to Python waits for the loop to let go of the
-interpreter, up to Python's whole switch interval. So an entry is one row inserted into a temporary view, whose
-trigger does all of it inside SQLite: it waits once, not once a row or a statement. Against a busy loop that writes
-three to seven times what a statement a table does.
+While the event loop is busy, every return from SQLite to Python waits for the GIL, up to Python's switch interval. So
+an entry is one row inserted into a temporary view, whose trigger makes all changes inside SQLite: this waits once, not
+once for each row or statement. With a busy event loop it is three to seven times faster than one statement for each
+table.
 
-What SQLite may lose by a power cut is still in the log, and how far the log is applied is a row that is changed by the
-same transaction: so nothing needs to be synced until a segment of the log is freed (`database`, `pages`).
+Transactions that SQLite loses in a power cut are still in the log, and the same transaction that applies entries also
+updates the position up to which the log is applied. So nothing needs to be synced until a segment of the log is freed
+(`database`, `pages`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .database import Database
 from .rows import fields
 
 _PURGE_ROWS = 1000
-"""Messages, session states or history of a dropped entity deleted at a time, so that no commit waits for a million."""
+"""How many rows of a dropped entity are deleted from each table at once, so that no commit waits long."""
 
 
 _CHANGED = ("state", "delivery_count", "enqueued_at", "expires_at", "due_at")
@@ -71,7 +72,7 @@ _STEPS = {
         FROM (SELECT first_key, segment, {_OF_RUN}, places
               FROM (SELECT {fields("first_key", *_CHANGED, *_SESSION_PLACE, *_ANNEX_PLACE, "segment", "places")}
                     FROM json_each(NEW.appends))
-              LIMIT -1 OFFSET 0) -- so that a run is taken apart once, not once a message
+              LIMIT -1 OFFSET 0) -- so that each run is decoded once, not once for each message
         CROSS JOIN json_each(places) AS each;
     """,
     "bodies": f"""
@@ -95,7 +96,7 @@ _STEPS = {
         FROM (SELECT {fields("key", *_CHANGED)} FROM json_each(NEW.updates)) AS row
         WHERE message.key = row.key;
     """,
-    # An upsert of what is there: for an UPDATE FROM, SQLite would look at all messages.
+    # An upsert of existing rows: for an UPDATE FROM, SQLite would scan all messages.
     "rewrites": f"""
         INSERT INTO message (key, segment, place, {", ".join(_CHANGED)}, annex)
         SELECT first_key + each.key, segment, each.value, {", ".join(_CHANGED)}, annex
@@ -188,9 +189,9 @@ _STEPS = {
         SET first_key = min(first_key, excluded.first_key), last_key = max(last_key, excluded.last_key);
     """,
 }
-"""What is done for each section, in this order."""
+"""The statements for each section, in this order."""
 
-_SELDOM = (
+_RARE_SECTIONS = (
     "entities",
     "bodies",
     "copies",
@@ -206,7 +207,8 @@ _SELDOM = (
     "forgotten",
     "dropped",
 )
-"""A step costs a little where there is nothing to do: entries without these sections go without their steps."""
+"""Sections that few entries have. Statements for an empty section take some time, so entries without these sections are
+applied through a view without their statements."""
 
 
 def _create(view: str, steps: Iterable[str]) -> list[str]:
@@ -219,11 +221,11 @@ def _create(view: str, steps: Iterable[str]) -> list[str]:
 _SET_UP = [
     *runs.TRIGGERS,
     *_create("entry", _STEPS.values()),
-    *_create("usual_entry", (step for section, step in _STEPS.items() if section not in _SELDOM)),
+    *_create("common_entry", (step for section, step in _STEPS.items() if section not in _RARE_SECTIONS)),
 ]
 
 _APPLY = f"INSERT INTO entry VALUES ({', '.join(f':{name}' for name in SECTIONS)})"
-_APPLY_USUAL = _APPLY.replace("entry", "usual_entry")
+_APPLY_COMMON = _APPLY.replace("entry", "common_entry")
 
 _OF_ENTITY = f"key BETWEEN :entity << {NUMBER_BITS} AND :entity << {NUMBER_BITS} | {MAX_NUMBER}"
 _NEXT_DROPPED = "SELECT min(id) FROM dropped_entity"
@@ -264,7 +266,7 @@ _NEEDED_BODIES = """
 
 
 class SegmentEnd(NamedTuple):
-    """Where the last record of a segment that was applied begins and ends, and its commit."""
+    """Where the last applied record of a segment begins and ends, and its commit."""
 
     segment: int
     start: int
@@ -273,32 +275,34 @@ class SegmentEnd(NamedTuple):
 
 
 class Writer:
-    """Applies entries, each whole or not at all; after a failure the next one may work again."""
+    """Writes the index; a call that fails changes nothing, and later calls may succeed. Used by the index thread."""
 
     def __init__(self, connection: WriterConnection, file: Path) -> None:
-        """StoreError, OSError, sqlite3.Error."""
+        """Raise StoreError, OSError or sqlite3.Error."""
         self.file = file
         self.database = Database(connection, file, _set_up)
         self._has_dropped = True
-        """There may be rows of dropped entities. Their ids are not kept here but read each time: an id may belong to a
-        new entity by now, also by a commit that seemed to fail."""
+        """There may be rows of dropped entities. Their ids are read each time and not cached: an id may belong to a new
+        entity meanwhile, also after a commit that seemed to fail."""
         self._may_purge = True
 
     def applied(self) -> LogPosition:
-        """How far the log is applied. StoreError."""
+        """Read the position up to which the log is applied. Raise StoreError."""
         try:
             return read_applied(self.database.connected())
         except Exception as error:
             raise self.database.failed(error) from error
 
     def apply(self, entries: Iterable[dict[str, Any]], through: LogPosition, ends: Iterable[SegmentEnd]) -> None:
-        """What the log says up to this place, and where segments end by then. StoreError if none of it was done, as far
-        as we know."""
+        """Apply the entries, up to this position of the log, and set the ends of segments, in one transaction.
+
+        Raise StoreError if that failed; in rare cases the transaction was committed all the same.
+        """
         rows, known = list(entries), list(ends)
         try:
             self._apply(rows, through, known)
         except StoreFull:
-            if not self.database.start_log_again():
+            if not self.database.restart_wal():
                 raise
             self._apply(rows, through, known)
 
@@ -317,15 +321,15 @@ class Writer:
             raise self.database.failed(error) from error
         self.database.applied = through.commit
         self._may_purge = True
-        self.database.shorten_log()
+        self.database.checkpoint_if_long()
 
     @property
-    def has_leftovers(self) -> bool:
-        """Rows of dropped entities may wait to be deleted."""
+    def needs_purge(self) -> bool:
+        """Whether there may be rows of dropped entities to delete."""
         return self._has_dropped and self._may_purge
 
     def purge(self) -> None:
-        """Delete a few of them. A failure is no one's loss: it goes on after the next entry that works."""
+        """Delete some rows of a dropped entity. After a failure, purging continues when the next entry was applied."""
         try:
             connection = self.database.connected()
             (entity,) = connection.execute(_NEXT_DROPPED).fetchone()
@@ -339,26 +343,29 @@ class Writer:
             self._may_purge = False
 
     def is_needed(self, segment: int) -> bool:
-        """Some message or body has its bytes there. StoreError."""
+        """Return whether a message or body has its bytes in this segment. Raise StoreError."""
         return bool(self._row(_IS_NEEDED, segment)[0])
 
     def needed_bytes(self, segment: int) -> int:
+        """Return the bytes of messages and bodies in this segment. Raise StoreError."""
         return int(self._row(_NEEDED_BYTES, segment)[0])
 
-    def kept_bytes(self) -> int:
-        """Of all messages, as they are counted: a body with each of those that have it. StoreError."""
+    def stored_bytes(self) -> int:
+        """Return the size of all messages; a body is counted once for each of its messages. Raise StoreError."""
         return int(self._row("SELECT coalesce(sum(size_in_bytes), 0) FROM entity", 0)[0])
 
     def needed(
-        self, segment: int, rows: int, but_messages: set[int], but_bodies: set[int]
+        self, segment: int, rows: int, excluded_messages: set[int], excluded_bodies: set[int]
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Keys and places of some messages, and of some bodies, that have their bytes there, but for damaged ones and
-        those given. StoreError."""
+        """Return keys and places of up to `rows` messages and up to `rows` bodies with their bytes in this segment.
+
+        Messages known to be damaged and the excluded keys are left out. Raise StoreError.
+        """
         wanted = {
             "segment": segment,
             "rows": rows,
-            "messages": json.dumps(list(but_messages)),
-            "bodies": json.dumps(list(but_bodies)),
+            "messages": json.dumps(list(excluded_messages)),
+            "bodies": json.dumps(list(excluded_bodies)),
         }
         try:
             connection = self.database.connected()
@@ -370,7 +377,7 @@ class Writer:
             raise self.database.failed(error) from error
 
     def messages_with(self, body: int) -> list[int]:
-        """The keys of those that have this body. StoreError."""
+        """Return the keys of the messages with this body. Raise StoreError."""
         try:
             rows = self.database.connected().execute("SELECT key FROM message WHERE body = ?", (body,))
             return [key for (key,) in rows]
@@ -378,7 +385,10 @@ class Writer:
             raise self.database.failed(error) from error
 
     def forget_segments(self, segments: list[int]) -> None:
-        """That nothing needs them becomes durable, and all that was applied so far. StoreError."""
+        """Delete the index's rows about these segments, and make a checkpoint. Raise StoreError.
+
+        Afterwards it is durable that no message needs the segments, and they may be freed.
+        """
         try:
             connection = self.database.begin()
             for table, column in (("extent", "segment"), ("segment", "number")):
@@ -393,23 +403,23 @@ class Writer:
     def close(self) -> None:
         self.database.close()
 
-    def _row(self, question: str, segment: int) -> Any:
+    def _row(self, query: str, segment: int) -> Any:
         try:
-            return self.database.connected().execute(question, {"segment": segment}).fetchone()
+            return self.database.connected().execute(query, {"segment": segment}).fetchone()
         except Exception as error:
             raise self.database.failed(error) from error
 
 
 def apply_entry(connection: sqlite3.Connection, parameters: dict[str, Any]) -> None:
-    """In a transaction on a connection of a `Writer`. sqlite3.Error."""
+    """Apply one entry, in a transaction on a connection of a `Writer`. Raise sqlite3.Error."""
     if parameters["entities"] is not None:
         _purge_predecessors(connection, parameters["entities"])
-    is_usual = all(parameters[section] is None for section in _SELDOM)
-    connection.execute(_APPLY_USUAL if is_usual else _APPLY, parameters)
+    is_common = all(parameters[section] is None for section in _RARE_SECTIONS)
+    connection.execute(_APPLY_COMMON if is_common else _APPLY, parameters)
 
 
 def _purge_some(connection: sqlite3.Connection, entity: int) -> bool:
-    """Delete some rows of a dropped entity; whether it had any. If not, the drop is complete."""
+    """Delete some rows of a dropped entity. Return False if it had none: then the drop is complete."""
     (bodies,) = connection.execute(_PURGED_BODIES, {"entity": entity}).fetchone()
     deleted = any(connection.execute(purge, {"entity": entity}).rowcount for purge in _PURGES)
     connection.execute(_FREE_BODIES.format(freed=":freed"), {"freed": bodies})
@@ -419,10 +429,10 @@ def _purge_some(connection: sqlite3.Connection, entity: int) -> bool:
 
 
 def _purge_predecessors(connection: sqlite3.Connection, entities: str) -> None:
-    """Delete all rows that entities with these ids left behind when they were dropped, before new ones have the ids.
+    """Delete all rows of dropped entities whose ids are used for these new entities.
 
     This may take long, but an id is seldom reused before its rows were deleted in the background. Extents stay: they
-    say where a segment may have messages of an id, and go with the segment.
+    name the keys that a segment may contain, and are deleted with the segment.
     """
     for (entity,) in connection.execute(_DROPPED_AMONG, {"entities": entities}).fetchall():
         while _purge_some(connection, entity):
@@ -430,11 +440,12 @@ def _purge_predecessors(connection: sqlite3.Connection, entities: str) -> None:
 
 
 def read_applied(connection: sqlite3.Connection) -> LogPosition:
+    """Read the position up to which the log is applied."""
     return LogPosition(*connection.execute('SELECT segment, "offset", "commit" FROM log').fetchone())
 
 
 def read_segment_ends(connection: sqlite3.Connection) -> list[SegmentEnd]:
-    """Of all segments that the index was made from and that were not freed."""
+    """Read the ends of all segments that were applied and not freed."""
     rows = connection.execute('SELECT number, last_record, "end", "commit" FROM segment ORDER BY number')
     return [SegmentEnd(*row) for row in rows]
 

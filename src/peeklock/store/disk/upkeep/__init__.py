@@ -1,4 +1,4 @@
-"""Look after a data folder: describe it, check it, repair it, back it up and restore it.
+"""Maintenance of data folders for the command `peeklock store`: info, check, repair, backup and restore.
 
-The broker does not use this; `peeklock store` does.
+The broker does not use this package.
 """

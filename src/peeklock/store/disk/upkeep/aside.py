@@ -1,4 +1,4 @@
-"""The file of what a repair takes out of a data folder: one JSON object a line, for a message or a lost commit."""
+"""The file of the messages and commits that a repair removes from a data folder: one JSON object on each line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def set_aside(
     lost: list[Lost],
     unfit: list[tuple[Readable, str]],
 ) -> Path | None:
-    """Write all that is left of them, and sync it; None if there is nothing to write. OSError, sqlite3.Error."""
+    """Write everything that can be read of the messages and commits to a new file, and sync it.
+
+    Return the file, or None if there is nothing to write. Raise OSError or sqlite3.Error.
+    """
     if not (messages or lost or unfit):
         return None
     descriptor, file = _create(folder)
@@ -97,7 +100,7 @@ def _message(connection: sqlite3.Connection, segments: Segments, found: Finding)
 
 
 def _payload(segments: Segments, number: int, place: int) -> bytes:
-    """As it is now, sound or not."""
+    """Read the bytes of a payload, without verifying its checksum."""
     return _raw(segments.path(number), place >> LENGTH_BITS, place & LENGTH_MASK)
 
 

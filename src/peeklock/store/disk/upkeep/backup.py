@@ -1,10 +1,10 @@
-"""Copies of a data folder: of a running broker, while it serves, and back.
+"""Backup of a data folder, also while a broker uses it, and restore.
 
-A backup is the index at one moment, the segments that it needs, and what the log has behind it, as far as that follows
-without a gap. `Pin` keeps the broker from freeing segments meanwhile. All that was acknowledged before the backup began
-is in it; of what came later, some may be.
+A backup consists of a snapshot of the index, the segments that it needs, and the later records of the log up to the
+first gap. `Pin` prevents the broker from freeing segments meanwhile. The backup contains everything that was
+acknowledged before it began; it may contain some later commits.
 
-A copy is made beside its target, checked there, synced, and renamed when it is complete.
+The copy is made in a temporary folder beside its target, checked, synced, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -37,22 +37,27 @@ from .salvage import end_of
 _COPIED_PAGES: Final = 2048
 _COPIED_BYTES: Final = 8 * 1024 * 1024
 _OWN: Final = ("lock", "pin", "reserve")
-"""Files that are not restored: each broker makes its own."""
+"""Files that are not restored: each broker creates its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
+    """The result of a backup or a restore."""
+
     commit: int
-    """The last one in the copy."""
+    """The last commit in the copy."""
     bytes: int
     checked: Checked | None
-    """None if the copy was not checked."""
+    """The result of the check; None if the copy was not checked."""
     moved_to: Path | None = None
-    """Where the folder is that was there before."""
+    """The new name of the folder that was replaced."""
 
 
 def back_up(folder: Path, target: Path, *, verify: bool = True, progress: Progress = no_progress) -> Copied:
-    """Damage that the folder has is in the backup, too. StoreError; then there is no target."""
+    """Copy a data folder to a new folder. Damage in the folder is copied too, and reported by the check.
+
+    Raise StoreError if the backup failed; then the target does not exist.
+    """
     if not (folder / INDEX).exists():
         raise StoreError(f"{folder} is not a data folder: it has no {INDEX}.")
     with _made_beside(target) as partial:
@@ -61,12 +66,12 @@ def back_up(folder: Path, target: Path, *, verify: bool = True, progress: Progre
             synced = Synced(folder).read()
             applied, numbers = _copy_index(folder, partial, progress)
             _copy_segments(folder, partial, applied, numbers, progress)
-        pages.sum_up(partial / INDEX)
+        pages.write_sums(partial / INDEX)
         commit = _cut_after_last(partial, applied, synced)
         if commit < synced:
             raise StoreError(
-                f"The log of {folder} can be read through commit {commit}, but commit {synced} was acknowledged before "
-                "the backup began: the log is damaged. See `peeklock store check`."
+                f"The log of {folder} is damaged: commit {synced} was acknowledged before the backup began, but "
+                f"the log can only be read up to commit {commit}. See `peeklock store check`."
             )
         _write_synced(partial, commit)
         checked = check(partial, progress) if verify else None
@@ -76,16 +81,16 @@ def back_up(folder: Path, target: Path, *, verify: bool = True, progress: Progre
 
 
 def restore(backup: Path, folder: Path, *, replace: bool = False, progress: Progress = no_progress) -> Copied:
-    """Copy a backup to where a broker is to use it, if it is sound; a folder that is to be replaced is moved aside.
+    """Copy a backup to a data folder, if the check of the copy finds no damage. A replaced folder is renamed.
 
-    StoreError; then the folder is as it was.
+    Raise StoreError if the restore failed; then the folder is unchanged.
     """
     if not (backup / INDEX).exists():
         raise StoreError(f"{backup} is not a backup: it has no {INDEX}.")
     with _made_beside(folder) as partial, ExitStack() as held:
         if not replace:
             _check_target(folder)
-        if (backup / "lock").exists():  # it is a data folder: no broker may use it meanwhile
+        if (backup / "lock").exists():  # it is a data folder: lock it, so that no broker uses it meanwhile
             held.callback(FolderLock(backup).release)
         files = [file for file in sorted(backup.iterdir()) if file.is_file() and _is_restored(file.name)]
         total = sum(file.stat().st_size for file in files)
@@ -112,7 +117,7 @@ def _check_target(target: Path) -> None:
 
 @contextmanager
 def _made_beside(target: Path) -> Iterator[Path]:
-    """A folder on the same file system, which is removed unless it was renamed."""
+    """Create a temporary folder beside the target, and remove it at the end unless it was renamed."""
     resolved = target.resolve()
     partial = resolved.with_name(f".{resolved.name}.partial-{os.getpid()}")
     try:
@@ -126,16 +131,16 @@ def _made_beside(target: Path) -> Iterator[Path]:
 
 
 def _copy_index(folder: Path, partial: Path, progress: Progress) -> tuple[LogPosition, set[int]]:
-    """As it is at one moment: how far the log is applied then, and the segments that it needs."""
+    """Copy a snapshot of the index. Return the position up to which the log is applied, and the needed segments."""
     file, copy = folder / INDEX, partial / INDEX
     copy.touch(0o600)
-    # Closed after SQLite has closed the file: to close it drops SQLite's locks.
+    # Closed after SQLite has closed the file, because closing it drops SQLite's locks.
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        before = _Seals(file)
+        before = _Checksums(file)
         with closing(connect_reader(file)) as source:
             source.execute("BEGIN")
-            applied = read_applied(source)  # from here on what is read does not change
+            applied = read_applied(source)  # the first read starts the snapshot
             numbers = {end.segment for end in read_segment_ends(source)}
             numbers |= {number for (number,) in source.execute("SELECT DISTINCT segment FROM extent")}
             copied = 0
@@ -147,17 +152,17 @@ def _copy_index(folder: Path, partial: Path, progress: Progress) -> tuple[LogPos
 
             with closing(sqlite3.connect(copy)) as target:
                 source.backup(target, pages=_COPIED_PAGES, progress=step)
-            _verify_pages(copy, descriptor, [before, _Seals(file)], file)
+            _verify_pages(copy, descriptor, [before, _Checksums(file)], file)
     finally:
         os.close(descriptor)
     return applied, numbers
 
 
-class _Seals:
-    """Checksums of pages, at one moment: as the sums have them, and of all versions in SQLite's log."""
+class _Checksums:
+    """The checksums of pages at one moment: from the file of sums, and of all versions of pages in the WAL."""
 
     def __init__(self, file: Path) -> None:
-        """StoreError, OSError."""
+        """Read the checksums. Raise StoreError or OSError."""
         with closing(Sums(file)) as sums:
             self.page_size = sums.state.page_size
             self._sums = sums.sums
@@ -165,31 +170,31 @@ class _Seals:
             (number, page_sum(number, _comparable(number, page))) for number, page in wal.versions(file, self.page_size)
         }
 
-    def have(self, number: int, page: bytes, original: bytes) -> bool:
-        """One of them is this page's; `original` is as the database has it."""
+    def match(self, number: int, page: bytes, original: bytes) -> bool:
+        """Return whether one of the checksums is that of this page; `original` is the page in the database file."""
         if number <= len(self._sums) and page_sum(number, original) == self._sums[number - 1]:
             return True
         return (number, page_sum(number, _comparable(number, page))) in self._versions
 
 
 def _comparable(number: int, page: bytes) -> bytes:
-    """Without the count of changes, which SQLite writes into the first page of the copy."""
+    """Return the page without the change counters, which SQLite writes into the first page of the copy."""
     return page[:24] + page[28:92] + page[100:] if number == 1 else page
 
 
-def _verify_pages(copy: Path, database: int, seals: list[_Seals], file: Path) -> None:
-    """The copy gets checksums of its own: no damaged page may get one that fits. StoreError.
+def _verify_pages(copy: Path, database: int, checksums: list[_Checksums], file: Path) -> None:
+    """Raise StoreError for a damaged page in the copy: the copy gets new checksums, which would hide the damage.
 
-    A page of the copy was in SQLite's log, which then still has it, or in the database, with the sum that it had before
-    the copy was begun or has now.
+    Each page of the copy was read from the WAL, which then still has it, or from the database, whose checksum of the
+    page is the one from before the copy or the current one.
     """
-    size = seals[0].page_size
+    size = checksums[0].page_size
     with copy.open("rb") as copied:
         number = 0
         while page := copied.read(size):
             number += 1
             original = os.pread(database, size, 0) if number == 1 else page
-            if not any(each.have(number, page, original) for each in seals):
+            if not any(each.match(number, page, original) for each in checksums):
                 raise StoreError(
                     f"{file} is damaged: page {number} (offset {(number - 1) * size}) does not match its checksum. "
                     "See `peeklock store check`."
@@ -208,7 +213,7 @@ def _copy_segments(folder: Path, partial: Path, applied: LogPosition, numbers: s
 
 
 def _copy(file: Path, target: Path, size: int, doing: str, total: int, progress: Progress) -> None:
-    """So many bytes of it, however long it gets."""
+    """Copy the first `size` bytes of a file, which may grow meanwhile."""
     target.touch(0o600)
     with file.open("rb") as source, target.open("r+b") as copy:
         while size > 0 and (data := source.read(min(size, _COPIED_BYTES))):
@@ -218,9 +223,9 @@ def _copy(file: Path, target: Path, size: int, doing: str, total: int, progress:
 
 
 def _cut_after_last(folder: Path, applied: LogPosition, synced: int) -> int:
-    """End the log after the last record that follows without a gap; the commit it ends with.
+    """Truncate the log after the last record before a gap. Return the number of its last commit.
 
-    A file that was copied while it was written may have later records and lack earlier ones.
+    A segment that was copied while it was being written may have later records and lack earlier ones.
     """
     segments = Segments(folder)
     found = segments.find(applied.segment)
@@ -254,8 +259,8 @@ def _write_synced(folder: Path, commit: int) -> None:
 
 
 def _finish(folder: Path) -> int:
-    """Make it durable; how many bytes it has."""
-    _forget_reading(folder / INDEX)
+    """Sync all files of the folder. Return their size."""
+    _remove_empty_wal(folder / INDEX)
     size = 0
     for file in folder.iterdir():
         with file.open("r+b") as opened:
@@ -265,8 +270,8 @@ def _finish(folder: Path) -> int:
     return size
 
 
-def _forget_reading(file: Path) -> None:
-    """The check has left SQLite's log empty, if there was none, and its shared memory."""
+def _remove_empty_wal(file: Path) -> None:
+    """Remove the shared memory and the empty WAL that the check has created."""
     Path(f"{file}-shm").unlink(missing_ok=True)
     log = wal.path(file)
     if log.exists() and not log.stat().st_size:
@@ -274,7 +279,7 @@ def _forget_reading(file: Path) -> None:
 
 
 def _move_aside(folder: Path) -> Path | None:
-    """StoreLocked while a broker uses it."""
+    """Rename an existing folder, and return its new name. Raise StoreLocked if a broker uses it."""
     if not folder.exists():
         return None
     if not folder.is_dir():
@@ -285,7 +290,7 @@ def _move_aside(folder: Path) -> Path | None:
     lock = FolderLock(folder)
     try:
         if moved.exists():
-            raise StoreError(f"{moved} exists.")
+            raise StoreError(f"{folder} cannot be renamed to {moved}, which exists. Try again.")
         folder.resolve().rename(moved)
     finally:
         lock.release()

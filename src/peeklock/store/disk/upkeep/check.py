@@ -1,7 +1,7 @@
-"""Every record, every payload, and the index against the log, in a folder that no broker uses. Changes nothing.
+"""The check of a data folder that no broker uses: every record, every payload, and the index. Changes nothing.
 
-A record that was applied is not needed any more, but for its payloads. It is read all the same: a disk that damages
-what nobody needs will damage something else.
+Of applied records only the payloads are needed. The records are read all the same, because damage in them shows that
+the disk is failing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from .salvage import Salvaged, end_of, salvage
 
 @dataclass(slots=True)
 class Checked:
+    """The result of a check."""
+
     findings: list[Finding] = field(default_factory=list)
     segments: int = 0
     records: int = 0
     messages: int = 0
-    """In the index: those of commits that are not applied yet are not counted."""
+    """The number of messages in the index, without the commits that are not applied yet."""
     log_bytes: int = 0
     torn_bytes: int = 0
-    """At the end of the log, of commits that were never acknowledged. Not damage."""
+    """The length of incomplete records at the end of the log, of commits that were never acknowledged. Not damage."""
 
     @property
     def is_sound(self) -> bool:
@@ -43,7 +45,7 @@ class Checked:
 
 
 def check(folder: Path, progress: Progress = no_progress) -> Checked:
-    """For a folder that is held by the caller. StoreError if it is not a data folder, or cannot be read at all."""
+    """Check a data folder, which the caller has locked. Raise StoreError if it is not a data folder or not readable."""
     file = folder / INDEX
     segments = Segments(folder)
     if not file.exists() and not segments.files(folder):
@@ -97,7 +99,7 @@ def _damaged_pages(file: Path) -> Iterator[Finding]:
 def _check_log(
     folder: Path, segments: Segments, inspected: Inspected | None, checked: Checked, progress: Progress
 ) -> None:
-    """What was applied of it; all of it, if that is not known."""
+    """Check the applied records; all records, if it is not known how far the log is applied."""
     files = segments.files(folder)
     ends = {} if inspected is None else {end.segment: end.end for end in inspected.ends}
     headers: dict[int, Segment] = {}
@@ -120,7 +122,7 @@ def _check_log(
 
 
 def _damaged_records(file: Path, header: Segment, end: int, checked: Checked) -> Iterator[Finding]:
-    """Up to that offset, where the last record is known to end."""
+    """Yield the unreadable records before this offset, at which the last record ends."""
     with file.open("rb") as opened:
         data = opened.read(end)
     at, commit = HEADER.size, header.first_commit
@@ -141,7 +143,7 @@ def _damaged_records(file: Path, header: Segment, end: int, checked: Checked) ->
 
 
 def _check_end(folder: Path, segments: Segments, inspected: Inspected, salvaged: Salvaged, checked: Checked) -> None:
-    """What a start would refuse."""
+    """Add the findings for which a start would be refused."""
     for lost in salvaged.lost:
         file, offset = segments.path(inspected.applied.segment), None
         if lost.regions:

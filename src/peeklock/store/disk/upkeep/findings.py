@@ -1,4 +1,4 @@
-"""What a check of a data folder finds, and how it reports progress."""
+"""The findings of a check of a data folder, and the type of progress callbacks."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from ..keys import MAX_NUMBER, NUMBER_BITS
 INDEX: Final = "peeklock.db"
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the steps made since the last call, and the number of steps in all."""
+"""Called with the name of the current work, the steps made since the last call, and the total number of steps."""
 
 
 def no_progress(doing: str, steps: int, total: int) -> None:
-    """Show nothing."""
+    """Ignore the progress."""
 
 
 class Kind(StrEnum):
+    """The kinds of damage."""
+
     MESSAGE = "message"
     """The bytes of a message are damaged or missing."""
     RECORD = "record"
     """A record of the log cannot be read."""
     SEGMENT = "segment"
-    """A segment of the log is missing, cut short or not what the index was made from."""
+    """A segment of the log is missing, cut short, or not the one that was applied to the index."""
     PAGE = "page"
     """A page of the index is damaged, or pages cannot be checked."""
     INDEX = "index"
@@ -35,6 +37,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
+    """One damage that a check found."""
+
     kind: Kind
     file: Path
     text: str
@@ -42,12 +46,12 @@ class Finding:
     commit: int | None = None
     entity: int | None = None
     path: str | None = None
-    """Of the entity."""
+    """The path of the entity."""
     sequence_number: int | None = None
 
     @property
     def key(self) -> int | None:
-        """Of the message that is damaged."""
+        """The key of the damaged message; None if the finding is not about a message with a known number."""
         if self.entity is None or self.sequence_number is None:
             return None
         return self.entity << NUMBER_BITS | self.sequence_number
@@ -56,6 +60,7 @@ class Finding:
 def damaged_message(
     key: int, file: Path, text: str, *, path: str | None, offset: int | None = None, commit: int | None = None
 ) -> Finding:
+    """Return the finding for a damaged message."""
     return Finding(
         kind=Kind.MESSAGE,
         file=file,

@@ -1,4 +1,4 @@
-"""What a data folder holds, also while a broker uses it. Changes nothing."""
+"""The sizes and entities of a data folder, also while a broker uses it. Changes nothing."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Info:
+    """The sizes and entities of a data folder."""
+
     version: int
     synced_commit: int
     applied_commit: int
@@ -40,11 +42,11 @@ class Info:
     index_bytes: int
     reserve_bytes: int
     entities: list[dict[str, Any]]
-    """As far as the log is applied."""
+    """Paths and counters of the entities, as of the commit `applied_commit`."""
 
 
 def describe(folder: Path) -> Info:
-    """StoreError."""
+    """Read the info of a data folder. Raise StoreError."""
     file = folder / INDEX
     if not file.exists():
         raise StoreError(f"{folder} is not a data folder: it has no {INDEX}.")

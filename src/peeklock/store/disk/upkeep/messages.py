@@ -1,4 +1,4 @@
-"""Messages against their bytes in the log, and the index against itself."""
+"""The check of every message's bytes in the log, and of the index's consistency."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .findings import Finding, Kind, Progress, damaged_message
 from .salvage import Readable
 
 _ROWS: Final = 512
-"""Payloads that are read at a time."""
+"""How many payloads are read at once."""
 
 _PATHS: Final = "SELECT id, path FROM entity"
 _DROPPED: Final = "(SELECT id FROM dropped_entity)"
@@ -61,24 +61,30 @@ _COUNTERS: Final = f"SELECT id, path, size_in_bytes, {', '.join(_STATES.values()
 
 
 class Totals(NamedTuple):
+    """How much there is to check."""
+
     messages: int
     steps: int
-    """Payloads to be read."""
+    """The number of payloads and bodies to read."""
 
 
 def count(connection: sqlite3.Connection) -> Totals:
+    """Count the messages and bodies in the index. Raise sqlite3.Error."""
     (messages,) = connection.execute("SELECT count(*) FROM message").fetchone()
     (bodies,) = connection.execute("SELECT count(*) FROM body").fetchone()
     return Totals(messages, messages + bodies)
 
 
 def damaged_messages(connection: sqlite3.Connection, segments: Segments, progress: Progress) -> Iterator[Finding]:
-    """Messages that cannot be delivered, those that a broker has found already included. sqlite3.Error, StoreError."""
+    """Find the messages that cannot be delivered, including the ones that a broker has already found damaged.
+
+    Raise sqlite3.Error or StoreError.
+    """
     paths = dict(connection.execute(_PATHS).fetchall())
     for query, text in (
         (_MARKED, "A broker found this message damaged."),
-        (_WITHOUT_BODY, "The body that this message shares with others is missing."),
-        (_WITHOUT_ENTITY, "The entity of this message is not known."),
+        (_WITHOUT_BODY, "The shared body of this message is missing."),
+        (_WITHOUT_ENTITY, "The entity of this message does not exist."),
     ):
         for key, number, place in connection.execute(query).fetchall():
             yield damaged_message(
@@ -96,21 +102,23 @@ def damaged_messages(connection: sqlite3.Connection, segments: Segments, progres
                 yield damaged_message(
                     each,
                     segments.path(number),
-                    f"{'The bytes' if body is None else 'The shared body'} at offset {place >> LENGTH_BITS} "
-                    f"({place & LENGTH_MASK} bytes): damaged or missing.",
+                    f"{'The payload' if body is None else 'The shared body'} at offset {place >> LENGTH_BITS} "
+                    f"({place & LENGTH_MASK} bytes) is damaged or missing.",
                     path=paths.get(each >> NUMBER_BITS),
                     offset=place >> LENGTH_BITS,
                 )
 
 
 def damaged_unapplied(records: list[Readable], segments: Segments, paths: dict[int, str]) -> Iterator[Finding]:
-    """Messages in records that are not in the index yet."""
+    """Find damaged messages in records that are not applied to the index yet."""
     for record in records:
         if record.is_sound:
             continue
         for key, number, place in _located(parameters_of(record.end)):
             if not next(_are_sound(segments, [(number, place)])):
-                text = f"The bytes at offset {place >> LENGTH_BITS} ({place & LENGTH_MASK} bytes): damaged or missing."
+                text = (
+                    f"The payload at offset {place >> LENGTH_BITS} ({place & LENGTH_MASK} bytes) is damaged or missing."
+                )
                 file, offset = segments.path(number), place >> LENGTH_BITS
                 if key is None:
                     yield Finding(kind=Kind.MESSAGE, file=file, offset=offset, commit=record.commit, text=text)
@@ -120,13 +128,13 @@ def damaged_unapplied(records: list[Readable], segments: Segments, paths: dict[i
 
 
 def contradictions(connection: sqlite3.Connection, file: Path) -> Iterator[Finding]:
-    """sqlite3.Error."""
+    """Check the database with SQLite, and extents and counters against the messages. Raise sqlite3.Error."""
     for (sentence,) in connection.execute("PRAGMA integrity_check(20)"):
         if sentence != "ok":
             yield Finding(kind=Kind.INDEX, file=file, text=f"SQLite: {sentence}.")
     (uncovered,) = connection.execute(_WITHOUT_EXTENT).fetchone()
     if uncovered:
-        text = f"{uncovered} messages are in segments that the index does not keep for them."
+        text = f"{uncovered} messages are in segments that the broker could free, because no extent includes them."
         yield Finding(kind=Kind.INDEX, file=file, text=text)
     counted: dict[int, dict[str, int]] = {}
     sizes: dict[int, int] = {}
@@ -137,15 +145,15 @@ def contradictions(connection: sqlite3.Connection, file: Path) -> Iterator[Findi
         found = counted.get(entity, {})
         for state, counter in zip(_STATES.values(), counters, strict=True):
             if found.get(state, 0) != counter:
-                text = f"{path} counts {counter} {state} messages and has {found.get(state, 0)}."
+                text = f"{path} counts {counter} {state} messages, but has {found.get(state, 0)}."
                 yield Finding(kind=Kind.INDEX, file=file, entity=entity, path=path, text=text)
         if sizes.get(entity, 0) != size:
-            text = f"{path} counts {size} bytes and has {sizes.get(entity, 0)}."
+            text = f"{path} counts {size} bytes, but its messages have {sizes.get(entity, 0)}."
             yield Finding(kind=Kind.INDEX, file=file, entity=entity, path=path, text=text)
 
 
 def _are_sound(segments: Segments, rows: list[Any]) -> Iterator[bool]:
-    """Of rows that begin with segment and place."""
+    """Verify the payloads of rows that begin with segment and place."""
     at = 0
     while at < len(rows):
         number, first = rows[at][0], at
@@ -153,12 +161,12 @@ def _are_sound(segments: Segments, rows: list[Any]) -> Iterator[bool]:
             at += 1
         try:
             yield from [each is not None for each in segments.read(number, [row[1] for row in rows[first:at]])]
-        except StoreError:  # the whole segment is missing
+        except StoreError:  # the segment is missing
             yield from [False] * (at - first)
 
 
 def _located(parameters: dict[str, Any]) -> Iterator[tuple[int | None, int, int]]:
-    """Key, segment and place of each message in a record; without a key of each shared body."""
+    """Yield key, segment and place of each message in a record, and the same of each shared body, with None as key."""
 
     def rows(section: str) -> list[Any]:
         value = parameters[section]

@@ -1,13 +1,13 @@
-"""Save what can be saved of a damaged data folder, in a folder that no broker uses.
+"""The repair of a damaged data folder that no broker uses.
 
-Damaged messages are taken out of the index, and what is left of them is written to a file (`aside`), with all that is
-known about them. Commits of the log that cannot be read are skipped: their bytes go to the same file, and the sound
-commits behind them are applied. Segments with anything unreadable are emptied and removed, and the log goes on in a new
-one. The index itself is not guessed at: where its pages are damaged, only a backup helps.
+Damaged messages are removed from the index, and their remaining bytes and properties are written to a file (`aside`).
+Unreadable commits of the log are skipped: their bytes are written to the same file, and the intact commits after them
+are applied. Intact messages are moved out of segments with unreadable records, these segments are removed, and the log
+continues in a new segment. Pages of the index are not repaired: if they are damaged, only a backup helps.
 
-All changes to the index are one transaction of SQLite, which is committed when the file of what is taken out and the
-new segment are durable. A repair that is killed before that has changed nothing that counts; one that is killed later
-has left segments that are not needed. In both cases it can be run again.
+All changes to the index are one SQLite transaction, which is committed when the file of removed messages and the new
+segment are durable. A repair that is killed before that has had no effect; a repair that is killed later may leave
+segments that are not needed. In both cases it can be run again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from .messages import damaged_messages
 from .salvage import Lost, Readable, salvage
 
 _SKIPPED_NUMBERS: Final = 1_000_000
-"""A lost commit may have given out sequence numbers that the index does not know: none is used twice."""
+"""How many sequence numbers are skipped after a lost commit, which may have assigned numbers that the index does not
+know: none may be assigned twice."""
 
 _MOVED_BYTES: Final = 8 * 1024 * 1024
 _MOVED_ROWS: Final = 1024
@@ -76,19 +77,21 @@ _EXTENTS: Final = f"""
 
 @dataclass(slots=True)
 class Repaired:
+    """The result of a repair."""
+
     findings: list[Finding]
-    """Of the check beforehand."""
+    """The findings of the check before the repair."""
     messages: list[Finding] = field(default_factory=list)
-    """Taken out of the store."""
+    """The messages that were removed."""
     lost: list[Lost] = field(default_factory=list)
     """Acknowledged commits that cannot be read."""
     unfit: list[tuple[Readable, str]] = field(default_factory=list)
-    """Commits behind lost ones that do not make sense without them, with the reason."""
+    """Commits that cannot be applied without lost ones, with the reason."""
     removed: list[Path] = field(default_factory=list)
-    """Segments of the log."""
+    """The segments of the log that were removed."""
     sums_rewritten: bool = False
     file: Path | None = None
-    """What was set aside; None if nothing was."""
+    """The file with the removed messages and commits; None if there are none."""
 
     @property
     def is_needed(self) -> bool:
@@ -96,7 +99,10 @@ class Repaired:
 
 
 def repair(folder: Path, *, dry_run: bool = False, progress: Progress = no_progress) -> Repaired:
-    """For a folder that is held by the caller. StoreError where nothing can be done; then nothing was changed."""
+    """Repair a data folder, which the caller has locked. With `dry_run`, only check it.
+
+    Raise StoreError if the folder cannot be repaired; then nothing was changed.
+    """
     file = folder / INDEX
     try:
         checked = check(folder, progress)
@@ -106,13 +112,13 @@ def repair(folder: Path, *, dry_run: bool = False, progress: Progress = no_progr
             repaired.sums_rewritten = True
             if dry_run:
                 return repaired
-            pages.sum_up(file)
+            pages.write_sums(file)
             checked = check(folder, progress)
             repaired.findings += checked.findings
         if checked.is_sound or dry_run:
             return repaired
         with closing(Segments(folder)) as segments:
-            segments.find(_ALL_NUMBERS)  # how long they are
+            segments.find(_ALL_NUMBERS)  # read the sizes of the segments, but no headers
             _mend(folder, file, segments, checked, repaired, progress)
         return repaired
     except (sqlite3.Error, OSError) as error:
@@ -120,7 +126,7 @@ def repair(folder: Path, *, dry_run: bool = False, progress: Progress = no_progr
 
 
 def _check_only_sums_are_damaged(file: Path, checked: Checked) -> None:
-    """StoreError if it is the index."""
+    """Raise StoreError unless only the checksums are damaged and the pages of the index are intact."""
     damaged = [each for each in checked.findings if each.kind == Kind.PAGE]
     if damaged[0].offset is None and not _are_sums_readable(file):
         inspect(file)
@@ -128,7 +134,7 @@ def _check_only_sums_are_damaged(file: Path, checked: Checked) -> None:
             return
     text = f"{len(damaged)} of its pages are damaged" if damaged[0].offset is not None else damaged[0].text.rstrip(".")
     raise StoreError(
-        f"{file} cannot be repaired: {text}. Without it the log cannot be understood. "
+        f"{file} cannot be repaired: {text}. The log cannot be used without it. "
         "Restore a backup with `peeklock store restore`."
     )
 
@@ -195,7 +201,7 @@ def _change(
     repaired: Repaired,
     progress: Progress,
 ) -> None:
-    """In a transaction, whose commit is the moment of the repair."""
+    """Make all changes to the index, in a transaction of the caller, and write the new segment and the file."""
     applied = read_applied(connection)
     salvaged = salvage(segments, folder, applied, Synced(folder).read())
     repaired.lost = salvaged.lost
@@ -220,7 +226,7 @@ def _change(
 
 
 def _apply(connection: sqlite3.Connection, records: list[Readable]) -> Iterator[tuple[Readable, str]]:
-    """Those that could not be, with the reason: they would need what a lost commit did."""
+    """Apply the records. Yield the ones that cannot be applied, with the reason: they depend on a lost commit."""
     for record in records:
         connection.execute("SAVEPOINT record")
         try:
@@ -234,7 +240,7 @@ def _apply(connection: sqlite3.Connection, records: list[Readable]) -> Iterator[
 def _start_new_log(
     connection: sqlite3.Connection, folder: Path, segments: Segments, unsound: set[int], begin: LogPosition
 ) -> tuple[LogPosition, list[SegmentEnd]]:
-    """Begin a new segment, which says nothing about the log before it, and move there what unsound segments have."""
+    """Start a new segment, whose header names no previous one, and move the messages of unsound segments there."""
     segment = Segment(begin.segment, begin.commit + 1, 0, 0, randbits(31) << 1 | 1)
     descriptor, _ = segments.make(segment, HEADER.size)
     os.close(descriptor)
@@ -262,7 +268,7 @@ def _start_new_log(
 
 
 def _moves(connection: sqlite3.Connection, segments: Segments, number: int) -> Iterator[Batch]:
-    """All that is needed of a segment, a few at a time; it is sound, since what is damaged was taken out."""
+    """Yield batches that move all messages and bodies out of a segment; the damaged ones were removed before."""
     of_messages = connection.execute("SELECT key, place FROM message WHERE segment = ?", (number,)).fetchall()
     of_bodies = connection.execute("SELECT key, place FROM body WHERE segment = ?", (number,)).fetchall()
     batch = Batch(Changes())
@@ -270,7 +276,7 @@ def _moves(connection: sqlite3.Connection, segments: Segments, number: int) -> I
         for key, place in rows:
             (content,) = segments.read(number, [place])
             if content is None:
-                raise StoreError(f"{segments.describe(number, place)}: damaged since it was checked.")
+                raise StoreError(f"{segments.describe(number, place)}: the payload became damaged during the repair.")
             move(batch, key, content, number)
             if batch.size >= _MOVED_BYTES or batch.rows >= _MOVED_ROWS:
                 yield batch

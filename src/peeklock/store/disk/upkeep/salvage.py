@@ -1,7 +1,7 @@
-"""What of the log behind the index can be read, whatever lies between.
+"""Reading the records after the applied ones from a damaged log.
 
-A start stops at the first acknowledged record that it cannot read. This goes on behind it: by the salt that records
-begin with, the next one is found.
+A start stops at the first acknowledged record that it cannot read. This module continues after it: it searches for the
+salt that records begin with.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from ..log.records import are_payloads_sound, find_records, payload_seed, sound_
 from ..log.segments import HEADER, LogPosition, Segment, Segments
 
 _SALT = slice(48, 52)
-"""Of a segment's header."""
+"""The position of the salt in a segment's header."""
 
 
 class Readable(NamedTuple):
-    """A record behind what was applied."""
+    """A readable record that is not applied yet."""
 
     segment: int
     commit: int
     is_sound: bool
-    """So are its payloads."""
+    """Whether its payloads match their checksums."""
     end: bytes
+    """The last part of the record, which describes the changes."""
 
 
 class Region(NamedTuple):
+    """A range of bytes of a file."""
+
     file: Path
     begin: int
     end: int
 
 
 class Lost(NamedTuple):
-    """Acknowledged commits that cannot be read, and the bytes that may be left of them."""
+    """Acknowledged commits that cannot be read, and the bytes where they may have been."""
 
     first_commit: int
     last_commit: int
@@ -51,22 +54,27 @@ class Lost(NamedTuple):
 
 @dataclass(slots=True)
 class Salvaged:
+    """The records and the lost commits of a damaged log."""
+
     records: list[Readable] = field(default_factory=list)
-    """To be applied, in order."""
+    """The records to apply, in order."""
     lost: list[Lost] = field(default_factory=list)
     last_commit: int = 0
-    """No later commit was acknowledged, or is among the records."""
+    """The highest number of a commit that was acknowledged or is among the records."""
 
 
 class _Found(NamedTuple):
     record: Readable
     synced: int
     before: list[Region]
-    """Bytes between the readable record before it and this one."""
+    """The bytes between the previous readable record and this one."""
 
 
 def salvage(segments: Segments, folder: Path, applied: LogPosition, synced: int) -> Salvaged:
-    """Read the log behind what was applied, as far as it was acknowledged or is whole. Changes nothing. OSError."""
+    """Read the records after the applied ones: all acknowledged ones, and intact later ones. Changes nothing.
+
+    Raise OSError.
+    """
     files = [(number, file) for number, file in segments.files(folder) if number >= applied.segment]
     headers = readable_headers(segments, [number for number, _ in files])
     known = max([synced, applied.commit, *(header.first_commit - 1 for header in headers.values())])
@@ -99,7 +107,7 @@ def salvage(segments: Segments, folder: Path, applied: LogPosition, synced: int)
 
 
 def _choose(found: list[_Found], last: int, known: int, rest: list[Region]) -> Salvaged:
-    """All that was acknowledged; and what follows it without a gap, as a start would take it."""
+    """Choose the acknowledged records, and the intact ones that follow without a gap, as a start does."""
     salvaged = Salvaged()
     for record, _, before in found:
         is_next = record.commit == last + 1
@@ -126,19 +134,19 @@ def readable_headers(segments: Segments, numbers: list[int]) -> dict[int, Segmen
 
 
 def end_of(number: int, headers: dict[int, Segment]) -> int | None:
-    """Where the last record of this segment ends, as the segment after it says; None if that is not known."""
+    """Return where the last record of this segment ends, from the next segment's header; None if it is not known."""
     later = [header for other, header in headers.items() if other > number]
     if not later:
         return None
     following = min(later)
     if following.previous == number:
         return following.previous_end
-    # One that could not be made durable has no record. One that a repair made names none before it.
+    # A segment that could not be made durable has no records. A segment of a repair names no previous segment.
     return HEADER.size if 0 < following.previous < number else None
 
 
 def payloads_left(segments: Segments, lost: Lost) -> Iterator[bytes]:
-    """Sound payloads of commits that cannot be read. OSError."""
+    """Find intact payloads of unreadable commits. Raise OSError."""
     for file, begin, end in lost.regions:
         number = int(file.name.rpartition("-")[2])
         data = file.read_bytes()

@@ -12,7 +12,7 @@ from store_children import start
 from store_harness import Driver, as_dict, body, damage, message
 
 from peeklock.store.base import Body, Changes, StoredMessage
-from peeklock.store.disk.index import tidying as sqlite_tidying
+from peeklock.store.disk.index import compaction as index_compaction
 from peeklock.store.disk.index.writer import Writer
 from peeklock.store.disk.log import segments
 from peeklock.store.disk.store import DiskStore
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.interpreted
 SMALL = {
     (segments, "SMALLEST"): 16 * 1024,
     (segments, "LARGEST"): 64 * 1024,
-    (sqlite_tidying, "_MOVED_ROWS"): 4,
-    (sqlite_tidying, "_MOVED_BYTES"): 8 * 1024,
+    (index_compaction, "_MOVED_ROWS"): 4,
+    (index_compaction, "_MOVED_BYTES"): 8 * 1024,
 }
 ROOM = 8 * SMALL[segments, "LARGEST"]
 """What the log may take where little is in it: some waste is let be, and a few segments are written and emptied."""
@@ -164,7 +164,7 @@ def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
 @pytest.fixture
 def every_segment_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much of it is needed."""
-    monkeypatch.setattr(sqlite_tidying, "_FEW", 2.0)
+    monkeypatch.setattr(index_compaction, "_SPARSE", 2.0)
 
 
 @pytest.mark.usefixtures("every_segment_is_emptied")
@@ -250,7 +250,7 @@ class Looks:
             return is_needed(writer, segment)
 
         monkeypatch.setattr(Writer, "is_needed", counting)
-        monkeypatch.setattr(sqlite_tidying, "monotonic", lambda: self.now)
+        monkeypatch.setattr(index_compaction, "monotonic", lambda: self.now)
 
 
 @pytest.fixture
@@ -321,7 +321,7 @@ def test_segments_that_were_left_for_later_are_freed_when_nothing_happens_any_mo
         looks.now += 0.3
         return looks.now
 
-    monkeypatch.setattr(sqlite_tidying, "monotonic", passing)
+    monkeypatch.setattr(index_compaction, "monotonic", passing)
     for _ in range(1000):
         if len(logs(tmp_path)) == 1:
             return
@@ -332,7 +332,7 @@ def test_segments_that_were_left_for_later_are_freed_when_nothing_happens_any_mo
 def test_a_store_that_dies_while_messages_are_moved_has_them_all(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     for deaths in (3, 10, 30):
-        child = start(f"move_and_die({str(folder)!r}, {deaths})", "test_tidying")
+        child = start(f"move_and_die({str(folder)!r}, {deaths})", "test_compaction")
         child.communicate(timeout=60)
         assert child.returncode == 9
         driver = opened(folder)
