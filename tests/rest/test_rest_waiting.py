@@ -15,7 +15,7 @@ from peeklock.entities.authorization import AuthorizationRule, Right, default_au
 from peeklock.entities.definitions import QueueDefinition
 from peeklock.entities.namespaces import NamespaceDefinition
 from peeklock.entities.settings import PROFILES
-from peeklock.rest import holders
+from peeklock.rest import usage
 from peeklock.store.base import Changes, StoreError
 from raw_client import HOST, PATIENCE, eventually
 from rest.asking import Answer, RestClient
@@ -137,7 +137,7 @@ def test_a_message_deleted_for_a_client_that_has_gone_is_told_in_the_log(
         eventually(lambda: store.held)
     eventually(lambda: broker.broker.connections == 0)
     broker.call(store.let_go)
-    eventually(lambda: "a message was received and deleted by a client that has gone" in caplog.text)
+    eventually(lambda: "a message was received and deleted, but the client had disconnected" in caplog.text)
     assert broker.counters().active == 0
     assert waiting(broker) == 0
 
@@ -202,7 +202,7 @@ def test_a_receive_ends_when_its_token_has_had_its_grace(broker: BrokerThread, r
     broker.advance(11)
     refused = rest.end(connection)
     connection.close()
-    assert (refused.status, "The token has expired while the request waited" in refused.detail) == (401, True)
+    assert (refused.status, "The token expired while the request was waiting" in refused.detail) == (401, True)
 
 
 def test_a_receive_ends_when_the_broker_stops(broker: BrokerThread, rest: RestClient) -> None:
@@ -219,10 +219,10 @@ def test_a_receive_ends_when_the_broker_stops(broker: BrokerThread, rest: RestCl
 def test_only_so_many_receives_with_one_key_wait(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "MAX_WAITING_RECEIVES_OF_RULE", 2)
+    monkeypatch.setattr(usage, "MAX_WAITING_RECEIVES_OF_RULE", 2)
     with asked(broker, rest) as first, asked(broker, rest, count=2):
         refused = rest.ask("POST", HEAD)
-        assert (refused.status, "2 receives with this key wait" in refused.detail) == (503, True)
+        assert (refused.status, "2 receives with this key are waiting" in refused.detail) == (503, True)
         rest.send("one")
         assert rest.end(first).status == 201
         with asked(broker, rest, count=2):
@@ -232,7 +232,7 @@ def test_only_so_many_receives_with_one_key_wait(
 def test_only_so_many_receives_wait_in_all(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "MAX_WAITING_RECEIVES", 1)
+    monkeypatch.setattr(usage, "MAX_WAITING_RECEIVES", 1)
     with asked(broker, rest):
         assert rest.ask("POST", HEAD).status == 503
     eventually(lambda: waiting(broker) == 0)
@@ -243,7 +243,7 @@ def test_only_so_many_receives_wait_in_all(
 def test_locked_messages_are_bounded_in_bytes_and_a_receive_waits_for_room(
     broker: BrokerThread, rest: RestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holders, "MAX_HELD_BYTES", 100_000)
+    monkeypatch.setattr(usage, "MAX_HELD_BYTES", 100_000)
     with asked(broker, rest) as waiting_first, asked(broker, rest, count=2) as waiting_second:
         for _ in range(2):
             rest.send(b"x" * 150_000)
@@ -291,9 +291,9 @@ def test_a_few_requests_behind_one_that_waits_are_answered_in_turn(broker: Broke
 
 
 def test_bodies_that_are_read_are_bounded_in_bytes(rest: RestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "MAX_RULE_BODIES_BYTES", 1)
+    monkeypatch.setattr(usage, "MAX_RULE_BODIES_BYTES", 1)
     answer = rest.ask("POST", "/queue/messages", b"x" * 200_000)
-    assert (answer.status, "too many bodies of requests at once" in answer.detail) == (503, True)
+    assert (answer.status, "too many request bodies at once" in answer.detail) == (503, True)
 
 
 def test_messages_of_amqp_clients_and_of_http_clients_are_settled_by_whoever_has_the_token(

@@ -1,1 +1,1 @@
-"""Messages over HTTP, as the REST interface of Service Bus has it."""
+"""Sending, receiving and settling over HTTP: the REST API of Service Bus."""

@@ -1,4 +1,4 @@
-"""Which headers are custom properties of a message, and which belong to HTTP, to proxies or to Service Bus."""
+"""The distinction between headers for custom message properties and headers of HTTP, proxies and Service Bus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STANDARD_BEGINNINGS: Final = ("accept-", "access-control-", "sec-", "x-amzn-", 
 
 
 def is_property(name: str) -> bool:
-    """Whether a header of that name is a custom property; a property of another name has no header."""
+    """Return whether a header with this name is a custom property. Properties with other names have no header."""
     folded = name.lower()
     return (
         _TOKEN.fullmatch(name) is not None and folded not in _STANDARD and not folded.startswith(_STANDARD_BEGINNINGS)

@@ -1,4 +1,4 @@
-"""What a client sends over HTTP, as encoded AMQP messages: one message with headers, or a batch in JSON."""
+"""Conversion of HTTP requests to encoded AMQP messages: one message with headers, or a batch in JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from peeklock.broker.errors import InvalidMessage, InvalidProperty, MessageSizeE
 from peeklock.broker.incoming import Incoming, read_incoming
 from peeklock.limits.http import MAX_CONTENT_TYPE, MAX_REST_BATCH_MESSAGES
 from peeklock.rest.headers import is_property
-from peeklock.rest.values import Ignored, parse_moment, parse_seconds, parse_time_span, read_header, read_json
+from peeklock.rest.values import NotAProperty, parse_moment, parse_seconds, parse_time_span, read_header, read_json
 
 BROKER_PROPERTIES: Final = "BrokerProperties"
 BATCH_TYPE: Final = "application/vnd.microsoft.servicebus.json"
@@ -30,12 +30,12 @@ TEXTS: Final = {
     "ReplyTo": "reply_to",
     "ReplyToSessionId": "reply_to_group_id",
 }
-"""Broker properties by the fields of the message's properties section."""
+"""The text broker properties, with the fields of the message's properties section."""
 ANNOTATIONS: Final = {"PartitionKey": PARTITION_KEY, "ViaPartitionKey": VIA_PARTITION_KEY}
 
 
 def read_one(headers: Iterable[tuple[bytes, bytes]], body: bytes, limit: int, reads_session_ids: bool) -> Incoming:
-    """The message in a request. InvalidProperty, InvalidMessage or MessageSizeExceeded says why it cannot be sent."""
+    """Convert a request with one message. Raise InvalidProperty, InvalidMessage or MessageSizeExceeded."""
     broker_properties: Mapping[str, Any] = {}
     content_type: str | None = None
     custom: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def read_one(headers: Iterable[tuple[bytes, bytes]], body: bytes, limit: int, re
         elif is_property(name):
             try:
                 value = read_header(name, text)
-            except Ignored:
+            except NotAProperty:
                 continue
             if folded in seen:
                 raise InvalidProperty(f"The request has two headers {name}.")
@@ -62,16 +62,18 @@ def read_one(headers: Iterable[tuple[bytes, bytes]], body: bytes, limit: int, re
 
 
 def read_batch(body: bytes, limit: int, reads_session_ids: bool) -> list[Incoming]:
-    """The messages in the body of a request."""
+    """Convert a JSON batch. Raise InvalidProperty, InvalidMessage or MessageSizeExceeded."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidMessage("The batch is not UTF-8.") from None
     items = _load(text, "The batch")
     if not isinstance(items, list) or not items:
-        raise InvalidMessage("The batch must be a JSON array of messages, and hold one at least.")
+        raise InvalidMessage("The batch must be a JSON array of at least one message.")
     if len(items) > MAX_REST_BATCH_MESSAGES:
-        raise MessageSizeExceeded(f"The batch holds more than {MAX_REST_BATCH_MESSAGES} messages.")
+        raise MessageSizeExceeded(
+            f"The batch has {len(items)} messages; at most {MAX_REST_BATCH_MESSAGES} are allowed."
+        )
     return [_read_item(item, limit, reads_session_ids) for item in items]
 
 
@@ -79,7 +81,7 @@ def _read_item(item: Any, limit: int, reads_session_ids: bool) -> Incoming:
     found = _object("A message of the batch", item)
     text = found.get("Body", "")
     if not isinstance(text, str):
-        raise InvalidMessage("The Body of a message must be a text.")
+        raise InvalidMessage("The Body of a message must be a string.")
     if found.get("IsBodyBase64") in (True, "true"):
         try:
             body = base64.b64decode(text, validate=True)
@@ -104,7 +106,7 @@ def _incoming(
     texts = {name: _text(name, broker_properties.get(name)) for name in (*TEXTS, *ANNOTATIONS, "ContentType")}
     session_id, partition_key = texts["SessionId"], texts["PartitionKey"]
     if session_id is not None and partition_key is not None and session_id != partition_key:
-        raise InvalidProperty("SessionId and PartitionKey must be the same where both are given.")
+        raise InvalidProperty("If both SessionId and PartitionKey are given, they must be equal.")
     annotations: dict[Any, Any] = {
         Symbol(annotation): texts[name] for name, annotation in ANNOTATIONS.items() if texts[name] is not None
     }
@@ -124,7 +126,7 @@ def _incoming(
     try:
         encoded = message.encode()
     except EncodeError as error:
-        raise InvalidProperty(f"The message cannot be written: {error.description}.") from error
+        raise InvalidProperty(f"The message cannot be encoded: {error.description}.") from error
     if len(encoded) > limit:
         raise MessageSizeExceeded(f"The message is larger than {limit} bytes, the limit of the entity.")
     incoming = read_incoming(encoded, reads_session_ids)
@@ -147,7 +149,7 @@ def _text(name: str, value: Any) -> str | None:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise InvalidProperty(f"{name} must be a text.")
+    raise InvalidProperty(f"{name} must be a string.")
 
 
 def _content_type(text: str | None) -> str | None:
@@ -166,7 +168,7 @@ def _load(text: str, what: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        why = str(error) if isinstance(error, json.JSONDecodeError) else "a number in it, or its depth, is not allowed"
+        why = str(error) if isinstance(error, json.JSONDecodeError) else "it has an invalid number or too many levels"
         raise InvalidProperty(f"{what} cannot be read as JSON: {why}.") from None
 
 
@@ -185,4 +187,4 @@ def _bytes_of(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidMessage("The Body of a message has a surrogate without its pair.") from None
+        raise InvalidMessage("The Body of a message contains an unpaired surrogate.") from None

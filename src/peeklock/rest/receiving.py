@@ -1,6 +1,7 @@
-"""A request that receives: it waits at a queue for one message, like any other receiver there.
+"""A receive over HTTP: a consumer of a queue that waits for one message.
 
-It ends with a message, or without one: when its time is over, the client goes, the entity or the right is lost.
+It ends with a message, or without one: at its time-out, when the client disconnects, or when the entity or the client's
+right is removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from peeklock.broker.namespace import Namespace
 from peeklock.broker.queue import Queue
 from peeklock.broker.window_budget import memory_cost
 from peeklock.entities.authorization import Right
-from peeklock.rest.holders import Holder
+from peeklock.rest.usage import RuleUsage
 from peeklock.server.http import HTTP_GRACE_MS
 from peeklock.server.logs import event
 from peeklock.store.base import StoredMessage
@@ -25,32 +26,33 @@ from peeklock.store.base import StoredMessage
 log = logging.getLogger(__name__)
 
 AT_ONCE_MS: Final = 2000
-"""For the queue to say that it has nothing, where a client does not want to wait: its messages may be on disk."""
+"""The wait of a receive with time-out 0, so that the queue can read messages from disk. It ends earlier if the queue is
+empty."""
 
 Received = tuple[StoredMessage, Lock | None]
 
 
 class Receive:
-    """One waiting receive. As a consumer it takes one message; as a watcher it hears what becomes of the entity."""
+    """One receive. It is a consumer of the queue, for one message, and a watcher of the entity and its rules."""
 
     def __init__(
-        self, namespace: Namespace, queue: Queue, claim: Claim, holder: Holder, *, deletes: bool, timeout_ms: int
+        self, namespace: Namespace, queue: Queue, claim: Claim, usage: RuleUsage, *, deletes: bool, timeout_ms: int
     ) -> None:
         self.deletes = deletes
         self._namespace = namespace
         self._queue = queue
         self._claim = claim
-        self._holder = holder
+        self._usage = usage
         self._timeout_ms = timeout_ms
         self._is_over = False
-        """Nothing more is taken; what is on its way still comes."""
+        """No further message is accepted; a message that is already reserved is still delivered."""
         self._reserved = False
         self._timer: Appointment | None = None
         self._failure: BrokerError | None = None
         self._outcome: asyncio.Future[Received | None] = asyncio.get_running_loop().create_future()
 
     async def message(self) -> Received | None:
-        """Wait for it; None when none came in time. Raises why there will be none."""
+        """Wait for a message; None at the time-out. Raise the BrokerError for which there cannot be one."""
         try:
             self._start()
             return await self._outcome
@@ -60,28 +62,31 @@ class Receive:
                 received = self._outcome.result()
                 if received is not None:
                     self.release(received)
-                    self.answered(received)
+                    self.on_response_written(received)
             raise
         finally:
             self._leave()
 
     def release(self, received: Received) -> None:
-        """The client did not get it: give it back, uncounted. What was deleted is lost."""
+        """Release a message that the client did not get, without increasing its delivery count.
+
+        A message of receive-and-delete is already removed: it is lost, which is logged.
+        """
         message, lock = received
         if lock is not None:
             self._queue.settlements.release(lock)
         else:
             fields = {"entity": self._queue.path, "number": message.sequence_number}
-            event(log, logging.WARNING, "a message was received and deleted by a client that has gone", **fields)
+            event(log, logging.WARNING, "a message was received and deleted, but the client had disconnected", **fields)
 
-    def answered(self, received: Received) -> None:
-        """The answer is written, or never will be."""
+    def on_response_written(self, received: Received) -> None:
+        """Free the memory of the message: the response was written, or cannot be written."""
         message, lock = received
         if lock is None:
-            self._holder.account.release(memory_cost(message))
+            self._usage.account.release(memory_cost(message))
 
     def end(self, failure: BrokerError | None) -> None:
-        """Wait no longer: the client has gone, or why it cannot have a message."""
+        """Stop waiting: with None after the client disconnected, else with the reason why it gets no message."""
         self._is_over = True
         self._failure = self._failure or failure
         if not self._reserved:
@@ -90,17 +95,17 @@ class Receive:
     # --- as a consumer ---
 
     def ready(self) -> bool:
-        return not self._is_over and not self._reserved and not self._holder.is_full
+        return not self._is_over and not self._reserved and not self._usage.is_full
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
         self._is_over, self._reserved = True, False
         if lock is not None:
-            lock.charge(self._holder.account)
+            lock.charge(self._usage.account)
         if self._outcome.done():
             self.release((message, lock))
             return
         if lock is None:
-            self._holder.account.take(memory_cost(message))
+            self._usage.account.take(memory_cost(message))
         self._resolve((message, lock))
 
     def reserve(self) -> None:
@@ -117,8 +122,8 @@ class Receive:
         if not self._timeout_ms:
             self.end(None)
 
-    def can_hold(self) -> None:
-        """There is memory again for messages that are lent."""
+    def on_memory_freed(self) -> None:
+        """Continue to wait for a message after the limit of memory was reached."""
         if not self._is_over:
             self._queue.want(self)
 
@@ -134,7 +139,7 @@ class Receive:
             self.end(failure)
 
     def rules_changed(self, path: str) -> None:
-        """The rule whose key was shown may be gone, or give less."""
+        """End the receive if the client's authorization rule was removed or no longer gives the right Listen."""
         if path == self._claim.owner:
             current = self._namespace.keys.current(self._claim)
             if current is None or Right.LISTEN not in current.rights:
@@ -144,19 +149,19 @@ class Receive:
     # --- inside ---
 
     def _start(self) -> None:
-        self._holder.enter(self)
+        self._usage.add_waiting(self)
         self._queue.watch(self)
         self._namespace.keys.watchers.add(self)
         wait_ms, failure = self._timeout_ms or AT_ONCE_MS, None
         if self._claim.expires_at is not None:
             left_ms = max(0, self._claim.expires_at + HTTP_GRACE_MS - self._namespace.now())
             if left_ms < wait_ms:
-                wait_ms, failure = left_ms, InvalidToken("The token has expired while the request waited.")
+                wait_ms, failure = left_ms, InvalidToken("The token expired while the request was waiting.")
         self._timer = self._namespace.agenda.after(wait_ms, lambda: self.end(failure))
         self._queue.want(self)
 
     def _leave(self) -> None:
-        self._holder.leave(self)
+        self._usage.remove_waiting(self)
         self._queue.leave(self)
         self._queue.unwatch(self)
         self._namespace.keys.watchers.discard(self)

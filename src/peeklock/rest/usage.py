@@ -1,6 +1,6 @@
-"""What clients hold of the broker over HTTP: waiting receives, locked messages, bodies on their way in and out.
+"""Counting of what clients use over HTTP: waiting receives, memory of locked messages, and bodies being transferred.
 
-Requests come on any number of connections, so it is counted by the rule whose key they show.
+A client may use any number of connections, so everything is counted by authorization rule.
 """
 
 from __future__ import annotations
@@ -20,88 +20,88 @@ from peeklock.limits.http import (
 )
 
 
-class Waiting(Protocol):
-    """A receive that waits."""
+class WaitingReceive(Protocol):
+    """A receive that waits for a message."""
 
-    def can_hold(self) -> None:
-        """There is room again for a locked message."""
+    def on_memory_freed(self) -> None:
+        """Called when the rule's clients may receive messages again."""
         ...
 
 
-class Holder:
-    """All clients that show a key of one rule."""
+class RuleUsage:
+    """The usage of all clients that authenticate with one authorization rule."""
 
-    def __init__(self, rule: str, holders: Holders, held: Accounts) -> None:
+    def __init__(self, rule: str, namespace: NamespaceUsage, held: Accounts) -> None:
         self.rule = rule
-        self._holders = holders
-        self._waiting: dict[Waiting, None] = {}
-        self.account = Account("Messages received over HTTP", MAX_HELD_BYTES, held, self._on_room)
-        """Of locked messages, which outlive the request, and of answers that are being written."""
+        self._namespace = namespace
+        self._waiting: dict[WaitingReceive, None] = {}
+        self.account = Account("Messages received over HTTP", MAX_HELD_BYTES, held, self._on_memory_freed)
+        """The memory of locked messages, which outlive the request, and of responses that are being written."""
         self.account.join(rule)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more messages may be received."""
+        """Whether the limit of memory is reached, so that no more messages may be received."""
         return self.account.is_full
 
     @property
     def is_idle(self) -> bool:
         return not self._waiting and not self.account.used
 
-    def check_room(self) -> None:
-        """QuotaExceeded when no more messages may be received."""
+    def check_memory(self) -> None:
+        """Raise QuotaExceeded if the limit of memory is reached."""
         self.account.recheck()
         if self.is_full:
             raise QuotaExceeded(
-                f"Messages that clients with this key have received over HTTP hold {self.account.used} bytes; this is "
-                "more than the broker keeps in memory for it. Complete or unlock some."
+                f"The messages that clients with this key have received over HTTP and not settled have "
+                f"{self.account.used} bytes, which reaches the limit. Complete or unlock some of them."
             )
 
-    def enter(self, waiting: Waiting) -> None:
-        """ServerBusy when too many wait already."""
+    def add_waiting(self, waiting: WaitingReceive) -> None:
+        """Register a waiting receive. Raise ServerBusy if too many are waiting."""
         if len(self._waiting) >= MAX_WAITING_RECEIVES_OF_RULE:
             raise ServerBusy(
-                f"{MAX_WAITING_RECEIVES_OF_RULE} receives with this key wait for messages; no more are allowed."
+                f"{MAX_WAITING_RECEIVES_OF_RULE} receives with this key are waiting for messages; no more are allowed."
             )
-        if self._holders.waiting >= MAX_WAITING_RECEIVES:
-            raise ServerBusy(f"{MAX_WAITING_RECEIVES} receives wait for messages; no more are allowed.")
+        if self._namespace.waiting >= MAX_WAITING_RECEIVES:
+            raise ServerBusy(f"{MAX_WAITING_RECEIVES} receives are waiting for messages; no more are allowed.")
         self._waiting[waiting] = None
-        self._holders.waiting += 1
+        self._namespace.waiting += 1
 
-    def leave(self, waiting: Waiting) -> None:
+    def remove_waiting(self, waiting: WaitingReceive) -> None:
         if waiting in self._waiting:
             del self._waiting[waiting]
-            self._holders.waiting -= 1
+            self._namespace.waiting -= 1
 
-    def _on_room(self) -> None:
+    def _on_memory_freed(self) -> None:
         for waiting in list(self._waiting):
-            waiting.can_hold()
+            waiting.on_memory_freed()
 
 
-class Holders:
-    """The holders of a namespace, by rule."""
+class NamespaceUsage:
+    """The usage of all clients of a namespace, by authorization rule."""
 
     def __init__(self, held: Accounts) -> None:
         self._held = held
         self._bodies = Accounts(all_bytes=MAX_BODIES_BYTES, rule_bytes=MAX_RULE_BODIES_BYTES)
-        self._holders: dict[str, Holder] = {}
+        self._rules: dict[str, RuleUsage] = {}
         self._sweep_at = 100
         self.waiting = 0
-        """Receives, in all."""
+        """The number of waiting receives of all rules."""
 
-    def of(self, rule: str) -> Holder:
-        found = self._holders.get(rule)
+    def of(self, rule: str) -> RuleUsage:
+        found = self._rules.get(rule)
         if found is None:
-            if len(self._holders) >= self._sweep_at:
-                # Rules come and go; those that hold nothing are made again when they are needed.
-                self._holders = {name: holder for name, holder in self._holders.items() if not holder.is_idle}
-                self._sweep_at = 2 * len(self._holders) + 100
-            found = self._holders[rule] = Holder(rule, self, self._held)
+            if len(self._rules) >= self._sweep_at:
+                # Remove idle rules, which may no longer exist; their usage is created again when needed.
+                self._rules = {name: usage for name, usage in self._rules.items() if not usage.is_idle}
+                self._sweep_at = 2 * len(self._rules) + 100
+            found = self._rules[rule] = RuleUsage(rule, self, self._held)
         return found
 
     @contextmanager
-    def body(self, rule: str) -> Iterator[Body]:
-        """Count the body of one request or answer for as long as this lasts."""
+    def count_body(self, rule: str) -> Iterator[Body]:
+        """Count the body of one request or response until the end of the block. Add its bytes with `Body.take`."""
         account = Account("Bodies of requests", MAX_RULE_BODIES_BYTES, self._bodies)
         account.join(rule)
         try:
@@ -111,15 +111,15 @@ class Holders:
 
 
 class Body:
-    """A body that comes or goes."""
+    """The body of one request or response in memory."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
 
     def take(self, size: int) -> None:
-        """So much more of it is in memory. ServerBusy when that is too much of all of them together."""
+        """Add bytes of the body. Raise ServerBusy if all bodies together have reached the limit."""
         if self._account.is_full:
             self._account.recheck()
         if self._account.is_full:
-            raise ServerBusy("The broker reads too many bodies of requests at once; try again.")
+            raise ServerBusy("The broker is reading too many request bodies at once; try again later.")
         self._account.take(size)

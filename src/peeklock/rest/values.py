@@ -1,6 +1,6 @@
-"""Values of message properties as headers and JSON have them, to AMQP and back.
+"""Conversion of message properties from headers and JSON to AMQP values, and back.
 
-A header's value is a text in quotes, a number, `true` or `false`. A text that is a moment as HTTP writes it is a
+The value of a header is a quoted string, a number, `true` or `false`. A string in the format of an HTTP date is a
 timestamp.
 """
 
@@ -32,15 +32,18 @@ _INT64: Final = range(-(2**63), 2**63)
 _MAX_SHOWN: Final = 100
 
 
-class Ignored(Exception):
-    """A header's value is no value of a property."""
+class NotAProperty(Exception):
+    """The value of a header is not in the format of a property."""
 
 
 # --- reading ---
 
 
 def read_header(name: str, text: str) -> Any:
-    """A property's value in a header. Ignored when the header is none: what has no quotes may be of a proxy."""
+    """Convert the value of a header to that of a property.
+
+    Raise NotAProperty if it has another format: an unquoted text may be from a proxy.
+    """
     if len(text) > 1 and text[0] == text[-1] == '"':
         inner = _read_quoted(text)
         moment = parse_http_date(inner)
@@ -52,16 +55,16 @@ def read_header(name: str, text: str) -> Any:
         return _whole(name, int(text))
     if _NUMBER.fullmatch(text):
         return float(text)
-    raise Ignored
+    raise NotAProperty
 
 
 def read_json(name: str, value: Any) -> Any:
-    """A property's value in JSON."""
+    """Convert a JSON value to that of a property. Raise InvalidProperty."""
     if isinstance(value, bool) or value is None or isinstance(value, str | float):
         return value
     if isinstance(value, int):
         return _whole(name, value)
-    raise InvalidProperty(f"The property '{name[:_MAX_SHOWN]}' must be a text, a number, true, false or null.")
+    raise InvalidProperty(f"The property '{name[:_MAX_SHOWN]}' must be a string, a number, true, false or null.")
 
 
 def _whole(name: str, number: int) -> int:
@@ -73,7 +76,7 @@ def _whole(name: str, number: int) -> int:
 
 
 def _read_quoted(text: str) -> str:
-    """As JSON or, where it is none, as old clients write it: they put a backslash before quotes only."""
+    """Decode a quoted string as JSON, or, if it is not valid JSON, as old clients write it: they escape only quotes."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -82,7 +85,7 @@ def _read_quoted(text: str) -> str:
 
 
 def parse_http_date(text: str) -> Timestamp | None:
-    """The moment in a text such as `Sun, 06 Nov 1994 08:49:37 GMT`; None when it is none."""
+    """Parse a date such as `Sun, 06 Nov 1994 08:49:37 GMT`; None if the text has another format."""
     found = _HTTP_DATE.fullmatch(text)
     if found is None:
         return None
@@ -97,7 +100,8 @@ def parse_http_date(text: str) -> Timestamp | None:
 
 
 def parse_moment(name: str, value: Any) -> Timestamp:
-    """A moment as HTTP writes it, or ISO 8601; without a time zone it is in UTC."""
+    """Parse an HTTP date or an ISO 8601 date and time, which is in UTC if it has no time zone. Raise
+    InvalidProperty."""
     if isinstance(value, str):
         found = parse_http_date(value.strip())
         if found is not None:
@@ -108,11 +112,11 @@ def parse_moment(name: str, value: Any) -> Timestamp:
             return Timestamp((moment - _EPOCH) // _MILLISECOND)
         except (ValueError, OverflowError):
             pass
-    raise InvalidProperty(f"{name} must be a moment such as 'Sun, 06 Nov 1994 08:49:37 GMT'.")
+    raise InvalidProperty(f"{name} must be a date and time such as 'Sun, 06 Nov 1994 08:49:37 GMT'.")
 
 
 def parse_seconds(name: str, value: Any) -> int:
-    """Milliseconds of a time in seconds, a number or its text; more than 0."""
+    """Convert seconds, a number or a string, to milliseconds. Raise InvalidProperty unless it is more than 0."""
     if isinstance(value, str) and (_INTEGER.fullmatch(value.strip()) or _NUMBER.fullmatch(value.strip())):
         value = float(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf:
@@ -121,7 +125,10 @@ def parse_seconds(name: str, value: Any) -> int:
 
 
 def parse_time_span(name: str, value: Any) -> int:
-    """Milliseconds of a time in .NET's form, `days.hours:minutes:seconds`; more than 0."""
+    """Convert a .NET TimeSpan, `days.hours:minutes:seconds`, to milliseconds.
+
+    Raise InvalidProperty unless it is more than 0.
+    """
     found = _TIME_SPAN.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is not None:
         days, hours, minutes, seconds, fraction = (part or "0" for part in found.groups())
@@ -129,21 +136,21 @@ def parse_time_span(name: str, value: Any) -> int:
         total += int(fraction[:3].ljust(3, "0"))
         if total > 0:
             return min(total, END_OF_TIME)
-    raise InvalidProperty(f"{name} must be a time above 0 such as '0.00:00:40'.")
+    raise InvalidProperty(f"{name} must be a duration above 0 such as '0.00:00:40'.")
 
 
 # --- writing ---
 
 
 def format_http_date(ms: int) -> str:
-    """A moment in Unix milliseconds, to the second. What no calendar has is the nearest that it has."""
+    """Format Unix milliseconds as an HTTP date, to the second. Times outside the years 1 to 9999 are clamped."""
     moment = _EPOCH + timedelta(milliseconds=max(-62_135_596_800_000, min(ms, END_OF_TIME)))
     weekday, month = _DAYS[moment.weekday()], _MONTHS[moment.month - 1]
     return f"{weekday}, {moment.day:02} {month} {moment.year:04} {moment:%H:%M:%S} GMT"
 
 
 def format_header(value: Any) -> str | None:
-    """A property's value as a header has it, in ASCII; None when it has none there."""
+    """Format the value of a property for a header, in ASCII; None if its type cannot be in a header."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,6 +1,6 @@
-"""A message as an answer has it: broker properties in one header, custom ones in headers of their own, and the body.
+"""Conversion of a message to a response: broker properties in one header, custom properties in others, and the body.
 
-What no header can carry (names that are no header's, values of other types, too much of them) is left out and counted.
+Properties that cannot be in a header (invalid names, other types, too many or too long ones) are left out and counted.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ from peeklock.rest.values import format_header, format_http_date
 from peeklock.store.base import ACTIVE, DEFERRED, SCHEDULED, StoredMessage
 
 OMITTED: Final = "Peeklock-Omitted-Properties"
-"""How many properties of the message have no header."""
+"""The header with the number of properties that were left out."""
 DEFAULT_CONTENT_TYPE: Final = "application/octet-stream"
 _STATES: Final = {ACTIVE: "Active", DEFERRED: "Deferred", SCHEDULED: "Scheduled"}
 
 
 @dataclass(slots=True)
-class Written:
-    """Headers and body of an answer."""
+class WrittenMessage:
+    """The headers and the body of a response."""
 
     headers: list[tuple[str, str]] = field(default_factory=list)
     body: bytes = b""
 
 
-def write_message(message: StoredMessage, lock: Lock | None, is_copy: bool) -> Written:
+def write_message(message: StoredMessage, lock: Lock | None, is_copy: bool) -> WrittenMessage:
+    """Convert a message to headers and body. `is_copy` says that it is a copy in a subscription."""
     try:
         decoded = Message.decode(message.content)
     except DecodeError:
-        # Nobody looked inside when it was sent. Its bytes are all that can be said of it.
+        # The message was not decoded when it was sent, and is not valid AMQP: its bytes are returned as the body.
         decoded = Message(data=[message.content])
     properties = decoded.properties or Properties()
-    written, omitted = Written(body=_body(decoded)), 0
+    written, omitted = WrittenMessage(body=_body(decoded)), 0
     broker_properties, omitted = _broker_properties(message, lock, properties, is_copy)
     written.headers.append((BROKER_PROPERTIES, json.dumps(broker_properties, separators=(",", ":"))))
     content_type = properties.content_type
@@ -66,14 +67,14 @@ def lock_token(lock: Lock) -> str:
 def _broker_properties(
     message: StoredMessage, lock: Lock | None, properties: Properties, is_copy: bool
 ) -> tuple[dict[str, Any], int]:
-    """By name, in the order of the service; and how many there is no room for."""
+    """Return the broker properties in the order of the hosted service, and how many were left out as too long."""
     try:
         annex = Annex.decode(message.annex)
     except (DecodeError, TypeError):
         annex = Annex()
     annotations = _annotations(annex.annotations)
     found: dict[str, Any] = {
-        "DeliveryCount": message.delivery_count + 1,  # the service counts this one, too
+        "DeliveryCount": message.delivery_count + 1,  # the service counts the current delivery too
         "EnqueuedSequenceNumber": annex.enqueued_number or (message.sequence_number if is_copy else 0),
         "EnqueuedTimeUtc": format_http_date(message.enqueued_at),
         "SequenceNumber": message.sequence_number,
@@ -104,7 +105,7 @@ def _broker_properties(
 
 
 def _annotations(encoded: bytes) -> dict[str, Any]:
-    """Those that can be read: nobody looked into the others when the message came."""
+    """Decode annotations up to the first invalid one: they were not decoded when the message was sent."""
     found: dict[str, Any] = {}
     at = 0
     try:
@@ -137,7 +138,7 @@ def _custom(properties: dict[Any, Any]) -> tuple[list[tuple[str, str]], int]:
 
 
 def _body(message: Message) -> bytes:
-    """Data as it is, a text in UTF-8; what else AMQP allows as JSON."""
+    """Return data sections and binary values unchanged, a string value in UTF-8, and other values as JSON."""
     if message.data:
         return b"".join(message.data)
     value = message.value if message.value is not NO_VALUE else message.sequences
