@@ -10,7 +10,7 @@ import pytest
 
 from admin.atom import queue, sent, subscription
 from peeklock.admin.descriptions import (
-    Shown,
+    EntityState,
     describe,
     describe_namespace,
     read_settings,
@@ -120,9 +120,9 @@ def test_the_size_of_messages_is_known_since_a_version_of_the_interface() -> Non
     with pytest.raises(DefinitionError, match="requires the api-version 2021-05"):
         read(data, version="2017-04")
     assert "max_message_size_in_kilobytes" not in read(queue(), version="2017-04")
-    shown = Shown(QueueDefinition(name="q"), RUNTIME, PROFILES["premium"], "https://h", "2021-05")
-    assert "<MaxMessageSizeInKilobytes>102400</MaxMessageSizeInKilobytes>" in inner(describe(shown))
-    assert "MaxMessageSize" not in inner(describe(replace(shown, api_version="2017-04")))
+    state = EntityState(QueueDefinition(name="q"), RUNTIME, PROFILES["premium"], "https://h", "2021-05")
+    assert "<MaxMessageSizeInKilobytes>102400</MaxMessageSizeInKilobytes>" in inner(describe(state))
+    assert "MaxMessageSize" not in inner(describe(replace(state, api_version="2017-04")))
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_a_queue_is_written_whole_and_in_order() -> None:
             AuthorizationRule(name="k", primary_key="one", secondary_key="two", rights=frozenset({Right.MANAGE})),
         ),
     )
-    shown = Shown(definition, RUNTIME, PROFILES["standard"], "https://host:5300", "2024-05")
-    assert inner(describe(shown)) == (
+    state = EntityState(definition, RUNTIME, PROFILES["standard"], "https://host:5300", "2024-05")
+    assert inner(describe(state)) == (
         "<LockDuration>PT1M</LockDuration>"
         "<MaxSizeInMegabytes>1024</MaxSizeInMegabytes>"
         "<RequiresDuplicateDetection>false</RequiresDuplicateDetection>"
@@ -273,8 +273,8 @@ def test_a_queue_is_written_whole_and_in_order() -> None:
 )
 def test_what_was_written_is_read_as_it_was(definition: Any) -> None:
     kind = type(definition)
-    shown = Shown(definition, RUNTIME, PROFILES["standard"], "http://[::1]:5300", "2024-05")
-    found = read_settings(kind, parse(to_text(describe(shown)).encode()), "2024-05", definition)
+    state = EntityState(definition, RUNTIME, PROFILES["standard"], "http://[::1]:5300", "2024-05")
+    found = read_settings(kind, parse(to_text(describe(state)).encode()), "2024-05", definition)
     assert replace(definition, **found) == definition
     assert kind(name="e", **found) == definition
 

@@ -329,9 +329,7 @@ def test_the_size_of_a_message_cannot_be_set_in_a_version_that_does_not_know_it(
     sized = queue("<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes>")
     answer = atom.put("/orders?api-version=2017-04", sized)
     assert answer.status == 400
-    assert (
-        "MaxMessageSizeInKilobytes 256: requires the api-version 2021-05 or a newer one, not 2017-04" in answer.detail
-    )
+    assert "MaxMessageSizeInKilobytes 256: requires the api-version 2021-05 or newer, not 2017-04" in answer.detail
     assert atom.put("/orders?api-version=2017-04", queue()).status == 201
     assert atom.put("/sized?api-version=2021-05", sized).status == 201
 

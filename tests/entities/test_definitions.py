@@ -355,7 +355,7 @@ def test_an_entity_has_at_most_twelve_rules_of_different_names() -> None:
     assert len(QueueDefinition(name="q", authorization_rules=rules[:12]).authorization_rules) == 12
     with pytest.raises(DefinitionError, match=r"AuthorizationRules .*at most 12"):
         QueueDefinition(name="q", authorization_rules=rules)
-    with pytest.raises(DefinitionError, match="AuthorizationRules R0: must not have the name of another"):
+    with pytest.raises(DefinitionError, match="AuthorizationRules R0: must not occur twice"):
         QueueDefinition(name="q", authorization_rules=(rules[0], replace(rules[0], name="R0")))
 
 
@@ -467,9 +467,9 @@ def test_a_namespace_has_the_emulators_name_and_key() -> None:
 
 
 def test_queues_and_topics_share_one_set_of_names() -> None:
-    with pytest.raises(DefinitionError, match="A: must not have the name of another"):
+    with pytest.raises(DefinitionError, match="A: must not occur twice"):
         NamespaceDefinition(queues=(QueueDefinition(name="a"),), topics=(TopicDefinition(name="A"),))
-    with pytest.raises(DefinitionError, match="Subscriptions S: must not have the name of another"):
+    with pytest.raises(DefinitionError, match="Subscriptions S: must not occur twice"):
         TopicDefinition(name="t", subscriptions=(SubscriptionDefinition(name="s"), SubscriptionDefinition(name="S")))
 
 

@@ -1,1 +1,1 @@
-"""Administering a namespace over HTTP: the ATOM/XML interface that the SDKs' administration clients speak."""
+"""Administration of a namespace over HTTP: the ATOM API that the SDKs' administration clients use."""

@@ -1,4 +1,4 @@
-"""Authorization of administration: the token of a request, and the rights of its key."""
+"""Authorization of administration requests by the rights of a token's key."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ DESTINATION_HEADERS: Final = {
     FORWARD_TO.name: "ServiceBusSupplementaryAuthorization",
     FORWARD_DEAD_LETTERS.name: "ServiceBusDlqSupplementaryAuthorization",
 }
-"""The headers with a token for the entity to which messages are forwarded, by setting."""
+"""By forwarding setting: the header with a token for the destination."""
 
 
 def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ticket: Ticket) -> Claim:
-    """Return the claim of a token with the right Manage at the path; Unauthorized or InvalidToken otherwise.
+    """Verify that a token has the right Manage at the path, and return its claim.
 
-    `owner` is the queue or topic to which the path belongs. A rule of the namespace administers everything; a rule of
-    an entity administers that entity and the entities below it.
+    Raise Unauthorized or InvalidToken. `owner` is the queue or topic to which the path belongs. An authorization rule
+    of the namespace gives access to everything; a rule of an entity gives access to that entity and the entities below
+    it.
     """
     claim = verify_token(namespace, token, path, ticket)
     if not claim.allows(Right.MANAGE, owner):
@@ -42,7 +43,10 @@ def authorize(namespace: Namespace, token: str, path: str, owner: str | None, ti
 def authorize_destinations(
     namespace: Namespace, claim: Claim, wanted: object, former: object, headers: Mapping[str, str], ticket: Ticket
 ) -> None:
-    """Check that a key of one entity also has the right Send for new destinations of the entity."""
+    """Verify that a client with a key of one entity also has the right Send for the entity's new destinations.
+
+    Raise Unauthorized or InvalidToken.
+    """
     if not claim.owner or isinstance(wanted, RuleDefinition):
         return
     known = _destinations(former)

@@ -1,7 +1,7 @@
-"""Addresses of resources: the paths of requests.
+"""Parsing of request paths to the addresses of resources.
 
-Names are found whatever their case, and so are the fixed words. A slash in the name of a queue or topic may come
-as it is or as `%2F`: whoever calls decodes first, which is safe because `subscriptions` is no segment of such a name.
+Names and fixed segments are case-insensitive. A slash in the name of a queue or topic may be sent as `/` or as `%2F`.
+The caller decodes the path first, which is safe because no segment of such a name is `subscriptions`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Address = (
 
 
 def parse_address(path: str) -> Address:
-    """Return the address in a decoded path; EntityNotFound if no resource can have that path."""
+    """Parse a decoded path. Raise EntityNotFound if no resource can have that path."""
     path = path.strip("/")
     segments = path.split("/")
     match [segment.casefold() for segment in segments]:

@@ -1,6 +1,6 @@
-"""Queues, topics, subscriptions and the namespace between their descriptions and their definitions.
+"""Conversion between definitions and ATOM descriptions of queues, topics, subscriptions and the namespace.
 
-The settings are those that the definitions declare; a description adds counts, moments and a few fixed values.
+Descriptions have the settings that the definitions declare, and also counts, times and a few constant values.
 """
 
 from __future__ import annotations
@@ -52,44 +52,44 @@ _RIGHTS: Final = (Right.MANAGE, Right.SEND, Right.LISTEN)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """An entity at a moment, and the client that it is described for."""
+class EntityState:
+    """The definition and the counts of an entity, and properties of the request that its description depends on."""
 
     definition: AnyDefinition
     runtime: Runtime
     profile: Profile
     origin: str
-    """The address of the namespace for the client, `https://host:port`: destinations are addresses there."""
+    """The address of the broker in the request, `https://host:port`; the addresses of destinations begin with it."""
     api_version: str
 
 
 # --- writing ---
 
 
-def describe(shown: Shown) -> Element:
-    """Write a description with every element that there is: some clients fail where one is missing."""
-    kind = type(shown.definition)
-    contents: dict[str, Content] = _computed(shown)
+def describe(state: EntityState) -> Element:
+    """Create a description with all elements: some clients fail if an element is missing."""
+    kind = type(state.definition)
+    contents: dict[str, Content] = _computed(state)
     for field, setting in settings_of(kind).items():
-        text = _setting_text(setting, getattr(shown.definition, field), shown)
+        text = _setting_text(setting, getattr(state.definition, field), state)
         if text:
             contents[setting.name] = text
     return write_description(NAMES[kind], response_elements(kind), contents)
 
 
-def _setting_text(setting: Setting[Any], value: Any, shown: Shown) -> str:
-    """Return the text of a setting; empty if the client is not shown the setting."""
-    if shown.api_version < setting.since or (setting.own and value == setting.default):
+def _setting_text(setting: Setting[Any], value: Any, state: EntityState) -> str:
+    """Return the text of a setting; empty if the description must not contain the setting."""
+    if state.api_version < setting.since or (setting.own and value == setting.default):
         return ""
     if value is None and setting.form is Form.COUNT:
-        value = setting.ranges[shown.profile.name][1]
+        value = setting.ranges[state.profile.name][1]
     plain = setting.format(value)
-    return "" if plain is None else setting_text(setting, plain, shown.origin)
+    return "" if plain is None else setting_text(setting, plain, state.origin)
 
 
-def _computed(shown: Shown) -> dict[str, Content]:
-    """Return the elements that are no settings. `response_elements` says which of them a kind of entity has."""
-    runtime = shown.runtime
+def _computed(state: EntityState) -> dict[str, Content]:
+    """Return the elements that are not settings. `response_elements` selects the ones of a kind of entity."""
+    runtime = state.runtime
     counts = (
         runtime.active,
         runtime.dead_letter,
@@ -107,13 +107,13 @@ def _computed(shown: Shown) -> dict[str, Content]:
         "CreatedAt": format_moment(runtime.created_at),
         "UpdatedAt": format_moment(runtime.updated_at),
         "AccessedAt": format_moment(runtime.accessed_at),
-        AUTHORIZATION_RULES: lambda root: _describe_authorization_rules(root, shown),
+        AUTHORIZATION_RULES: lambda root: _describe_authorization_rules(root, state),
         "IsAnonymousAccessible": "false",
         "EntityAvailabilityStatus": "Available",
     }
 
 
-def _describe_authorization_rules(root: Element, shown: Shown) -> None:
+def _describe_authorization_rules(root: Element, state: EntityState) -> None:
     documents = [
         descriptions.AuthorizationRule(
             name=rule.name,
@@ -121,14 +121,14 @@ def _describe_authorization_rules(root: Element, shown: Shown) -> None:
             primary_key=rule.primary_key,
             secondary_key=rule.secondary_key or "",
         )
-        for rule in shown.definition.authorization_rules
+        for rule in state.definition.authorization_rules
     ]
-    created, modified = format_moment(shown.runtime.created_at), format_moment(shown.runtime.updated_at)
+    created, modified = format_moment(state.runtime.created_at), format_moment(state.runtime.updated_at)
     write_authorization_rules(root, documents, CreatedTime=created, ModifiedTime=modified)
 
 
 def describe_namespace(name: str, profile: Profile, created_at: int) -> Element:
-    """Describe the namespace as the tier whose limits it has."""
+    """Create the description of the namespace. Its SKU is the tier whose limits the profile has."""
     premium = profile.name in ("premium", "unlimited")
     root = description("NamespaceInfo")
     leaf(root, "CreatedTime", format_moment(created_at))
@@ -145,10 +145,9 @@ def describe_namespace(name: str, profile: Profile, created_at: int) -> Element:
 
 
 def read_settings(kind: type, element: Element, api_version: str, former: AnyDefinition | None) -> dict[str, Any]:
-    """Return the values in a description, by the fields of a definition of that kind.
+    """Return the values in a description, by the fields of a definition of that kind. Raise DefinitionError.
 
-    Texts and destinations are always among them, because a client clears one by leaving the element out.
-    DefinitionError says which value cannot be read.
+    Texts and destinations are always included: a client clears one by omitting its element.
     """
     settings = settings_of(kind)
     plain = descriptions.read_settings(element, settings.values())
@@ -170,14 +169,17 @@ def _check_version(element: Element, settings: Mapping[str, Setting[Any]], api_v
     for setting in settings.values():
         text = (text_of(element, setting.name) or "").strip()
         if text and api_version < setting.since:
-            rule = f"requires the api-version {setting.since} or a newer one, not {api_version}"
+            rule = f"requires the api-version {setting.since} or newer, not {api_version}"
             raise DefinitionError(setting.name, text, rule)
 
 
 def _with_keys(
     rules: tuple[descriptions.AuthorizationRule, ...], former: tuple[AuthorizationRule, ...]
 ) -> tuple[AuthorizationRule, ...]:
-    """Make definitions. Keys that are not given stay as they were; a new rule gets random ones, as at the service."""
+    """Create definitions of authorization rules.
+
+    Keys that the request does not contain stay unchanged; a new rule gets random keys, as at the service.
+    """
     known = {fold(rule.name): rule for rule in former}
     made = []
     for rule in rules:

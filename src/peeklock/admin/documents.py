@@ -1,4 +1,4 @@
-"""Whole ATOM documents: the entry of one resource, and the feed of several."""
+"""Writing of complete ATOM documents: the entry of one resource, and the feed of a list of resources."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _IN_PATHS: Final = "/$!'()*,;:@&=+~"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One resource: its path, its name and its description."""
+    """The contents of the entry of one resource."""
 
     path: str
-    """Clients take names out of it, so it has `Subscriptions` and `Rules` in exactly this spelling."""
+    """The path of the resource. Clients extract names from it, so `Subscriptions` and `Rules` have this spelling."""
     title: str
     description: Element
     etag: str
@@ -31,15 +31,15 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The address by which the client reached the broker; links to other resources begin with it."""
+class UrlBuilder:
+    """Builds the addresses in a response, from the address that the client used for its request."""
 
     origin: str
     api_version: str
     namespace: str
     names_version: bool = True
-    """Whether the request names a version of the interface. Old clients do not: they take the text after the host,
-    `/subscriptions` or `/rules` in an address as the name of the entity."""
+    """Whether the request has an api-version. Old clients do not send it: they extract the name of an entity as the
+    text after the host, `/subscriptions` or `/rules` in an address."""
 
     def url(self, path: str, **query: int) -> str:
         parts = [f"api-version={quote(self.api_version)}"] if self.names_version else []
@@ -60,7 +60,7 @@ def _as_old_clients_spell(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list."""
+    """One page of a list."""
 
     path: str
     title: str
@@ -70,33 +70,37 @@ class Page:
     is_last: bool
 
 
-def write_entry(entry: Entry, place: Place) -> str:
+def write_entry(entry: Entry, urls: UrlBuilder) -> str:
     root = document("entry")
-    _fill(root, entry, place)
+    _fill(root, entry, urls)
     return to_text(root)
 
 
-def write_feed(page: Page, place: Place, now: int) -> str:
-    """If more entries follow there are exactly two links, the second one to the next page: clients count them."""
-    here = place.url(page.path, skip=page.skip, top=page.top)
+def write_feed(page: Page, urls: UrlBuilder, now: int) -> str:
+    """Write a page as a feed.
+
+    If it is not the last page, there are exactly two links, and the second one leads to the next page: clients count
+    the links.
+    """
+    here = urls.url(page.path, skip=page.skip, top=page.top)
     feed = document("feed")
     leaf(feed, "title", page.title, type="text")
     leaf(feed, "id", here)
     leaf(feed, "updated", format_moment(now))
     branch(feed, "link", rel="self", href=here)
     if not page.is_last:
-        branch(feed, "link", rel="next", href=place.url(page.path, skip=page.skip + page.top, top=page.top))
+        branch(feed, "link", rel="next", href=urls.url(page.path, skip=page.skip + page.top, top=page.top))
     for entry in page.entries:
-        _fill(branch(feed, "entry"), entry, place)
+        _fill(branch(feed, "entry"), entry, urls)
     return to_text(feed)
 
 
-def _fill(element: Element, entry: Entry, place: Place) -> None:
-    here = place.url(entry.path)
+def _fill(element: Element, entry: Entry, urls: UrlBuilder) -> None:
+    here = urls.url(entry.path)
     leaf(element, "id", here)
     leaf(element, "title", entry.title, type="text")
     leaf(element, "published", format_moment(entry.published))
     leaf(element, "updated", format_moment(entry.updated))
-    leaf(branch(element, "author"), "name", place.namespace)
+    leaf(branch(element, "author"), "name", urls.namespace)
     branch(element, "link", rel="self", href=here)
     add_content(element, entry.description)

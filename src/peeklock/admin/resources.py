@@ -1,6 +1,6 @@
-"""Resources that can be administered, each with the same operations: get, read a description, create, update, delete.
+"""The resources of administration, each with the same operations: get, read a description, create, update, delete.
 
-This module maps the operations to those of the broker; `service` does HTTP.
+This module maps these operations to operations of the broker; `service` handles HTTP.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from peeklock.admin.descriptions import (
     ENTITY_DESCRIPTIONS,
     NAMES,
     SUBSCRIPTION_DESCRIPTION,
-    Shown,
+    EntityState,
     describe,
     describe_namespace,
     read_settings,
 )
-from peeklock.admin.documents import Entry, Place
+from peeklock.admin.documents import Entry, UrlBuilder
 from peeklock.admin.rule_descriptions import RULE_DESCRIPTION, describe_rule, read_rule
 from peeklock.atom.elements import FIRST_RULE
 from peeklock.atom.markup import SERVICE_BUS, MarkupError, child, to_text
@@ -65,13 +65,13 @@ class Resource(Protocol):
     path: str
 
     def get(self) -> Definition:
-        """Return the current definition; EntityNotFound if the resource does not exist."""
+        """Return the current definition. Raise EntityNotFound if the resource does not exist."""
         ...
 
     def entry(self) -> Entry: ...
 
     def read(self, description: Element, former: Definition | None) -> Definition:
-        """Make the definition that a client wants. MarkupError or DefinitionError if it is not valid."""
+        """Convert a client's description to a definition. Raise MarkupError or DefinitionError."""
         ...
 
     async def create(self, wanted: Any) -> None: ...
@@ -83,7 +83,7 @@ class Resource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A list of resources, of which a client requests a part."""
+    """A list of resources, of which a request returns one page."""
 
     path: str
     title: str
@@ -94,13 +94,13 @@ class Listing:
 class Resources:
     """The resources of a namespace, by address, for one request."""
 
-    def __init__(self, namespace: Namespace, place: Place) -> None:
+    def __init__(self, namespace: Namespace, urls: UrlBuilder) -> None:
         self.namespace = namespace
         self.administration: Administration = namespace.administration
-        self.place = place
+        self.urls = urls
 
     def listing(self, address: Address) -> Listing | None:
-        """Return the list at an address; None if it is no address of a list."""
+        """Return the list at an address; None if it is not the address of a list."""
         administration = self.administration
         match address:
             case EntitiesAddress(topics):
@@ -119,7 +119,7 @@ class Resources:
     async def create(self, start: Callable[[Done], None]) -> None:
         """Create an entity. If a change of it is not yet committed, wait for its outcome first.
 
-        Clients take a conflict for an entity that exists, and use it at once.
+        Clients assume after a conflict that the entity exists, and use it immediately.
         """
         try:
             await durable(start)
@@ -130,7 +130,7 @@ class Resources:
             await durable(start)
 
     def resource(self, address: Address) -> Resource | None:
-        """Return the resource at an address, which need not exist; None if no resource can be put there."""
+        """Return the resource at an address, which may not exist yet; None if the address cannot be put."""
         match address:
             case EntityAddress(name):
                 return EntityResource(self, name)
@@ -148,11 +148,11 @@ class Resources:
     def entity_entry(self, entity: AnyEntity) -> Entry:
         """Return the entry of a queue, a topic or a subscription."""
         definition, runtime = entity.definition, self.administration.runtime(entity)
-        shown = Shown(definition, runtime, self.namespace.profile, self.place.origin, self.place.api_version)
+        state = EntityState(definition, runtime, self.namespace.profile, self.urls.origin, self.urls.api_version)
         return Entry(
             entity.path,
             definition.name,
-            describe(shown),
+            describe(state),
             etag_of(definition),
             runtime.created_at,
             runtime.updated_at,
@@ -160,7 +160,7 @@ class Resources:
 
 
 class EntityResource:
-    """A queue or a topic: the description decides which."""
+    """A queue or a topic, depending on the description."""
 
     def __init__(self, resources: Resources, name: str) -> None:
         self.path = name
@@ -178,9 +178,7 @@ class EntityResource:
         if kind is None:
             raise MarkupError(f"The entry must have a {' or a '.join(ENTITY_DESCRIPTIONS)} as its content.")
         if former is not None and type(former) is not kind:
-            raise MarkupError(
-                f"'{former.name}' is described by a {NAMES[type(former)]}: it cannot become another kind."
-            )
+            raise MarkupError(f"'{former.name}' has a {NAMES[type(former)]}: the kind of an entity cannot be changed.")
         if kind is TopicDefinition:
             return _read(TopicDefinition, self.path, description, former, self._resources)
         return _read(QueueDefinition, self.path, description, former, self._resources)
@@ -205,6 +203,8 @@ class EntityResource:
 
 
 class SubscriptionResource:
+    """A subscription."""
+
     def __init__(self, resources: Resources, topic: str, name: str) -> None:
         self.path = f"{topic}/Subscriptions/{name}"
         self._topic, self._name = topic, name
@@ -237,6 +237,8 @@ class SubscriptionResource:
 
 
 class RuleResource:
+    """A rule of a subscription."""
+
     def __init__(self, resources: Resources, topic: str, subscription: str, name: str) -> None:
         self.path = f"{topic}/Subscriptions/{subscription}/Rules/{name}"
         self._topic, self._subscription, self._name = topic, subscription, name
@@ -255,7 +257,7 @@ class RuleResource:
         return read_rule(description, self._name)
 
     def explain(self, reason: str) -> str:
-        """Add to the reason of a refusal what it means for the subscription."""
+        """Add to the reason of a refusal the effect on the subscription."""
         try:
             subscription = self._administration.subscription(self._topic, self._subscription)
         except BrokerError:
@@ -279,9 +281,9 @@ def rule_entry(rules: str, rule: RuleDefinition) -> Entry:
 
 
 def etag_of(definition: Definition) -> str:
-    """Return the value that `If-Match` compares: it changes whenever the definition changes."""
+    """Return the value that `If-Match` compares; it changes whenever the definition changes."""
     data = definition.to_json()
-    # They are resources of their own, which change without it.
+    # Subscriptions and rules are separate resources: a change of one does not change this resource.
     for below in ("subscriptions", "rules"):
         data.pop(below, None)
     return _etag(data)
@@ -299,9 +301,9 @@ D = TypeVar("D", QueueDefinition, TopicDefinition, SubscriptionDefinition)
 
 
 def _read(kind: type[D], name: str, description: Element, former: Any, resources: Resources) -> D:
-    """Make a definition. Missing settings stay as they are; those of a new entity get the defaults of the profile."""
+    """Create a definition. Settings that the description lacks stay unchanged, or have the profile's defaults."""
     before = former if isinstance(former, kind) else None
-    found = read_settings(kind, description, resources.place.api_version, before)
+    found = read_settings(kind, description, resources.urls.api_version, before)
     if before is not None:
         return replace(before, **found)
     return kind(name=name, **resources.namespace.profile.defaults_for(kind) | found)

@@ -1,6 +1,6 @@
-"""Rules between their documents and their definitions.
+"""Conversion between definitions and documents of rules.
 
-SQL stays text here: the broker parses it.
+The SQL stays text here; the broker parses it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ _FILTERS: Final = {f"{kind}Filter": kind for kind in FilterKind}
 
 
 def read_rule(element: Element, name: str | None = None) -> RuleDefinition:
-    """Make a definition of a description. `name` replaces the name in the description.
-
-    DefinitionError says what is wrong with it.
-    """
+    """Convert a description to a definition. `name` replaces the name in the description. Raise DefinitionError."""
     document = rules.read_rule(element)
     kind = FilterKind.TRUE if document.filter is None else _filter_kind(document.filter)
     action = _action_sql(document)
@@ -56,7 +53,7 @@ def read_rule(element: Element, name: str | None = None) -> RuleDefinition:
 
 
 def describe_rule(rule: RuleDefinition) -> Element:
-    """Write the description of a rule."""
+    """Create the description of a rule."""
     correlation = rule.correlation
     tested = {name: getattr(correlation, field, None) for name, field in CORRELATION_FIELDS.items()}
     document = RuleDocument(
@@ -86,7 +83,7 @@ def _filter_kind(found: str) -> FilterKind:
 
 
 def _action_sql(document: RuleDocument) -> str | None:
-    """Return the SQL of an action; None if there is none to do."""
+    """Return the SQL of the action; None if the rule has no action."""
     if document.action not in (None, "", EMPTY_ACTION, SQL_ACTION):
         raise DefinitionError("Action", document.action, f"must be of the type {EMPTY_ACTION} or {SQL_ACTION}")
     return document.action_sql or "" if document.action == SQL_ACTION else None
@@ -105,7 +102,7 @@ def _values(setting: str, pairs: Pairs) -> dict[str, PropertyValue]:
     values: dict[str, PropertyValue] = {}
     for key, value in pairs:
         if not key or value is None:
-            raise DefinitionError(setting, key or "(no key)", "must have a key and a value each")
+            raise DefinitionError(setting, key or "(no key)", "each must have a key and a value")
         if key in values:
             raise DefinitionError(setting, key, "must not have the same key twice")
         values[key] = _value(f"{setting}.{key}", value)

@@ -1,4 +1,4 @@
-"""The ATOM interface over HTTP: requests, authorization, answers."""
+"""The HTTP service of the ATOM API: authorizes requests, calls the operations of resources, writes responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from peeklock.admin.documents import (
     FEED_TYPE,
     Entry,
     Page,
-    Place,
+    UrlBuilder,
     write_entry,
     write_feed,
 )
@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 
 LATEST_VERSION: Final = "2024-05"
 RULE: Final = web.RequestKey("rule", RuleResource)
-"""The rule that a request puts; a refusal says what it means for the subscription."""
+"""The rule that a request creates or updates: if it is refused, the error also states the effect on the
+subscription."""
 _VERBS: Final = {"created": "create", "updated": "update", "deleted": "delete"}
 _CHANGING: Final = frozenset({"PUT", "DELETE"})
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}")
@@ -56,6 +57,8 @@ def administer(namespace: Namespace) -> Handler:
 
 
 class AtomService:
+    """Handles the administration requests of one namespace."""
+
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
 
@@ -78,24 +81,24 @@ class AtomService:
         if address is None:
             assert unknown is not None
             raise unknown
-        place = self._place(request)
-        resources = Resources(self._namespace, place)
+        urls = self._urls(request)
+        resources = Resources(self._namespace, urls)
         resource = resources.resource(address)
         if resource is not None and request.method == "PUT":
-            return await self._put(request, resource, claim, place)
+            return await self._put(request, resource, claim, urls)
         if resource is not None and request.method == "DELETE":
             return await self._delete(request, resource)
         if request.method != "GET":
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} is not supported at this address.")
         if resource is not None:
-            return _entry(resource.entry(), place)
+            return _entry(resource.entry(), urls)
         listing = resources.listing(address)
         if listing is not None:
-            return self._page(request, listing, place)
+            return self._page(request, listing, urls)
         assert isinstance(address, NamespaceAddress)
-        return _entry(resources.namespace_entry(), place)
+        return _entry(resources.namespace_entry(), urls)
 
-    async def _put(self, request: web.Request, resource: Resource, claim: Claim, place: Place) -> web.Response:
+    async def _put(self, request: web.Request, resource: Resource, claim: Claim, urls: UrlBuilder) -> web.Response:
         """Create a resource, or with `If-Match` update it."""
         if isinstance(resource, RuleResource):
             request[RULE] = resource
@@ -117,33 +120,33 @@ class AtomService:
             await resource.create(wanted)
         else:
             await resource.update(wanted)
-        self._tell(request, resource, wanted, "created" if former is None else "updated")
-        return _entry(resource.entry(), place, HTTPStatus.CREATED if former is None else HTTPStatus.OK)
+        self._record_change(request, resource, wanted, "created" if former is None else "updated")
+        return _entry(resource.entry(), urls, HTTPStatus.CREATED if former is None else HTTPStatus.OK)
 
     async def _delete(self, request: web.Request, resource: Resource) -> web.Response:
         former = resource.get()
         _check_match(request.headers.get("If-Match"), etag_of(former))
         await resource.delete()
-        self._tell(request, resource, former, "deleted")
+        self._record_change(request, resource, former, "deleted")
         return web.Response()
 
-    def _page(self, request: web.Request, listing: Listing, place: Place) -> web.Response:
+    def _page(self, request: web.Request, listing: Listing, urls: UrlBuilder) -> web.Response:
         skip = _number(request, "$skip", 0, 0)
         top = min(_number(request, "$top", MAX_PAGE, 1), MAX_PAGE)
         items = listing.items[skip : skip + top]
         is_last = skip + top >= len(listing.items)
         page = Page(listing.path, listing.title, [listing.entry(item) for item in items], skip, top, is_last)
-        text = write_feed(page, place, self._namespace.now())
+        text = write_feed(page, urls, self._namespace.now())
         return web.Response(body=text.encode(), headers={"Content-Type": FEED_TYPE})
 
-    def _place(self, request: web.Request) -> Place:
+    def _urls(self, request: web.Request) -> UrlBuilder:
         version = request.query.get("api-version", LATEST_VERSION)
         if not _VERSION.fullmatch(version):
-            raise Refused(HTTPStatus.BAD_REQUEST, "The api-version must be one such as 2021-05.")
+            raise Refused(HTTPStatus.BAD_REQUEST, "The api-version must have the form YYYY-MM, such as 2021-05.")
         names_version = "api-version" in request.query
-        return Place(origin_of(request), version, self._namespace.definition.name, names_version)
+        return UrlBuilder(origin_of(request), version, self._namespace.definition.name, names_version)
 
-    def _tell(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
+    def _record_change(self, request: web.Request, resource: Resource, definition: Definition, what: str) -> None:
         by = key_name_of(request.headers["Authorization"])
         event(log, logging.INFO, f"{KINDS[type(definition)]} {what}", entity=resource.path, by=by)
         action = f"{_VERBS[what]} {KINDS[type(definition)]}"
@@ -156,27 +159,31 @@ async def _body(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
     except TimeoutError:
-        raise Refused(HTTPStatus.REQUEST_TIMEOUT, f"The body did not come within {BODY_SECONDS:g} seconds.") from None
+        raise Refused(
+            HTTPStatus.REQUEST_TIMEOUT, f"The body of the request did not arrive within {BODY_SECONDS:g} seconds."
+        ) from None
 
 
-def _entry(entry: Entry, place: Place, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    body = write_entry(entry, place).encode()
+def _entry(entry: Entry, urls: UrlBuilder, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    body = write_entry(entry, urls).encode()
     return web.Response(body=body, status=status, headers={"Content-Type": ENTRY_TYPE, "ETag": entry.etag})
 
 
 def _number(request: web.Request, name: str, default: int, lowest: int) -> int:
     text = request.query.get(name, str(default))
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < lowest:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number from {lowest} on.")
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{name} must be a whole number of at least {lowest}.")
     return int(text)
 
 
 def _check_match(expected: str | None, etag: str) -> None:
-    """Check `If-Match`: `*` for any, or a list of values."""
+    """Raise Refused unless the header `If-Match` is `*` or has this value in its list."""
     if expected is None or expected.strip() == "*":
         return
     if etag not in [each.strip().removeprefix("W/") for each in expected.split(",")]:
-        raise Refused(HTTPStatus.PRECONDITION_FAILED, "The entity has changed since the version in If-Match.")
+        raise Refused(
+            HTTPStatus.PRECONDITION_FAILED, "The entity was changed: its current version is not the one in If-Match."
+        )
 
 
 # --- refusing ---
@@ -185,7 +192,7 @@ SUB_CODES: Final[dict[type[Exception], int]] = {EntityExists: 40900, EntityChang
 STATUSES: Final[dict[type[Exception], HTTPStatus]] = {
     MarkupError: HTTPStatus.BAD_REQUEST,
     DefinitionError: HTTPStatus.BAD_REQUEST,
-    # Clients do not handle the status that HTTP has for it.
+    # Clients do not handle 507, the status of HTTP for a full storage.
     StorageFull: HTTPStatus.FORBIDDEN,
 }
 

@@ -1,1 +1,1 @@
-"""The documents of the administration API (ATOM and XML), as the broker and its clients read and write them."""
+"""Reading and writing the ATOM documents of the administration API, for the broker and the client."""

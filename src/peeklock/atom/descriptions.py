@@ -1,6 +1,7 @@
 """Descriptions of queues, topics and subscriptions: settings as text, authorization rules, counts of messages.
 
-Values are as in files: a duration is ISO 8601 text, a destination a name. Their ranges are checked by the broker.
+Values have the same form as in the configuration file: a duration is ISO 8601 text, a destination is a name. The broker
+checks their ranges.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationRule:
-    """A named pair of keys of an entity, as documents have it."""
+    """An authorization rule in a document: a named pair of keys and their rights."""
 
     name: str
     rights: tuple[str, ...]
@@ -36,7 +37,7 @@ class AuthorizationRule:
 
 
 def write_description(name: str, elements: Iterable[str], contents: Mapping[str, Content]) -> Element:
-    """Make a description of the elements that have a content, in that order."""
+    """Create a description from the elements that have a content, in this order."""
     root = description(name)
     for element in elements:
         content = contents.get(element)
@@ -48,7 +49,7 @@ def write_description(name: str, elements: Iterable[str], contents: Mapping[str,
 
 
 def setting_text(setting: Setting[Any], value: Plain, origin: str) -> str:
-    """Return the text of a value. `origin` is the address of the namespace, with which destinations are written."""
+    """Return the text of a value. A destination is written as an address, which begins with `origin`."""
     if setting.form is Form.FLAG:
         return "true" if value else "false"
     if setting.form is Form.ENTITY and value:
@@ -57,7 +58,7 @@ def setting_text(setting: Setting[Any], value: Plain, origin: str) -> str:
 
 
 def read_settings(element: Element, settings: Iterable[Setting[Any]]) -> dict[str, Plain]:
-    """Return the settings that have a text, by name. A text that is no value of the setting stays a text."""
+    """Return the settings that have a text, by name. A text that is not a valid value is returned unchanged."""
     found = {}
     for setting in settings:
         text = text_of(element, setting.name)
@@ -83,8 +84,8 @@ def _read_setting(setting: Setting[Any], text: str) -> Plain:
 # --- authorization rules
 
 
-def write_authorization_rules(root: Element, rules: Iterable[AuthorizationRule], **moments: str) -> None:
-    """Add all rules. `moments` are elements of each rule that only answers have."""
+def write_authorization_rules(root: Element, rules: Iterable[AuthorizationRule], **times: str) -> None:
+    """Add the list of rules. `times` are elements that each rule has in responses only."""
     holder = branch(root, AUTHORIZATION_RULES)
     for rule in rules:
         element = branch(holder, "AuthorizationRule", i_type="SharedAccessAuthorizationRule")
@@ -93,8 +94,8 @@ def write_authorization_rules(root: Element, rules: Iterable[AuthorizationRule],
         rights = branch(element, "Rights")
         for right in rule.rights:
             leaf(rights, "AccessRights", right)
-        for name, moment in moments.items():
-            leaf(element, name, moment)
+        for name, time in times.items():
+            leaf(element, name, time)
         leaf(element, "KeyName", rule.name)
         leaf(element, "PrimaryKey", rule.primary_key)
         if rule.secondary_key is not None:
@@ -124,7 +125,7 @@ def write_counts(root: Element, counts: Iterable[int]) -> None:
     """Add `CountDetails`, with the counts in the order of its elements."""
     details = branch(root, "CountDetails", xmlns_d2p1=COUNTS)
     for name, count in zip(COUNT_DETAILS, counts, strict=True):
-        # Clients take the prefix from the one attribute.
+        # Clients read the prefix from the only attribute of the parent.
         leaf(details, f"d2p1:{name}", str(count))
 
 

@@ -1,7 +1,7 @@
-"""Which elements the description of an entity has, and in which order: some readers depend on the order.
+"""The elements of an entity's description and their order, on which some clients depend.
 
-A setting needs nothing here: descriptions have the settings in the order of the fields of the definition. This module
-adds the elements that are no settings, each group after a setting, and the settings that requests have elsewhere.
+Settings are in the order of the definition's fields, so a new setting needs no change here. This module adds the
+elements that are not settings, each group after a setting, and the settings whose position differs in requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMBERS: Final = ("MessageCount", "SizeInBytes", "SubscriptionCount")
 MOMENTS: Final = ("CreatedAt", "UpdatedAt", "AccessedAt")
 AUTHORIZATION_RULES: Final = "AuthorizationRules"
 FIRST_RULE: Final = "DefaultRuleDescription"
-"""Only in requests that create a subscription: the rule that it starts with."""
+"""The first rule of a subscription, in requests that create it."""
 
 _FOLLOWING: Final[Mapping[type, Mapping[str, tuple[str, ...]]]] = {
     QueueDefinition: {
@@ -46,7 +46,7 @@ _FOLLOWING: Final[Mapping[type, Mapping[str, tuple[str, ...]]]] = {
         "AutoDeleteOnIdle": ("EntityAvailabilityStatus",),
     },
 }
-"""The elements that are no settings, by the setting that they follow."""
+"""The elements that are not settings, by the setting that they follow."""
 _MOVED_IN_REQUESTS: Final[Mapping[type, Mapping[str, str]]] = {
     QueueDefinition: {
         "ForwardTo": "Status",
@@ -56,11 +56,11 @@ _MOVED_IN_REQUESTS: Final[Mapping[type, Mapping[str, str]]] = {
     TopicDefinition: {"UserMetadata": "Status"},
     SubscriptionDefinition: {},
 }
-"""The settings that the service expects elsewhere than it answers with them, by the setting that they follow."""
+"""The settings whose position in requests differs from responses, with the setting that they follow in requests."""
 
 
 def response_elements(kind: type) -> tuple[str, ...]:
-    """Return the elements of an answer in order."""
+    """Return the elements of a response in order."""
     return tuple(_with_others(kind, [setting.name for setting in settings_of(kind).values()]))
 
 

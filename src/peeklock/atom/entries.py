@@ -8,12 +8,12 @@ from peeklock.atom.markup import ATOM, INSTANCE, SERVICE_BUS, MarkupError, branc
 
 
 def description(name: str) -> Element:
-    """Make the root of a description; names in it need no prefix, and `i:` is the prefix of `type`."""
+    """Create the root of a description. Names in it have no prefix; `i:` is the prefix of the attribute `type`."""
     return Element(name, {"xmlns": SERVICE_BUS, "xmlns:i": INSTANCE})
 
 
 def document(name: str) -> Element:
-    """Make the root of an ATOM document, `entry` or `feed`."""
+    """Create the root of an ATOM document, `entry` or `feed`."""
     return Element(name, {"xmlns": ATOM})
 
 
@@ -23,7 +23,7 @@ def add_content(entry: Element, description: Element) -> None:
 
 
 def entries_of(root: Element) -> list[Element]:
-    """Return the entries of a feed, or the entry that is the document."""
+    """Return the entries of a feed, or the root if it is an entry."""
     return [root] if root.tag == f"{{{ATOM}}}entry" else root.findall(f"{{{ATOM}}}entry")
 
 
@@ -32,10 +32,10 @@ def title_of(entry: Element) -> str:
 
 
 def description_of(entry: Element) -> Element:
-    """Return the description in an entry."""
+    """Return the description in an entry. Raise MarkupError."""
     if entry.tag != f"{{{ATOM}}}entry":
-        raise MarkupError(f"The document is no ATOM entry: its root is '{entry.tag[:100]}'.")
+        raise MarkupError(f"The document is not an ATOM entry: its root is '{entry.tag[:100]}'.")
     content = entry.find(f"{{{ATOM}}}content")
     if content is None or len(content) != 1:
-        raise MarkupError("The entry must have one content with one description in it.")
+        raise MarkupError("The entry must have one content element with one description.")
     return content[0]

@@ -1,8 +1,8 @@
-"""XML of the administration API: parsed safely, searched by namespace and name, written through ElementTree.
+"""Parsing, searching and writing the XML of the administration API.
 
-Elements are never found by prefix or position, because every SDK has its own habits. Some clients depend on the
-prefixes that the service writes, though: writers give elements their prefixed names and the `xmlns` attributes that
-belong to them, and ElementTree writes both unchanged.
+Elements are searched by namespace and name, never by prefix or position, because these differ between SDKs. But some
+clients depend on the prefixes that the service writes: writers give elements their prefixed names and the matching
+`xmlns` attributes, and ElementTree writes both unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 
 class MarkupError(Exception):
-    """The document cannot be used; `str()` is one sentence that says why."""
+    """A document is not valid. `str()` is one sentence with the reason."""
 
 
 # --- reading ---
 
 
 def parse(data: bytes, max_elements: int = MAX_XML_ELEMENTS) -> Element:
-    """Return the root element. MarkupError if it is no XML, has a document type, or is too deep or too large."""
+    """Parse a document and return its root.
+
+    Raise MarkupError if it is not well-formed XML, has a document type, or has too many levels or elements.
+    """
     if not data.strip():
         raise MarkupError("The document is empty: an ATOM entry is expected.")
     parser = DefusedXMLParser(target=_Builder(max_elements), forbid_dtd=True)
@@ -54,7 +57,7 @@ def parse(data: bytes, max_elements: int = MAX_XML_ELEMENTS) -> Element:
 
 
 class _Builder(TreeBuilder):
-    """Stops before a document grows beyond what any client sends."""
+    """Builds the tree, and raises MarkupError when it has too many levels or elements."""
 
     def __init__(self, max_elements: int) -> None:
         super().__init__()
@@ -77,7 +80,7 @@ class _Builder(TreeBuilder):
 
 
 def child(parent: Element, name: str) -> Element | None:
-    """Return the first such child; None also if it is marked as nil."""
+    """Return the first child with this name; None if there is none or if it has the attribute `nil`."""
     found = parent.find(f"{{{SERVICE_BUS}}}{name}")
     if found is not None and found.get(f"{{{INSTANCE}}}nil") in ("true", "1"):
         return None
@@ -89,7 +92,7 @@ def children(parent: Element, name: str) -> list[Element]:
 
 
 def text_of(parent: Element, name: str) -> str | None:
-    """Return the text of a child: "" for an empty one, None if there is no such child."""
+    """Return the text of the child with this name: "" if the child is empty, None if there is none."""
     found = child(parent, name)
     return None if found is None else found.text or ""
 
@@ -108,7 +111,7 @@ def local_name(element: Element) -> str:
 
 
 def branch(parent: Element, name: str, **attributes: str) -> Element:
-    """Add an element for other elements. `i_type` is the attribute `i:type`, the prefix is that of `description`."""
+    """Add an element that will have children. `i_type` is the attribute `i:type`; see `description` for the prefix."""
     return SubElement(parent, name, {key.replace("_", ":"): _clean(value) for key, value in attributes.items()})
 
 
@@ -120,11 +123,12 @@ def leaf(parent: Element, name: str, text: str, **attributes: str) -> Element:
 
 
 def to_text(root: Element) -> str:
-    # ElementTree leaves carriage returns of texts as they are, which a reader would take for line feeds. In attributes
-    # it writes a reference itself, so all that are left belong to texts.
+    """Serialize a document."""
+    # ElementTree does not escape carriage returns in texts, and a parser would read them as line feeds. It does escape
+    # them in attributes, so all remaining ones are in texts.
     return ElementTree.tostring(root, encoding="unicode").replace("\r", "&#13;")
 
 
 def _clean(text: str) -> str:
-    """Replace the characters that XML cannot carry, so that the rest arrives."""
+    """Replace the characters that are not allowed in XML by U+FFFD."""
     return _NOT_IN_XML.sub("\ufffd", text)

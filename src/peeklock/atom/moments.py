@@ -1,4 +1,4 @@
-"""Moments as ATOM documents have them: RFC 3339, UTC."""
+"""Formatting of times for ATOM documents: RFC 3339 in UTC."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 UNSET: Final = "0001-01-01T00:00:00Z"
-"""How .NET, and so every client, writes the absence of a moment."""
+"""The time that .NET, and so every client, uses for "not set"."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def format_moment(ms: int | None) -> str:
-    """Format Unix milliseconds."""
+    """Format Unix milliseconds; `UNSET` for None and 0."""
     if not ms:
         return UNSET
     moment = _EPOCH + timedelta(milliseconds=ms)

@@ -1,7 +1,7 @@
 """Descriptions of rules: filters, actions and the typed values in them.
 
-`RuleDocument` is a rule as its document has it. Names of types and SQL stay text: the broker and its clients have value
-types and errors of their own.
+`RuleDocument` has the values of a rule's document. Names of types and SQL stay text: the broker and the client convert
+them to their own types, with their own errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from peeklock.entities.durations import format_time, parse_time
 from peeklock.entities.rules import CORRELATION_FIELDS, PropertyValue
 
 CONSTANT_FILTERS: Final = {"TrueFilter": "1=1", "FalseFilter": "1=0"}
-"""The expressions of filters that have none of their own."""
+"""The SQL expressions that documents have for the filters True and False."""
 SQL_FILTER: Final = "SqlFilter"
 CORRELATION_FILTER: Final = "CorrelationFilter"
 EMPTY_ACTION: Final = "EmptyRuleAction"
@@ -34,27 +34,29 @@ class Typed(NamedTuple):
     kind: str
     text: str
     namespace: str = SCHEMA
-    """Of the type."""
+    """The XML namespace of the type."""
 
 
 Pairs = list[tuple[str | None, Typed | None]]
-"""Keys and values as read; None stands for one that the document does not have."""
+"""Keys and values of a document; None for a missing key or value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDocument:
+    """The values of a rule's document."""
+
     name: str | None
     filter: str | None
-    """The type; empty if the filter has none, None if there is no filter."""
+    """The type of the filter; empty if the filter has no type, None if there is no filter."""
     sql: str | None = None
-    """Of a SQL filter."""
+    """The expression of a SQL filter."""
     parameters: Pairs = field(default_factory=list)
     correlation: Mapping[str, str] = field(default_factory=dict)
     """The values that a correlation filter compares, by the names in `CORRELATION_FIELDS`."""
     properties: Pairs = field(default_factory=list)
-    """The application properties that it compares."""
+    """The application properties that a correlation filter compares."""
     action: str | None = None
-    """The type; as of the filter."""
+    """The type of the action; empty if the action has no type, None if there is no action."""
     action_sql: str | None = None
     action_parameters: Pairs = field(default_factory=list)
 
@@ -75,8 +77,8 @@ def read_rule(description: Element) -> RuleDocument:
     )
 
 
-def write_rule(root: Element, rule: RuleDocument, **moments: str) -> None:
-    """Add the elements of a rule in the order that readers expect. `moments` are elements that only answers have."""
+def write_rule(root: Element, rule: RuleDocument, **times: str) -> None:
+    """Add the elements of a rule in the order that clients expect. `times` are elements in responses only."""
     test = branch(root, "Filter", i_type=rule.filter or "")
     if rule.filter == CORRELATION_FILTER:
         for name in CORRELATION_FIELDS:
@@ -89,8 +91,8 @@ def write_rule(root: Element, rule: RuleDocument, **moments: str) -> None:
         branch(root, "Action", i_type=EMPTY_ACTION)
     else:
         _write_sql(branch(root, "Action", i_type=SQL_ACTION), rule.action_sql, rule.action_parameters)
-    for name, moment in moments.items():
-        leaf(root, name, moment)
+    for name, time in times.items():
+        leaf(root, name, time)
     leaf(root, "Name", rule.name or "")
 
 
@@ -121,7 +123,7 @@ def _write_values(element: Element, name: str, values: Iterable[tuple[str | None
     for key, (kind, text, namespace) in pairs:
         pair = branch(holder, "KeyValueOfstringanyType")
         leaf(pair, "Key", key)
-        # Some clients cut a prefix of exactly four letters off the type.
+        # Some clients remove the prefix of the type by its length, so it must have exactly four characters.
         leaf(pair, "Value", text, i_type=f"d6p1:{kind}", xmlns_d6p1=namespace)
 
 
@@ -134,7 +136,7 @@ def format_value(value: PropertyValue) -> Typed:
         case float():
             return Typed("double", {"inf": "INF", "-inf": "-INF", "nan": "NaN"}.get(repr(value), repr(value)))
         case datetime() if value.tzinfo is None:
-            return Typed("dateTime", value.isoformat())  # the Python SDK takes a zone for a different value
+            return Typed("dateTime", value.isoformat())  # for the Python SDK, a time zone makes it a different value
         case datetime():
             return Typed("dateTime", value.astimezone(UTC).isoformat().replace("+00:00", "Z"))
         case timedelta():
@@ -169,4 +171,4 @@ VALUE_READERS: Final[Mapping[str, Callable[[str], PropertyValue]]] = {
     "dateTime": lambda text: datetime.fromisoformat(text.strip()),
     "duration": lambda text: parse_time(text.strip()),
 }
-"""Readers of values by type. They raise ValueError, KeyError or OverflowError for a text that is no such value."""
+"""Functions that parse a value, by type. They raise ValueError, KeyError or OverflowError for an invalid text."""

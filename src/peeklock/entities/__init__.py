@@ -1,1 +1,1 @@
-"""What an entity is told: its settings, names, keys and rules. The broker, the client and the command line share it."""
+"""Definitions of entities: settings, names, authorization rules and rules. Used by the broker, client and CLI."""

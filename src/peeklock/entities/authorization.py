@@ -1,4 +1,4 @@
-"""Authorization rules: named keys, and the rights that they give."""
+"""Authorization rules: named pairs of keys, and the rights that they grant."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from peeklock.entities.settings import known_fields
 
 DEFAULT_KEY_NAME = "RootManageSharedAccessKey"
 DEFAULT_KEY = "SAS_KEY_VALUE"
-"""The emulator's well-known key: no secret, so the server refuses it off loopback."""
+"""The emulator's key, which is public: the server accepts it only on loopback addresses."""
 
 
 class Right(StrEnum):
+    """The rights of an authorization rule."""
+
     SEND = "Send"
     LISTEN = "Listen"
     MANAGE = "Manage"
@@ -27,7 +29,7 @@ ALL_RIGHTS = frozenset(Right)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationRule:
-    """A named pair of keys and the rights that they give. Manage implies the other rights, as at the service."""
+    """A named pair of keys and the rights that they grant. Manage includes the other rights, as at the service."""
 
     name: str
     primary_key: str = field(repr=False)
@@ -64,7 +66,7 @@ class AuthorizationRule:
 
 
 def _check_key(setting: str, key: object) -> None:
-    # The other characters cannot be in a connection string. The error must not contain the key.
+    # Other characters cannot be in a connection string. The error must not contain the key.
     if not isinstance(key, str) or not re.fullmatch(r"[!-:<-~]{1,256}", key):
         rule = "must be 1 to 256 printable ASCII characters without blanks and semicolons"
         raise DefinitionError(setting, "(not shown)", rule)

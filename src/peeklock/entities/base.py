@@ -1,8 +1,8 @@
-"""What every definition of an entity shares: a name, and settings that are checked on construction.
+"""The base class of entity definitions: a name, and settings that are checked on construction.
 
-There are two strengths of checks. A definition always refuses what no broker could work with: the ranges of the
-`unlimited` profile, so that what was stored under one profile loads under every other. `check(profile)` refuses what
-that profile forbids; callers use it when they create an entity.
+There are two checks. The construction checks the ranges of the `unlimited` profile, so that a definition that was
+stored under one profile loads under every other profile. `check(profile)` checks the ranges of that profile; callers
+use it when they create an entity.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from peeklock.limits.broker import MAX_AUTHORIZATION_RULES
 
 
 class EntityKind(StrEnum):
-    """What an entity is, as the store, metrics and log lines name it."""
+    """The kinds of entities, by their names in the store, in metrics and in log lines."""
 
     QUEUE = "queue"
     TOPIC = "topic"
@@ -28,10 +28,10 @@ class EntityKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntityDefinition:
-    """A queue, a topic or a subscription. Fields annotated with a `Setting` are its settings."""
+    """The definition of a queue, topic or subscription. Fields that are annotated with a `Setting` are its settings."""
 
     parts: ClassVar[Mapping[str, tuple[type[Any], str]]] = {}
-    """The fields with lists, each with the type of its elements and the key of the configuration file."""
+    """The fields that are lists, each with the type of its elements and its key in the configuration file."""
 
     name: str
 
@@ -70,7 +70,7 @@ class EntityDefinition:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Make a definition of what `to_json` returned. Unknown keys, which a later version wrote, are ignored."""
+        """Create a definition from the result of `to_json`. Keys that only a later version knows are ignored."""
         known = known_fields(cls, data)
         for name, (part, _) in cls.parts.items():
             if name in known:
@@ -79,11 +79,11 @@ class EntityDefinition:
 
 
 _MARKS = ("temporary", "shared")
-"""Fields that no administrator sets; the store has them only where they differ from the default."""
+"""Fields that cannot be set by administration. They are stored only if they differ from the default."""
 
 
 def check_parts(setting: str, parts: tuple[Any, ...], kind: type[Any]) -> None:
-    """Raise DefinitionError unless all parts are of that type, with different names, and not too many."""
+    """Raise DefinitionError unless all parts have this type and different names, and there are not too many."""
     for part in parts:
         if not isinstance(part, kind):
             raise DefinitionError(setting, part, f"must be of the kind {kind.__name__}")
@@ -91,4 +91,4 @@ def check_parts(setting: str, parts: tuple[Any, ...], kind: type[Any]) -> None:
         raise DefinitionError(setting, f"({len(parts)})", f"must be at most {MAX_AUTHORIZATION_RULES}")
     repeated = duplicate(part.name for part in parts)
     if repeated is not None:
-        raise DefinitionError(setting, parts[repeated].name, "must not have the name of another (case aside)")
+        raise DefinitionError(setting, parts[repeated].name, "must not occur twice; names are case-insensitive")

@@ -1,8 +1,8 @@
-"""The settings of queues, topics and subscriptions. This is the only place where a setting is declared.
+"""The settings of queues, topics and subscriptions. This is the only place where settings are declared.
 
-A setting is a `Setting` and a field of each kind of entity that has it. Fields are in the order in which the service
-answers over the ATOM API. Everything else follows from here: the documents of the ATOM API in both directions, the
-client, the options of the command line, the JSON schema and docs/configuration.md.
+A setting is declared by a `Setting` and by a field of each kind of entity that has it. The fields have the order of the
+hosted service's responses over the ATOM API. Everything else is derived from these declarations: the ATOM documents in
+both directions, the client, the options of the command line, the JSON schema and docs/configuration.md.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from peeklock.entities.rules import RuleDefinition
 from peeklock.entities.settings import Form, Setting, Status, in_profiles
 
 _FOREVER = MAX_DURATION_MS
-"""As an upper bound: None, no limit, is allowed too."""
+"""As an upper bound, this allows None (no limit) too."""
 _MOST = 2**31 - 1
 
-# Ranges are what the service documents. Where it documents none, they are the widest that it is known to accept.
+# The ranges are documented by the service. If it documents none, they are the widest range that it is known to accept.
 LOCK_DURATION = Setting(
     "LockDuration",
     Form.DURATION,
     MINUTE,
     "How long a message or a session stays locked for its receiver",
-    # The emulator's schema has locks of 5 seconds for queues and of a minute for subscriptions; files with shorter ones
-    # are in use.
+    # The emulator's schema requires at least 5 seconds for queues and a minute for subscriptions, but its users have
+    # files with shorter locks.
     ranges=in_profiles((5 * SECOND, 5 * MINUTE), unlimited=(1, 7 * DAY)),
 )
 MAX_SIZE = Setting(
@@ -184,7 +184,7 @@ class QueueDefinition(EntityDefinition):
     order_by_priority: Annotated[bool, ORDER_BY_PRIORITY] = ORDER_BY_PRIORITY.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     temporary: bool = False
-    """Whether it ends with the connection that created it, or with the broker."""
+    """Whether the queue is deleted when the connection that created it closes, or when the broker stops."""
 
     def _check_together(self) -> None:
         if self.order_by_priority and self.requires_session:
@@ -194,6 +194,8 @@ class QueueDefinition(EntityDefinition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionDefinition(EntityDefinition):
+    """The settings and rules of a subscription."""
+
     kind: ClassVar[EntityKind] = EntityKind.SUBSCRIPTION
     parts: ClassVar[Mapping[str, tuple[type[Any], str]]] = {"rules": (RuleDefinition, "Rules")}
 
@@ -212,13 +214,13 @@ class SubscriptionDefinition(EntityDefinition):
     auto_delete_on_idle_ms: Annotated[int | None, AUTO_DELETE_ON_IDLE] = AUTO_DELETE_ON_IDLE.default
     user_metadata: Annotated[str | None, USER_METADATA] = USER_METADATA.default
     rules: tuple[RuleDefinition, ...] = (RuleDefinition(),)
-    """By default `$Default`, which every message passes. A subscription without rules gets no messages."""
+    """By default `$Default`, which matches every message. A subscription without rules gets no messages."""
     temporary: bool = False
-    """As on a queue."""
+    """Whether the subscription is deleted when the connection that created it closes, or when the broker stops."""
     shared: bool | None = None
-    """Of a subscription that a JMS consumer created: whether other consumers may share it."""
+    """Whether other consumers may share the subscription. None if it was not created by a JMS consumer."""
 
-    # The topic has checked these before a message reaches a subscription.
+    # Settings that a subscription does not have. The topic checks them before a message reaches a subscription.
     max_size_in_megabytes: ClassVar[int] = 1 << 31
     max_message_size_in_kilobytes: ClassVar[int | None] = None
     requires_duplicate_detection: ClassVar[bool] = False
@@ -235,6 +237,8 @@ class SubscriptionDefinition(EntityDefinition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefinition(EntityDefinition):
+    """The settings, authorization rules and subscriptions of a topic."""
+
     kind: ClassVar[EntityKind] = EntityKind.TOPIC
     parts: ClassVar[Mapping[str, tuple[type[Any], str]]] = {
         "authorization_rules": (AuthorizationRule, "AuthorizationRules"),
@@ -260,10 +264,10 @@ class TopicDefinition(EntityDefinition):
     order_by_priority: Annotated[bool, ORDER_BY_PRIORITY] = ORDER_BY_PRIORITY.default
     authorization_rules: tuple[AuthorizationRule, ...] = ()
     temporary: bool = False
-    """As on a queue."""
+    """Whether the topic is deleted when the connection that created it closes, or when the broker stops."""
     subscriptions: tuple[SubscriptionDefinition, ...] = ()
 
-    # A topic holds scheduled messages only; receivers are at its subscriptions.
+    # Settings that a topic does not have: it stores only scheduled messages, and receivers attach to its subscriptions.
     lock_duration_ms: ClassVar[int] = 0
     requires_session: ClassVar[bool] = False
     dead_lettering_on_message_expiration: ClassVar[bool] = False
@@ -276,7 +280,7 @@ AnyDefinition = QueueDefinition | SubscriptionDefinition | TopicDefinition
 
 
 def destinations(entity: AnyDefinition) -> list[tuple[Setting[str | None], str]]:
-    """Return the entities to which an entity forwards, by setting."""
+    """Return the forwarding settings of an entity that are set, each with the name of the destination."""
     pairs = (
         (FORWARD_TO, entity.forward_to),
         (FORWARD_DEAD_LETTERS, entity.forward_dead_lettered_messages_to),

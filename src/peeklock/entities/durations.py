@@ -1,7 +1,7 @@
-"""ISO 8601 durations as text, to and from milliseconds.
+"""Parsing and formatting of ISO 8601 durations.
 
-Settings have whole milliseconds; values in rules have microseconds. None stands for .NET's `TimeSpan.MaxValue`, with
-which the service and its SDKs write "no limit"; the definitions say which settings may have no limit.
+Settings have whole milliseconds; values in rules have microseconds. None represents .NET's `TimeSpan.MaxValue`, which
+the service and its SDKs use for "no limit"; the declaration of a setting determines whether it allows that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DAY = 24 * HOUR
 
 MAX_DURATION_TEXT = "P10675199DT2H48M5.4775807S"
 MAX_DURATION_MS = 922_337_203_685_477
-"""The same in whole milliseconds: Java writes the value with three decimals, so this already means "max"."""
+"""The same in whole milliseconds. Java writes the value with three decimals, so durations from here on mean "max"."""
 
 _LONGEST_TEXT = 64
 _DURATION = re.compile(
@@ -29,9 +29,9 @@ _UNITS_MS = (365 * DAY, 30 * DAY, 7 * DAY, DAY, HOUR, MINUTE, SECOND)
 
 
 def parse_duration(text: str) -> int | None:
-    """Return milliseconds, without finer digits; None for the .NET maximum and longer durations.
+    """Parse to milliseconds, cutting off finer digits; None for the .NET maximum and longer durations.
 
-    ValueError if the text is no duration.
+    Raise ValueError if the text is not a duration.
     """
     match = _DURATION.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
     if match is None:
@@ -49,12 +49,15 @@ def format_duration(ms: int | None) -> str:
     if ms is None or ms >= MAX_DURATION_MS:
         return MAX_DURATION_TEXT
     if ms < 0:
-        raise ValueError(f"{ms} ms: a duration must not be negative")
+        raise ValueError(f"The duration {ms} ms must not be negative")
     return _format(ms * 1000)
 
 
 def parse_time(text: str) -> timedelta:
-    """Parse a value of a rule, which has microseconds and may be negative. ValueError if the text is no duration."""
+    """Parse a value of a rule, which has microseconds and may be negative.
+
+    Raise ValueError if the text is not a duration.
+    """
     ms = parse_duration(text.removeprefix("-"))
     finer = text.partition(".")[2].removesuffix("S")[3:6].ljust(3, "0")
     time = timedelta(milliseconds=MAX_DURATION_MS if ms is None else ms, microseconds=int(finer))
@@ -62,7 +65,7 @@ def parse_time(text: str) -> timedelta:
 
 
 def format_time(time: timedelta) -> str:
-    """Return what `parse_time` reads as the same duration."""
+    """Format a value of a rule; `parse_time` parses the result to the same duration."""
     return ("-" if time < timedelta() else "") + _format(abs(time) // timedelta(microseconds=1))
 
 

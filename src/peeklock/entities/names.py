@@ -1,4 +1,4 @@
-"""Names of entities and their parts: which are allowed, and which are equal."""
+"""Names of entities, rules and keys: the check of allowed names, and case-insensitive comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from peeklock.limits.broker import MAX_CLIENT_SCOPED_PART, MAX_ENTITY_NAME, MAX_
 
 
 class DefinitionError(ValueError):
-    """A setting has a value that its rule does not allow."""
+    """The value of a setting is not allowed. `rule` states the allowed values."""
 
     def __init__(self, setting: str, value: object, rule: str) -> None:
         self.setting = setting
@@ -32,7 +32,7 @@ _ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://[^/?#]*", re.IGNORECASE)
 
 
 def fold(name: str) -> str:
-    """Return the form in which names are compared: they are case-insensitive."""
+    """Return the form of a name for comparisons: names are case-insensitive."""
     return name.casefold()
 
 
@@ -63,7 +63,7 @@ def check_entity_name(name: object, setting: str = "Name") -> None:
         if not segment:
             raise DefinitionError(setting, name, "must not have two slashes in a row")
         if not segment.strip("."):
-            # HTTP clients resolve such a path before they send it.
+            # HTTP clients resolve the segments `.` and `..` before they send a path.
             raise DefinitionError(setting, name, "must not have a segment that consists of dots")
     if "subscriptions" in rest:
         # topic/subscriptions/name is the address of a subscription.
@@ -83,19 +83,20 @@ def check_subscription_name(name: object, setting: str = "Name") -> None:
 def client_scoped_name(name: str, client: str, *, durable: bool) -> str:
     """Return the name of a JMS subscription, in the form that the service uses.
 
-    JMS allows characters that names of subscriptions do not have: they are written as `~` and two hexadecimal digits
-    for each octet.
+    JMS allows characters that are not allowed in names of subscriptions: they are escaped as `~` and two hexadecimal
+    digits for each octet.
     """
     return f"{_escaped(name)}${_escaped(client)}${'D' if durable else 'ND'}"
 
 
 def is_client_scoped(name: object, temporary: bool) -> bool:
-    """Whether it is the name of a durable JMS subscription; with `temporary`, of any JMS subscription."""
+    """Return whether this is the name of a durable JMS subscription; with `temporary`, of any JMS subscription."""
     found = _CLIENT_SCOPED.fullmatch(name) if isinstance(name, str) else None
     return found is not None and (temporary or found["suffix"] == "D")
 
 
 def check_client_scoped_name(name: str, setting: str = "Name") -> None:
+    """Raise DefinitionError if the name or the client id in the name of a JMS subscription is too long."""
     found = _CLIENT_SCOPED.fullmatch(name)
     for part in () if found is None else (found["name"], found["client"]):
         if len(part) > MAX_CLIENT_SCOPED_PART:

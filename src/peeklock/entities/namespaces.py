@@ -1,4 +1,4 @@
-"""What a broker starts with: the entities of a namespace and its keys."""
+"""The definition of a namespace: the entities and keys that a broker starts with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_NAMESPACE = "sbemulatorns"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceDefinition:
-    """The entities and keys that a broker starts with."""
+    """The entities and authorization rules that a broker starts with."""
 
     name: str = DEFAULT_NAMESPACE
     only_if_empty: bool = False

@@ -1,4 +1,4 @@
-"""Rules: a filter, and an action on the messages that pass it. A definition checks itself on construction.
+"""Rules of subscriptions: a filter, and an action on the messages that match it. Checked on construction.
 
 SQL is text here; `broker.rules.sql` parses it, and `broker.rules.matching` applies rules.
 """
@@ -19,10 +19,13 @@ from peeklock.limits.broker import MAX_TEXT
 DEFAULT_RULE_NAME = "$Default"
 
 PropertyValue = str | int | float | bool | datetime | timedelta | UUID
-"""A value that a filter compares or an action sets. A moment without a time zone is in UTC and shown without one."""
+"""A value that a filter compares or an action sets. A datetime without a time zone is in UTC, and formatted without
+one."""
 
 
 class FilterKind(StrEnum):
+    """The kinds of filters, by their names in the configuration file."""
+
     SQL = "Sql"
     CORRELATION = "Correlation"
     TRUE = "True"
@@ -31,7 +34,7 @@ class FilterKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrelationFilter:
-    """The values that a correlation filter compares. None is not tested."""
+    """The values that a correlation filter compares. Properties that are None are not compared."""
 
     correlation_id: str | None = None
     message_id: str | None = None
@@ -58,7 +61,7 @@ class CorrelationFilter:
 def _check_values(setting: str, values: Mapping[str, PropertyValue]) -> None:
     for key, value in values.items():
         if not isinstance(key, str) or not isinstance(value, _VALUES):
-            rule = "must be text, a number, true, false, a moment, a time or a guid"
+            rule = "must be text, a number, true, false, a date and time, a duration or a GUID"
             raise DefinitionError(f"{setting}.{key}", value, rule)
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
             raise DefinitionError(f"{setting}.{key}", value, "must fit into 64 bits")
@@ -68,7 +71,7 @@ _VALUES = get_args(PropertyValue)
 
 
 def _values_to_json(values: Mapping[str, PropertyValue]) -> dict[str, Any]:
-    """Return JSON values; a value of a type that JSON does not have is an object with the name of the type."""
+    """Convert the values to JSON; values of other types become an object with the type as the key."""
     shown: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, datetime):
@@ -106,12 +109,12 @@ CORRELATION_FIELDS = {
     "ReplyToSessionId": "reply_to_session_id",
     "ContentType": "content_type",
 }
-"""Fields by the names of the configuration file and the ATOM API, which also have application properties."""
+"""The fields of a correlation filter, by their names in the configuration file and the ATOM API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleDefinition:
-    """A filter and an action on the messages that pass it. The SQL is not parsed here."""
+    """A filter, and an action on the messages that match it. The SQL is not parsed here."""
 
     name: str = DEFAULT_RULE_NAME
     filter_kind: FilterKind = FilterKind.TRUE

@@ -1,7 +1,7 @@
-"""What a setting is, how its value is read and checked, and the profiles that say which values are allowed.
+"""The type of settings, the parsing and checking of their values, and the profiles, which limit the allowed values.
 
-`definitions` declares every setting and which entities have it. Files, documents, options, schema and documentation are
-made from what is declared there.
+`definitions` declares every setting and the entities that have it. The configuration file, ATOM documents, CLI options,
+schema and documentation are derived from these declarations.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ T = TypeVar("T")
 
 
 class Form(Enum):
-    """What the text of a setting means."""
+    """The type of a setting's value."""
 
     FLAG = auto()
     COUNT = auto()
     DURATION = auto()
-    """ISO 8601 text; a definition has milliseconds."""
+    """ISO 8601 text in files and documents; milliseconds in definitions."""
     STATUS = auto()
     TEXT = auto()
     ENTITY = auto()
-    """The name of a queue or topic; documents of the ATOM API have its address."""
+    """The name of a queue or topic; its address in ATOM documents."""
 
 
 class Status(StrEnum):
+    """The values of the setting Status."""
+
     ACTIVE = "Active"
     DISABLED = "Disabled"
     SEND_DISABLED = "SendDisabled"
@@ -39,7 +41,7 @@ class Status(StrEnum):
 
 
 Plain = bool | int | str
-"""A value as files, documents and options have it."""
+"""A value in the configuration file, in ATOM documents or in CLI options."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,26 +49,26 @@ class Setting(Generic[T]):
     """The declaration of a setting."""
 
     name: str
-    """As the ATOM API and the emulator's configuration file spell it."""
+    """The name in the ATOM API and in the emulator's configuration file."""
     form: Form
     default: T
     note: str
-    """What it does: the help of the command line, the schema and the documentation have this text."""
+    """A description for the help of the command line, the schema and the documentation."""
     changeable: bool = True
-    """Whether it can change after the entity was created."""
+    """Whether the setting can be changed after the entity was created."""
     optional: bool = False
-    """Whether None is a value: no limit for a duration, the profile's for a size, absent for text."""
+    """Whether None is allowed. It means no limit for a duration, the profile's limit for a size, and no text."""
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """The smallest and the largest value by profile; durations in milliseconds."""
     profile_defaults: Mapping[str, int] = field(default_factory=dict)
-    """The defaults of the profiles that do not have `default`."""
+    """The defaults in profiles whose default differs from `default`."""
     since: str = ""
-    """The oldest version of the ATOM API that has it; empty: all of them."""
+    """The oldest version of the ATOM API that has the setting; empty: all versions."""
     own: bool = False
-    """Whether the hosted service does not have it. Documents then name it only where it differs from the default."""
+    """Whether only Peeklock has the setting. ATOM documents contain it only if it differs from the default."""
 
     def parse(self, value: object) -> object:
-        """Convert the value of a file or document to that of the field; `check` tests type and range."""
+        """Convert the value in a file or document to the value of the field. `check` checks type and range."""
         if self.form is Form.DURATION:
             if not isinstance(value, str):
                 raise DefinitionError(self.name, value, 'must be an ISO 8601 duration such as "PT1M"')
@@ -75,11 +77,11 @@ class Setting(Generic[T]):
             except ValueError:
                 rule = "must be an ISO 8601 duration such as PT30S, PT5M or P1DT12H"
                 raise DefinitionError(self.name, value, rule) from None
-        # The emulator's own files write "" for a destination that is not set.
+        # The emulator's own configuration files have "" for a destination that is not set.
         return None if self.optional and value == "" else value
 
     def format(self, value: Any) -> Any:
-        """Return what `parse` reads as the same value."""
+        """Convert the value of the field to the value in a file or document, the reverse of `parse`."""
         return format_duration(value) if self.form is Form.DURATION else value
 
     def check(self, value: object, profile: Profile) -> None:
@@ -118,23 +120,23 @@ class Setting(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The limits of a tier of the service, or of the emulator. Settings declare their own ranges."""
+    """The limits of a tier of the service or of the emulator. The ranges of settings are in their declarations."""
 
     name: str
     max_message_bytes: int
     max_deleted_messages: int
-    """Messages that one request deletes."""
+    """The most messages that one request deletes."""
     max_entities: int
-    """Queues and topics together."""
+    """The most queues and topics together."""
     max_subscriptions: int
-    """Subscriptions of a topic."""
+    """The most subscriptions of a topic."""
     max_sql_filters: int
-    """SQL filters of a topic, over all its subscriptions."""
+    """The most SQL filters of all subscriptions of a topic together."""
     max_correlation_filters: int
-    """Correlation filters of a topic, over all its subscriptions."""
+    """The most correlation filters of all subscriptions of a topic together."""
 
     def defaults_for(self, kind: type) -> dict[str, Any]:
-        """Return the fields of a definition whose default differs in this profile."""
+        """Return this profile's defaults for the fields whose default differs from that of the setting."""
         return {
             name: setting.profile_defaults[self.name]
             for name, setting in settings_of(kind).items()
@@ -194,7 +196,7 @@ def in_profiles(
     emulator: tuple[int, int] | None = None,
     unlimited: tuple[int, int] | None = None,
 ) -> dict[str, tuple[int, int]]:
-    """Return the range of a setting by profile, from that of `standard` and of the profiles that differ."""
+    """Return the range of a setting by profile: `usual` for the profiles without a range of their own."""
     others = {"premium": premium, "emulator": emulator, LAXEST: unlimited}
     return {name: others.get(name) or usual for name in PROFILES}
 
@@ -217,6 +219,6 @@ _SETTINGS: dict[type, dict[str, Setting[Any]]] = {}
 
 
 def known_fields(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored data that the kind of definition has fields for: a later version may have written more."""
+    """Return the stored data without the fields that this version does not know; a later version may have them."""
     names = {f.name for f in fields(kind)}
     return {name: value for name, value in data.items() if name in names}

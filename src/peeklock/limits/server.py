@@ -10,17 +10,20 @@ from peeklock.limits.units import MIB
 
 
 class Configured(NamedTuple):
-    """How a limit is set in `Server` of the configuration file."""
+    """The key of a limit in `Server` of the configuration file."""
 
     key: str
     note: str
     least: int = 1
+    """The lowest allowed number."""
     unit: int = 1
-    """What the number in the file is multiplied by."""
+    """The factor by which the number in the file is multiplied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
+    """The limits of one broker process."""
+
     max_connections: Annotated[int, Configured("MaxConnections", "of any protocol")] = 5000
     """Connections of any protocol, also idle ones. Beyond it: further ones are closed, except for administration."""
     reserved_connections: Annotated[
