@@ -253,7 +253,7 @@ def test_an_update_of_another_state_than_the_named_one_fails(atom: AtomClient) -
     assert second != first
     late = atom.put("/queue", queue("<MaxDeliveryCount>3</MaxDeliveryCount>"), If_Match=first)
     assert late.status == 412
-    assert "has changed since" in late.detail
+    assert "is not the one in If-Match" in late.detail
     assert atom.get("/queue").said("MaxDeliveryCount") == "2"
     assert atom.delete("/queue", If_Match=first).status == 412
     assert atom.delete("/queue", If_Match=second).status == 200
@@ -294,7 +294,7 @@ def test_a_rule_has_a_state_of_its_own(news: AtomClient) -> None:
         ("/orders", "", "is empty"),
         ("/orders", "<entry", "not well-formed"),
         ("/orders", "<!DOCTYPE entry><entry/>", "document type"),
-        ("/orders", "<entry/>", "no ATOM entry"),
+        ("/orders", "<entry/>", "not an ATOM entry"),
         ("/orders", subscription(), "QueueDescription or a TopicDescription"),
         ("/news/subscriptions/more", queue(), "SubscriptionDescription"),
         ("/news/subscriptions/all/rules/more", queue(), "RuleDescription"),
@@ -343,7 +343,7 @@ def test_what_is_fixed_when_an_entity_is_made_cannot_be_updated(atom: AtomClient
 def test_a_queue_does_not_become_a_topic(atom: AtomClient) -> None:
     answer = atom.put("/queue", topic(), If_Match="*")
     assert answer.status == 400
-    assert "cannot become another kind" in answer.detail
+    assert "kind of an entity cannot be changed" in answer.detail
 
 
 def test_a_body_that_is_too_large_is_refused(atom: AtomClient) -> None:

@@ -86,9 +86,9 @@ def test_other_encodings_are_read() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        ("<entry/>", "no ATOM entry"),
-        ("<entry xmlns='http://www.w3.org/2006/Atom'/>", "no ATOM entry"),
-        (f"<feed xmlns='{ATOM}'/>", "no ATOM entry"),
+        ("<entry/>", "not an ATOM entry"),
+        ("<entry xmlns='http://www.w3.org/2006/Atom'/>", "not an ATOM entry"),
+        (f"<feed xmlns='{ATOM}'/>", "not an ATOM entry"),
         (f"<entry xmlns='{ATOM}'/>", "one content"),
         (f"<entry xmlns='{ATOM}'><content/></entry>", "one content"),
         (f"<entry xmlns='{ATOM}'><content><a/><b/></content></entry>", "one content"),

@@ -153,7 +153,7 @@ def test_a_time_span_is_in_the_form_of_dotnet(value: str, ms: int) -> None:
 
 @pytest.mark.parametrize("value", ["", "5", "PT5M", "0.00:00:00", 5, "-00:00:01", "1:2:3:4"])
 def test_what_is_no_time_span_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidProperty, match="TimeToLiveTimeSpan must be a time"):
+    with pytest.raises(InvalidProperty, match="TimeToLiveTimeSpan must be a duration"):
         parse_time_span("TimeToLiveTimeSpan", value)
 
 

@@ -142,7 +142,8 @@ def _ttl(broker_properties: Mapping[str, Any]) -> int | None:
 
 
 def _text(name: str, value: Any) -> str | None:
-    """A broker property that is a text; clients may write a number as one. An empty one is not given."""
+    """Return the text of a broker property; None if it is missing or empty. Clients may send a number instead of a
+    string."""
     if value is None or value == "":
         return None
     if isinstance(value, str):

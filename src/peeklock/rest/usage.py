@@ -1,4 +1,4 @@
-"""Counting of what clients use over HTTP: waiting receives, memory of locked messages, and bodies being transferred.
+"""Limits on the clients' usage of HTTP: waiting receives, memory of locked messages, and bodies in transfer.
 
 A client may use any number of connections, so everything is counted by authorization rule.
 """

@@ -38,7 +38,7 @@ class WrittenMessage:
 
 
 def write_message(message: StoredMessage, lock: Lock | None, is_copy: bool) -> WrittenMessage:
-    """Convert a message to headers and body. `is_copy` says that it is a copy in a subscription."""
+    """Convert a message to headers and body. `is_copy`: whether it is a subscription's copy of a message."""
     try:
         decoded = Message.decode(message.content)
     except DecodeError:

@@ -392,7 +392,7 @@ def ignore_damage(damage: Damage) -> None:
 
 
 class Store(Protocol):
-    """The storage of one namespace. The module's docstring says when callbacks run and which commits a read sees."""
+    """The storage of one namespace. See the module's docstring for when callbacks run and which commits a read sees."""
 
     def open(self, on_damage: OnDamage = ignore_damage) -> list[StoredEntity]:
         """Lock and open the store, and return all entities. Blocks; called once. Raise StoreLocked or StoreError.

@@ -11,7 +11,9 @@ from typing import Final
 
 from ..base import StoreError, StoreFull
 
-DAMAGE_ADVICE: Final = "Nothing was changed. Restore a backup, or see what `peeklock store repair` can save."
+DAMAGE_ADVICE: Final = (
+    "Nothing was changed. Restore a backup, or run `peeklock store repair --dry-run` to list the damage."
+)
 """The end of each message about damage that is found at the start."""
 
 NO_SPACE: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
