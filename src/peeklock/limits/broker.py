@@ -8,48 +8,48 @@ from peeklock.limits.units import KIB, MIB
 
 # --- names and settings
 MAX_ENTITY_NAME: Final = 260
-"""Characters of the name of a queue or topic. Beyond it: the entity is not created or changed."""
+"""Characters of the name of a queue or topic. Beyond it: the request or the configuration file is refused."""
 MAX_SHORT_NAME: Final = 50
-"""Characters of the name of a subscription, a rule, a key or a namespace. Beyond it: the entity is not created or
-changed."""
+"""Characters of the name of a subscription, a rule, an authorization rule or a namespace. Beyond it: the request or the
+configuration file is refused."""
 MAX_CLIENT_SCOPED_PART: Final = 128
-"""Characters of the name and the client id of a JMS subscription, each: the least that JMS allows. Beyond it: the
-attach is refused."""
+"""Characters of the name or of the client id of a JMS subscription: JMS requires that many. Beyond it: the attach is
+refused."""
 MAX_TEXT: Final = 1024
-"""Characters of user metadata, the SQL of a filter, of an action and of a selector, each. Beyond it: the entity is not
-created or changed."""
+"""Characters of the user metadata, or of the text of a filter, an action or a selector. Beyond it: the request or the
+configuration file is refused."""
 MAX_AUTHORIZATION_RULES: Final = 12
-"""Authorization rules of an entity or of the namespace. Beyond it: the entity is not created or changed."""
+"""Authorization rules of an entity or of the namespace. Beyond it: the request or the configuration file is refused."""
 
 # --- messages
 MAX_ID_LENGTH: Final = 128
-"""Characters of a message id, a session id and a partition key, each. Beyond it: the message is rejected with
+"""Characters of a message id, a session id or a partition key. Beyond it: the message is rejected with
 `com.microsoft:argument-error`."""
 MAX_DELIVERY_ANNOTATIONS: Final = 64 * KIB
 """Bytes of the delivery annotations of a message. Beyond it: the message is rejected with
-`com.microsoft:argument-error`."""
+`amqp:link:message-size-exceeded`."""
 MAX_HOPS: Final = 4
-"""Entities through which a message is forwarded. Beyond it: the message is dead-lettered."""
+"""Times that a message is forwarded. Beyond it: the message is moved to the transfer dead-letter queue."""
 MAX_MESSAGE_IDS: Final = 2_000_000
-"""Message ids that an entity remembers for duplicate detection, about 300 MB. An id is never forgotten before its time,
-because that would let a duplicate in. Beyond it: messages with new ids are refused. Set by `--max-message-ids`."""
+"""Message ids that an entity remembers for duplicate detection, about 300 MB. An id is never forgotten before the
+window is over, because that would accept a duplicate. Beyond it: messages with new ids are refused. Set by
+`--max-message-ids`."""
 
 # --- memory and waiting clients
 MAX_HELD_BYTES: Final = 128 * MIB
-"""Bytes of messages that one connection has locked, and replies that wait for it. Beyond it: the connection gets no
-more messages until it settles some."""
+"""Bytes of messages that one connection has locked, and of replies that wait for its credit. Beyond it: the connection
+gets no more messages until it settles some."""
 MAX_RULE_HELD_BYTES: Final = 192 * MIB
-"""Bytes of locked messages and waiting replies of all connections that logged in with one key. Beyond it: the
-connection that holds most gets no more messages."""
+"""Bytes of locked messages and waiting replies of all connections with one key. Beyond it: the connection with the most
+bytes gets no more messages."""
 MAX_ALL_HELD_BYTES: Final = 256 * MIB
-"""Bytes of locked messages and waiting replies of all connections. Beyond it: the connection that holds most gets no
-more messages."""
+"""Bytes of locked messages and waiting replies of all connections. Beyond it: the connection with the most bytes gets
+no more messages."""
 MAX_SESSION_WAITERS: Final = 5000
-"""Receivers that wait for any session of a queue. Beyond it: the attach is refused with
+"""Receivers that wait for the next session of a queue. Beyond it: the attach is refused with
 `amqp:resource-limit-exceeded`."""
 MAX_SELECTIONS: Final = 1000
-"""Receivers of a queue that have a message selector. Beyond it: the attach is refused with
-`amqp:resource-limit-exceeded`."""
+"""Receivers of a queue that have a selector. Beyond it: the attach is refused with `amqp:resource-limit-exceeded`."""
 MAX_TEMPORARY_OF_CONNECTION: Final = 200
 """Temporary entities of a connection. Beyond it: the attach is refused with `amqp:resource-limit-exceeded`."""
 MAX_TEMPORARY_OF_RULE: Final = 1000
@@ -62,28 +62,28 @@ MAX_TEMPORARY: Final = 2000
 MAX_TOKEN_LENGTH: Final = 16 * KIB
 """Characters of a token. Beyond it: the token is refused."""
 MAX_AUDIENCE_LENGTH: Final = 2048
-"""Characters of the address that a token is put for. Beyond it: the token is refused."""
+"""Characters of the address for which a token is sent. Beyond it: the token is refused."""
 MAX_TOKENS: Final = 10_000
-"""Addresses for which a connection has put tokens. Beyond it: the request is refused with
+"""Addresses for which a connection has sent tokens. Beyond it: the request is refused with
 `amqp:resource-limit-exceeded`."""
 
 # --- rules
 MAX_RULE_DEPTH: Final = 64
-"""Levels of parentheses, NOT, signs and calls within each other. Beyond it: the rule is refused."""
+"""Levels of nested parentheses, NOT, signs and calls. Beyond it: the rule is refused."""
 MAX_STATEMENTS: Final = 32
 """Statements of an action. Beyond it: the rule is refused."""
 MAX_PATTERN: Final = 1024
-"""Characters of a pattern of LIKE, which can come from a message. Beyond it: the rule is refused, or fails for the
-message."""
+"""Characters of a pattern of LIKE. Beyond it: the rule is refused; if the pattern is in the message, the rule fails for
+the message."""
 MAX_PATTERN_WORK: Final = 1 << 20
-"""Characters of a text, times those of a piece with `_` between two `%` that is searched in it. Beyond it: the rule
-fails for the message."""
+"""Characters of a string times the characters of the part of the pattern, between two `%`, that contains `_`. Beyond
+it: the rule fails for the message."""
 MAX_TEXT_MADE: Final = 1 << 16
-"""Characters of a text that an expression makes by adding texts. Beyond it: the rule fails for the message."""
+"""Characters of a string that an expression builds with `+`. Beyond it: the rule fails for the message."""
 
 # --- transactions
 TRANSACTION_TIME_LIMIT_MS: Final = 2 * 60 * 1000
-"""Milliseconds that a transaction is open. Beyond it: it is rolled back."""
+"""Milliseconds that a transaction is open. Beyond it: the transaction is rolled back."""
 MAX_TRANSACTION_MESSAGES: Final = 100
 """Messages of a transaction. Beyond it: the request is refused with `amqp:resource-limit-exceeded`."""
 MAX_OPEN_TRANSACTIONS: Final = 1000
@@ -92,14 +92,14 @@ MAX_TRANSACTION_BYTES: Final = 64 * MIB
 """Bytes of messages of the open transactions of a connection. Beyond it: the request is refused with
 `amqp:resource-limit-exceeded`."""
 MAX_RULE_TRANSACTION_BYTES: Final = 96 * MIB
-"""Bytes of messages of the open transactions of all connections that logged in with one key. Beyond it: the connection
-that holds most is refused."""
+"""Bytes of messages of the open transactions of all connections with one key. Beyond it: work of the connection with
+the most bytes is refused."""
 MAX_ALL_TRANSACTION_BYTES: Final = 128 * MIB
-"""Bytes of messages of all open transactions. Beyond it: the connection that holds most is refused."""
+"""Bytes of messages of all open transactions. Beyond it: work of the connection with the most bytes is refused."""
 
 # --- claims
 MAX_CLAIMS: Final = 1000
-"""Claims of an entity, with the requests that wait for one; and names under which clients claim. Beyond it: the request
+"""Claims of an entity, including the requests that wait for one; also the names of its claims. Beyond it: the request
 is refused with `amqp:resource-limit-exceeded`."""
 MAX_CLAIM_RANGES: Final = 8192
 """Ranges of sequence numbers in one claim or request. Beyond it: the claim is complete; a request with more is
@@ -108,8 +108,7 @@ MAX_ALL_CLAIM_RANGES: Final = 1 << 18
 """Ranges of sequence numbers in all claims of an entity. Beyond it: the request is refused with
 `amqp:resource-limit-exceeded`."""
 MAX_CLAIM_NAME: Final = 128
-"""Characters of the name under which a client claims. Beyond it: the request is refused with
-`com.microsoft:argument-error`."""
+"""Characters of the name of a claim. Beyond it: the request is refused with `com.microsoft:argument-error`."""
 MAX_CLAIMED_MESSAGES: Final = 1_000_000
 """Messages of a claim. Beyond it: the request is refused with `com.microsoft:argument-error`."""
 MAX_CLAIMED_BYTES: Final = 1 << 40
@@ -118,6 +117,6 @@ MAX_CLAIM_WAIT_MS: Final = 60_000
 """Milliseconds that a claim waits for messages. Beyond it: the request is refused with
 `com.microsoft:argument-error`."""
 MAX_LISTED_CLAIMS: Final = 100
-"""Claims in one reply. Beyond it: the reply has fewer."""
+"""Claims in one reply. Beyond it: the reply is cut to the limit."""
 MAX_CLAIM_REQUEST_BYTES: Final = 8 * KIB
-"""Bytes of a request for a claim, which may wait for a minute. Beyond it: the request is refused."""
+"""Bytes of a request for a claim, which stays in memory while it waits. Beyond it: the request is refused."""

@@ -25,50 +25,51 @@ class Limits:
     """The limits of one broker process."""
 
     max_connections: Annotated[int, Configured("MaxConnections", "of any protocol")] = 5000
-    """Connections of any protocol, also idle ones. Beyond it: further ones are closed, except for administration."""
+    """Connections of any protocol, including idle ones. Beyond it: further connections are closed, except for
+    administration."""
     reserved_connections: Annotated[
         int, Configured("ReservedConnections", "beyond them, for administration with a key", least=0)
     ] = 50
-    """Connections beyond `MaxConnections`, for requests of administration that show a key. Beyond it: further ones are
-    closed."""
+    """Connections beyond `MaxConnections`, for administration with a key that has the right Manage, and for `/health`.
+    Beyond it: further connections are closed."""
     max_connections_per_address: Annotated[
         int | None, Configured("MaxConnectionsPerAddress", "by default loopback is not limited")
     ] = None
     """Connections of one address; by default half of `MaxConnections`, and no limit for loopback addresses. Beyond it:
-    further ones are closed."""
+    further connections are closed."""
     max_failed_logins: Annotated[int, Configured("MaxFailedLogins", "of one address in a minute", least=0)] = 100
-    """Failed logins of one address in a minute; 0 for no limit. Beyond it: logins of that address are refused for the
-    rest of the minute."""
+    """Failed logins from one address in a minute; 0 for no limit. Beyond it: all logins from that address are refused
+    for the rest of the minute."""
     first_bytes_seconds: Annotated[
         float, Configured("FirstBytesSeconds", "until a connection has sent its first bytes")
     ] = 20.0
     """Seconds until a connection has sent the first bytes of its protocol, and for each request of an HTTP connection.
     Beyond it: the connection is closed."""
     handshake_seconds: Annotated[float, Configured("HandshakeSeconds", "until an AMQP client has logged in")] = 20.0
-    """Seconds until an AMQP client has opened the connection and shown a token or key. Beyond it: the connection is
+    """Seconds until an AMQP client has opened the connection and sent a token or key. Beyond it: the connection is
     closed."""
     closing_seconds: float = 2.0
-    """Seconds until a client has answered the broker's close and read what was written. Beyond it: the connection is
+    """Seconds until a client has replied to the broker's close and read all pending bytes. Beyond it: the connection is
     aborted."""
     stop_seconds: Annotated[float, Configured("StopSeconds", "for work that is under way when the broker stops")] = 5.0
-    """Seconds for work that is under way when the broker stops. Beyond it: the work is cancelled."""
+    """Seconds for pending work when the broker stops. Beyond it: the work is cancelled."""
     unsaved_high: int = 32 * MIB
-    """Bytes on their way from one connection to the store. Beyond it: the broker stops reading from the connection."""
+    """Bytes of one connection that are not stored yet. Beyond it: the broker stops reading from the connection."""
     unsaved_low: int = 16 * MIB
-    """Bytes on their way from one connection to the store at which the broker reads from it again. Beyond it: see
-    above."""
+    """Bytes of one connection that are not stored yet at which the broker resumes reading, after it has stopped. Beyond
+    it: it does not resume."""
     unsaved_total: Annotated[
         int, Configured("UnsavedMegabytes", "on their way to the store, of all connections", unit=MIB)
     ] = 256 * MIB
-    """Bytes on their way from all connections to the store. Beyond it: the broker reads only from connections that have
-    nothing on the way."""
+    """Bytes of all connections that are not stored yet. Beyond it: the broker reads only from connections without such
+    bytes."""
     unauthenticated_bytes: Annotated[
         int, Configured("UnauthenticatedMegabytes", "incomplete frames before login, of all connections", unit=MIB)
     ] = 32 * MIB
-    """Bytes of incomplete frames and messages of all connections that have shown no token or key. Beyond it: the
-    connection that holds most is closed."""
+    """Bytes of incomplete frames and messages of all unauthenticated connections. Beyond it: the connection with the
+    most bytes is closed."""
     unread_answers: int = MIB
-    """Bytes written for a client that does not read. Beyond it: the broker stops reading from the connection."""
+    """Bytes of replies that a client does not read. Beyond it: the broker stops reading from the connection."""
 
 
 def configured_limits() -> Mapping[str, Configured]:

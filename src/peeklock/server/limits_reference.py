@@ -74,7 +74,7 @@ def limits(module: ModuleType) -> str:
     for limit in limits_of(module):
         sections.setdefault(limit.section, []).append(limit)
     return "\n\n".join(
-        (f"### {title.capitalize()}\n\n" if title else "") + _table(rows) for title, rows in sections.items()
+        (f"### {title[0].upper()}{title[1:]}\n\n" if title else "") + _table(rows) for title, rows in sections.items()
     )
 
 
