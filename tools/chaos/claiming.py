@@ -91,7 +91,7 @@ def end(
         outcome = Outcome.UNKNOWN if ended.outcome is Outcome.OK and not answer else ended.outcome
         for delivery in deliveries:
             settled = partial(Settlement, delivery=delivery.name, gesture=gesture, outcome=outcome)
-            client.history.add(settled(start=ended.start, end=ended.end))
+            client.history.add(settled(start=ended.start, end=ended.end, error=ended.error))
         return ended
 
     return client.noted(lambda: management.request(f"peeklock:{_OPERATIONS[gesture]}", body), record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -14,13 +14,25 @@ from typing import Final
 from peeklock.amqp.errors import AmqpError
 from peeklock.client import ClientError
 from tools.chaos import checker, damage
-from tools.chaos.books import Violation
+from tools.chaos.books import LOCK_LOST, Violation
 from tools.chaos.broker import BrokerProcess, StartFailed
 from tools.chaos.client import Client
 from tools.chaos.disk import Mode
 from tools.chaos.draining import drain
 from tools.chaos.entities import WINDOW_MS, address, place
-from tools.chaos.history import Damaged, Fault, History, Injury, Leftover, Mishap, Outcome, Record, Settlement, now
+from tools.chaos.history import (
+    Damaged,
+    Fault,
+    Gesture,
+    History,
+    Injury,
+    Leftover,
+    Mishap,
+    Outcome,
+    Record,
+    Settlement,
+    now,
+)
 from tools.chaos.plan import DAMAGES, DAYS_MS, DISKS, Kind, Step, steps
 from tools.chaos.proxy import Proxy
 from tools.chaos.reading import Reading
@@ -251,8 +263,9 @@ class Run:
             settled = [each for each in self._history.records[begun:] if isinstance(each, Settlement)]
             time.sleep(0.05)
         answers = Counter(each.outcome for each in settled)
-        if answers[Outcome.NO] and not answers[Outcome.OK]:
-            self._add_mishap(f"on a full disk it started, and settled nothing: {settled[-1].error}")
+        refusal = refused_completion(settled)
+        if refusal is not None:
+            self._add_mishap(f"on a full disk it started, and settled nothing: {refusal.error}")
         self._broker.check()
         self._broker.set_disk(Mode.FINE)
         return f"{seconds:.2f} s, {answers[Outcome.OK]} settlements"
@@ -311,6 +324,22 @@ class Run:
             self._said = time.monotonic()
             spent = self._said - self._begun
             self._say(f"{spent:4.0f} s: {self._done} of {self._faults} faults, {len(self._history.records)} records")
+
+
+def refused_completion(settled: Iterable[Settlement]) -> Settlement | None:
+    """The last completion that the store refused; None if anything was settled.
+
+    Other refusals say nothing about a full disk: a dead letter needs room, and an abandoned message may become one; a
+    transaction may be against the rules; and a lock may have been lost.
+    """
+    refused: Settlement | None = None
+    for each in settled:
+        if each.outcome is Outcome.OK:
+            return None
+        is_plain = each.gesture is Gesture.COMPLETE and each.transaction is None
+        if is_plain and each.outcome is Outcome.NO and LOCK_LOST not in each.error:
+            refused = each
+    return refused
 
 
 def _raise_failures(workers: list[Worker]) -> None:
