@@ -254,6 +254,17 @@ def test_a_header_with_any_byte_changed_is_refused_unless_all_before_is_applied(
     assert again.before(4) == [3]  # so that it can be freed
 
 
+def test_the_lengths_of_segments_can_be_set_in_the_compiled_package_too(
+    segments: Segments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments_module, "SMALLEST", 4 * KIB)
+    monkeypatch.setattr(segments_module, "LARGEST", 16 * KIB)
+    for number in range(1, 6):
+        make(segments, number)
+    assert [segments.size(number) // KIB for number in range(1, 6)] == [4, 4, 8, 16, 16]
+    assert segments.is_wasteful(0), "48 KiB are more than twice the largest one"
+
+
 def test_a_segment_under_another_name_is_refused(segments: Segments, tmp_path: Path) -> None:
     make(segments, 3)
     segments.path(3).rename(segments.path(5))

@@ -32,9 +32,12 @@ _SPARE: Final = "spare-log"
 _NEW: Final = "new-log"
 """The name of a segment while it is being created."""
 
-SMALLEST: Final = 1024 * 1024
-LARGEST: Final = 64 * 1024 * 1024
-"""A new segment is as long as all existing ones together, within these limits."""
+SMALLEST: int = 1024 * 1024
+LARGEST: int = 64 * 1024 * 1024
+"""A new segment is as long as all existing ones together, within these limits.
+
+Not final: mypyc would compile the figures into the code, and `make chaos-compiled` could not set shorter ones.
+"""
 _MAX_SPARES: Final = 4
 """How many segments of the largest size are kept as spares."""
 
