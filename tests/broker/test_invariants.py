@@ -36,7 +36,7 @@ from peeklock.broker.locks import Lock
 from peeklock.broker.transactions import Scope, Transactions
 from peeklock.broker.window_budget import Budget
 from peeklock.entities.definitions import QueueDefinition
-from peeklock.store.base import DEFERRED, MAX_NUMBER, StoredMessage, StoreError
+from peeklock.store.base import DEFERRED, MAX_NUMBER, StoredMessage, StoreError, StoreFull
 
 PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")
 SESSIONS = ("x", "y", "z")
@@ -72,6 +72,8 @@ class Broker(RuleBasedStateMachine):
         self.deleted = 0
         """By a deletion, which does not say which."""
         self.claims_made = 0
+        self.states: dict[str, bytes] = {}
+        """By session: what was set last."""
         self.named: dict[tuple[str, int], str] = {}
         """The body of each number that was ever delivered."""
         self._begin()
@@ -190,6 +192,18 @@ class Broker(RuleBasedStateMachine):
                 queue = self.world.sessions()
                 queue.sessions.renew(queue.sessions.held(holder.session.id))
         holder.more(2)
+
+    @happens
+    def set_state(self, chance: Random) -> None:
+        id, state = chance.choice(SESSIONS), chance.randbytes(8)
+
+        def outcome(error: BrokerError | None) -> None:
+            if error is None:
+                self.states[id] = state
+
+        with suppress(BrokerError):
+            self.world.sessions().states.set(id, state, outcome)
+        self.world.run()
 
     # --- settling ---
 
@@ -407,8 +421,16 @@ class Broker(RuleBasedStateMachine):
 
     @happens
     def fail(self, chance: Random) -> None:
-        refuses = chance.random() < 0.3
-        self.store.fails = lambda changes: StoreError("not now") if refuses else None
+        self.store.fails = chance.choice(
+            (
+                lambda changes: None,
+                lambda changes: None,
+                lambda changes: StoreError("not now"),
+                lambda changes: StoreError("a sync failed") if chance.random() < 0.3 else None,
+                lambda changes: StoreFull("no room") if changes.appends or changes.rewrites else None,
+                lambda changes: StoreFull("no room") if changes.appends and chance.random() < 0.5 else None,
+            )
+        )
         self.store.fails_to_read = chance.random() < 0.2
 
     @happens
@@ -458,6 +480,10 @@ class Broker(RuleBasedStateMachine):
         self.world.check()
         check_windows(self.world)
         self._check_bodies()
+        for id, state in self.states.items():
+            found: list[bytes | StoreError | None] = []
+            self.store.read_session_state(self.world.sessions().id, id, found.append)
+            assert found == [state], "the state that was set last"
 
     def _check_bodies(self) -> None:
         there = Counter(body(message) for to in PATHS for message in self._stored(to))

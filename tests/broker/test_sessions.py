@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.world import MINUTE, SECOND, FlakyStore, Receiver, SessionReceiver, World, body, incoming, session_queue
+from peeklock.broker.claimed_sessions import ClaimHolder
 from peeklock.broker.errors import (
     BrokerError,
     EntityNotFound,
@@ -263,6 +264,18 @@ def test_a_settlement_that_failed_after_the_session_was_closed_does_not_lose_the
     assert outcomes[0] is not None
     assert following.bodies == ["1", "2"]
     assert world.sessions().counters.active == 2
+
+
+def test_a_session_that_a_claim_keeps_is_not_held_by_its_last_receiver() -> None:
+    world = a_world()
+    send(world, "a", "1")
+    SessionReceiver(world, "a", credit=0).close()
+    sessions = world.sessions().sessions
+    session = sessions.find("a")
+    assert session is not None
+    sessions.keep_free(session, ClaimHolder("claims"))
+    with pytest.raises(SessionLockLost):
+        sessions.held("a")
 
 
 def test_a_session_whose_last_message_is_gone_disappears() -> None:

@@ -11,7 +11,7 @@ from peeklock.broker.queue import Queue
 from peeklock.broker.session_queue import SessionQueue
 from peeklock.broker.topic import Topic
 from peeklock.broker.window_budget import memory_cost
-from peeklock.store.base import ACTIVE, StoredMessage
+from peeklock.store.base import ACTIVE, MAX_NUMBER, StoredMessage
 
 
 def check_windows(world: World) -> None:
@@ -30,10 +30,10 @@ def check_windows(world: World) -> None:
         for backlog in _backlogs(container):
             used += _bytes_in(backlog)
         if isinstance(container, SessionQueue):
-            _check_sessions(container, stored)
+            _check_sessions(container, stored, world.clock())
         else:
             for backlog in container._waiting.lanes:
-                _check_window(container, backlog, _active(stored, backlog.session_id))
+                _check_window(container, backlog, _active(stored, backlog.session_id), world.clock())
     assert world.namespace._machinery.budget.used == used
 
 
@@ -44,23 +44,25 @@ def _backlogs(queue: Queue | SessionQueue) -> Iterator[Backlog]:
         yield from queue._waiting.lanes
 
 
-def _active(stored: list[StoredMessage], session: str | None = None) -> set[int]:
+def _active(stored: list[StoredMessage], session: str | None = None) -> dict[int, StoredMessage]:
     return {
-        message.sequence_number
+        message.sequence_number: message
         for message in stored
         if message.state == ACTIVE and session in (None, message.session_id)
     }
 
 
-def _check_window(queue: Queue | SessionQueue, backlog: Backlog, active: set[int]) -> None:
+def _check_window(queue: Queue | SessionQueue, backlog: Backlog, active: dict[int, StoredMessage], now: int) -> None:
     window = _window(backlog)
     assert len(window) == len(set(window)), "twice in the window"
     assert not set(window) & queue.locks.by_number.keys(), "locked and waiting"
-    known = {number for number in active if number <= backlog._through}
-    assert set(window) == known - queue.locks.by_number.keys(), "in the window is what waits"
+    known = {number for number in active if number <= backlog._through} - queue.locks.by_number.keys()
+    # A claim passes over messages that expired: what removes them reads them from the store.
+    expired = {number for number in known if (active[number].expires_at or MAX_NUMBER) <= now}
+    assert known - expired <= set(window) <= known, "in the window is what waits"
 
 
-def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
+def _check_sessions(queue: SessionQueue, stored: list[StoredMessage], now: int) -> None:
     counts = Counter(message.session_id for message in stored if message.state == ACTIVE)
     assert {id: session.active for id, session in queue.sessions._by_id.items() if session.active} == dict(counts)
     for id, session in queue.sessions._by_id.items():
@@ -69,7 +71,7 @@ def _check_sessions(queue: SessionQueue, stored: list[StoredMessage]) -> None:
         assert (id in queue.sessions._free) == (session.holder is None)
         assert session.holder is not None or not session.locks
         if session.backlog is not None:
-            _check_window(queue, session.backlog, _active(stored, id))
+            _check_window(queue, session.backlog, _active(stored, id), now)
     assert queue.sessions._free.keys() <= queue.sessions._by_id.keys()
     assert not (queue.sessions._free and queue.sessions._waiters), "somebody waits though a session is free"
     assert sum(len(session.locks) for session in queue.sessions._by_id.values()) == len(queue.locks.by_number)
