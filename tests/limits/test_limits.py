@@ -37,6 +37,7 @@ INTERNAL = {
     "MAX_MESSAGE_SIZE": "a setting",
     "MAX_NAMED": "lines of the log",
     "MAX_NUMBER": "of a protocol",
+    "MAX_PROBE_MESSAGES": "of the health check",
     "MAX_RETURNS": "housekeeping",
     "MAX_SHOWN": "lines of the log",
     "MAX_SIZE": "a setting",
