@@ -266,14 +266,14 @@ def test_a_settlement_that_failed_after_the_session_was_closed_does_not_lose_the
     assert world.sessions().counters.active == 2
 
 
-def test_a_session_that_a_claim_keeps_is_not_held_by_its_last_receiver() -> None:
+def test_a_session_that_a_claim_reserves_is_not_held_by_its_last_receiver() -> None:
     world = a_world()
     send(world, "a", "1")
     SessionReceiver(world, "a", credit=0).close()
     sessions = world.sessions().sessions
     session = sessions.find("a")
     assert session is not None
-    sessions.keep_free(session, ClaimHolder("claims"))
+    sessions.reserve(session, ClaimHolder("claims"))
     with pytest.raises(SessionLockLost):
         sessions.held("a")
 

@@ -254,7 +254,7 @@ class SessionTable(Windows):
 
     def _end_hold(self, session: Session) -> None:
         session.holder = None
-        session.expires_at = 0  # a claim may keep the session next, and has no lock
+        session.expires_at = 0  # a claim may reserve the session next, without a lock
         for lock in session.locks.values():
             lock.expires_at = 0  # locks of messages that are being settled stay until their commit is done
         self._held.discard(session)
