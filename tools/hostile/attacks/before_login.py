@@ -72,7 +72,7 @@ def false_sizes(victim: Victim) -> None:
 
 
 @attack(
-    answer="refuses less than the 512 bytes that everybody takes, with `amqp:invalid-field`",
+    answer="refuses frame sizes below 512 bytes, the minimum, with `amqp:invalid-field`",
     says="max-frame-size [0-9]+ is below 512",
 )
 def frame_size_limit_zero(victim: Victim) -> None:
@@ -85,11 +85,11 @@ def frame_size_limit_zero(victim: Victim) -> None:
 
 
 @attack(
-    answer="takes 0 for none; refuses 1 ms and 99 ms with `amqp:not-allowed`",
+    answer="reads 0 as no time-out; refuses 1 ms and 99 ms with `amqp:not-allowed`",
     says="idle-time-out of [0-9]+ ms is below 100",
 )
 def idle_time_outs_of_nothing(victim: Victim) -> None:
-    """Opens that want to hear from the broker every 0 ms, every 1 ms and every 99 ms."""
+    """Opens with idle time-outs of 0 ms, 1 ms and 99 ms."""
     for milliseconds in (1, 99):
         with victim.dial() as line:
             line.send(AMQP_HEADER, frame(Open(container_id="hostile", idle_time_out=milliseconds)))
@@ -100,7 +100,10 @@ def idle_time_outs_of_nothing(victim: Victim) -> None:
         line.expect(Begin)
 
 
-@attack(answer="sends its own AMQP header and hangs up", says="the peer did not send an AMQP 1.0 protocol header")
+@attack(
+    answer="sends its own AMQP header and closes the connection",
+    says="the peer did not send an AMQP 1.0 protocol header",
+)
 def wrong_headers(victim: Victim) -> None:
     """Protocol headers of other versions and other protocols, and noise."""
     for header in (
@@ -127,7 +130,7 @@ def wrong_headers(victim: Victim) -> None:
             )
 
 
-@attack(answer="hangs up; what is no TLS handshake gets no answer", says="connection not established")
+@attack(answer="closes the connection without an answer", says="connection not established")
 def broken_tls(victim: Victim) -> None:
     """TLS records that are cut, of the wrong kind, oversized, of SSL 3, or followed by noise."""
     for record in (
@@ -158,7 +161,7 @@ def tls_on_a_plain_connection(victim: Victim) -> None:
 
 @attack(answer="closes with `amqp:connection:framing-error` as soon as the size is known", says=FRAMING_ERROR)
 def impossible_frames(victim: Victim) -> None:
-    """Frames of 4 GiB, of 0 to 7 bytes, with data before the header or behind the end, and of unknown types."""
+    """Frames of 4 GiB, of 0 to 7 bytes, with data before the header or after the end, and of unknown types."""
     headers = [FRAME_HEADER.pack(size, 2, 0, 0) for size in (0xFFFFFFFF, 0x80000000, 262_145, *range(8))]
     headers += [FRAME_HEADER.pack(64, doff, 0, 0) for doff in (0, 1, 17, 255)]
     headers += [FRAME_HEADER.pack(64, 2, kind, 0) for kind in (1, 2, 128, 255)]
@@ -185,9 +188,9 @@ def login_is_refused(victim: Victim, response: bytes) -> None:
         line.answer()
 
 
-@attack(answer="answers with the outcome `auth` and hangs up", says="SASL refused")
+@attack(answer="answers with the outcome `auth` and closes the connection", says="SASL refused")
 def wrong_keys(victim: Victim) -> None:
-    """SASL PLAIN with wrong keys, unknown names, too few and too many parts, and bytes that are no text."""
+    """SASL PLAIN with wrong keys, unknown names, too few and too many parts, and bytes that are not UTF-8."""
     for response in (
         f"\0{ROOT}\0wrong".encode(),
         f"\0{ROOT}\0".encode(),
@@ -221,11 +224,11 @@ def sasl_out_of_order(victim: Victim) -> None:
 
 
 @attack(
-    answer="closes with `amqp:illegal-state`, `amqp:not-allowed` or, if it is no composite, `amqp:decode-error`",
+    answer="closes with `amqp:illegal-state`, `amqp:not-allowed` or, for other values, `amqp:decode-error`",
     says="amqp:illegal-state|amqp:not-allowed",
 )
 def frames_before_the_open(victim: Victim) -> None:
-    """Begin, attach and transfer before an open, two opens, a close before an open, and what is no performative."""
+    """Begin, attach and transfer before an open, two opens, a close before an open, other values."""
     opened = frame(Open(container_id="hostile"))
     for said, condition in (
         (frame(BEGIN), "amqp:illegal-state"),
@@ -243,9 +246,9 @@ def frames_before_the_open(victim: Victim) -> None:
             require(given == condition, f"the frame {said[:20].hex()} was answered with {given}, not with {condition}")
 
 
-@attack(answer="refuses each with the reason; `$cbs` beyond 32 links with a quota", says="link refused")
+@attack(answer="refuses each with the reason; allows 32 links to `$cbs`", says="link refused")
 def links_of_a_stranger(victim: Victim) -> None:
-    """Attaches to a queue, its dead letters, `$management` and 40 times `$cbs`, without having shown a token."""
+    """Attaches to a queue, its dead letters, `$management` and 40 times `$cbs`, without a token."""
     with victim.stranger_begun() as line:
         addresses = [QUEUE, f"{QUEUE}/$deadletterqueue", f"{QUEUE}/$management", "nowhere", "", "$cbs/../" + QUEUE]
         for handle, address in enumerate(addresses):
@@ -259,7 +262,7 @@ def links_of_a_stranger(victim: Victim) -> None:
         require(taken == 32, f"a stranger got {taken} links")
 
 
-@attack(answer="rejects what is no request or too large, and answers 4xx to the rest", says="token refused")
+@attack(answer="rejects invalid and oversized requests, and answers the others with 4xx", says="token refused")
 def requests_of_a_stranger(victim: Victim) -> None:
     """Requests to `$cbs` that are noise, oversized, bombs, without an operation, or of wrong types."""
     with victim.stranger_begun() as line:

@@ -127,7 +127,7 @@ def _with_gaps(claimer: _Claimer, count: int) -> None:
 
 @attack(answer="ends a claim at 8,192 ranges; all of it can be released", says="connection closed")
 def claims_full_of_gaps(victim: Victim) -> None:
-    """Claims of 1,000,000 messages of a queue of which every second one is gone, listed 200 times, and read 20."""
+    """Claims of up to 1,000,000 messages of a queue with a gap after each, listed 200 times and read 20 times."""
     _filled(victim, MESSAGES)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -151,7 +151,7 @@ def claims_full_of_gaps(victim: Victim) -> None:
 
 @attack(answer="allows 1000 claims of an entity, and answers 403 to more", says="connection closed")
 def thousands_of_claims(victim: Victim) -> None:
-    """4000 claims of one message each, under a name each, and 2000 lists of what is behind the last of them."""
+    """4000 claims of one message each, each with its own name, and 2000 lists that start after the last one."""
     _filled(victim, 2 * MAX_CLAIMS)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -175,9 +175,9 @@ def thousands_of_claims(victim: Victim) -> None:
     _drained(victim, 2 * MAX_CLAIMS)
 
 
-@attack(answer="keeps 1000 requests of an entity, and forgets those of a client that is gone", says="connection")
+@attack(answer="keeps 1000 waiting requests for an entity, and discards those of closed connections", says="connection")
 def claims_that_wait_and_vanish(victim: Victim) -> None:
-    """20 connections with 5 links that ask for a claim 150 times each, would wait for a minute, and break off."""
+    """20 connections with 5 links, each with 150 requests for a claim that wait a minute, then broken."""
     victim.drain()
     lines = [victim.begun() for _ in range(20)]
     for number, line in enumerate(lines):
@@ -201,12 +201,12 @@ def claims_that_wait_and_vanish(victim: Victim) -> None:
 
 
 @attack(
-    answer="answers 403 above 8 KiB: what waits is small",
+    answer="answers 403 above 8 KiB, so that waiting requests are small",
     says="connection closed",
     max_peak=384 * MIB,
 )
 def large_requests_that_wait(victim: Victim) -> None:
-    """Requests of 8 MB for a claim, which would wait for a minute, on 30 connections; then others send."""
+    """Requests of 8 MB for a claim that wait a minute, on 30 connections; then others send."""
     victim.drain()
     with ExitStack() as stack:
         for number in range(30):
@@ -228,12 +228,12 @@ def large_requests_that_wait(victim: Victim) -> None:
 
 
 @attack(
-    answer="makes one answer at a time, keeps 32 MiB of them for a link, and counts nothing for clients that are gone",
+    answer="prepares one answer at a time, keeps 32 MiB of answers for a link, and stops for closed connections",
     says="connection",
     max_peak=512 * MIB,
 )
 def packed_reads_that_nobody_takes(victim: Victim) -> None:
-    """20 connections with 100 reads of 8,192 ranges each, on links without credit for answers, that break off."""
+    """20 connections with 100 reads of 8,192 ranges each, on links without credit for answers, then broken."""
     _filled(victim, 2000, 20_000)
     with victim.begun() as line:
         first = _Claimer(line).claim()[0]
@@ -266,7 +266,7 @@ def _innocent_is_served(victim: Victim) -> None:
     says="connection closed",
 )
 def packed_reads_of_nothing(victim: Victim) -> None:
-    """100 reads of 8,192 long ranges each in which there is no message, while another client works."""
+    """100 reads of 8,192 long ranges without messages, while another client works."""
     victim.drain()
     ranges = Array(
         [number for each in range(MAX_RUNS) for number in (10**9 + 200 * each, 10**9 + 200 * each + 150)], int
@@ -282,9 +282,11 @@ def packed_reads_of_nothing(victim: Victim) -> None:
         line.reset()
 
 
-@attack(answer="answers 403 to a key that may only send, and refuses links to others", says="link refused|unauthorized")
+@attack(
+    answer="answers 403 to a key with only Send, and refuses links to other entities", says="link refused|unauthorized"
+)
 def claims_without_the_right(victim: Victim) -> None:
-    """Every operation on claims, with a key that may only send, and with one that may listen at another queue only."""
+    """Every operation on claims, with a key that has only Send, and with one that has Listen on another queue only."""
     _filled(victim, 10)
     with victim.begun() as line:
         claimer = _Claimer(line)
@@ -317,9 +319,9 @@ def claims_without_the_right(victim: Victim) -> None:
     _drained(victim, 10)
 
 
-@attack(answer="answers 204 to ids and names that do not belong together, 400 to an id of another name", says="closed")
+@attack(answer="answers 204 to unknown pairs of id and name, and 400 to an id of another name", says="closed")
 def claims_of_others(victim: Victim) -> None:
-    """The id of a claim under other names and at another queue, 5,000 guessed ids, and owners who fight for a name."""
+    """The id of a claim with other names and at another queue, 5,000 guessed ids, and two owners of one name."""
     _filled(victim, 100)
     with victim.begun() as line, victim.begun() as other:
         mine = _Claimer(line, name="mine")
@@ -350,9 +352,9 @@ def claims_of_others(victim: Victim) -> None:
     _drained(victim, 100)
 
 
-@attack(answer="keeps them for it, and gives everything else to others", says="connection")
+@attack(answer="keeps the claims, and delivers all other messages", says="connection")
 def claims_that_are_never_removed(victim: Victim) -> None:
-    """Half of a queue claimed, and a session of each ten, by a client that breaks off; others receive the rest."""
+    """Half of a queue and every tenth session, claimed by a client that disconnects; others receive the rest."""
     _filled(victim, 10_000, 1000)
     with victim.begun() as line:
         require(_Claimer(line).claim(5000)[0] > 0, "nothing was claimed")
@@ -409,9 +411,9 @@ _WRONG_RANGES: Final[tuple[Any, ...]] = (
 )
 
 
-@attack(answer="answers 400 and says what is wrong; touches no message", says="connection closed")
+@attack(answer="answers 400 and names the mistake; changes no message", says="connection closed")
 def ranges_that_are_none(victim: Victim) -> None:
-    """Ranges that overlap, fall, end before they begin, lie beyond all numbers, and counts and names out of bounds."""
+    """Ranges that overlap, decrease, end before they begin or exceed all numbers; counts and names out of range."""
     _filled(victim, 10)
     with victim.begun() as line:
         claimer = _Claimer(line)

@@ -61,9 +61,9 @@ def _are_answered(line: Line, messages: list[bytes]) -> None:
         require(told, f"message {number} was answered with {outcome}")
 
 
-@attack(answer="accepts or rejects each; other clients and `/health` notice nothing", says="connection closed")
+@attack(answer="accepts or rejects each; other clients and `/health` are not affected", says="connection closed")
 def values_of_every_type(victim: Victim) -> None:
-    """Every field that is read, with every type at its extremes, beside a client that sends to another queue."""
+    """Every field that the broker reads, with extreme values of every type, while a client sends to another queue."""
     ask = f"GET /health HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
     with victim.sending(FORWARDING) as line, victim.sending(OTHER) as innocent:
         for place in PLACES:
@@ -81,7 +81,7 @@ def values_of_every_type(victim: Victim) -> None:
     victim.drain(FORWARDED)
 
 
-@attack(answer="forwards what can be forwarded, and sets aside the rest", says="connection closed")
+@attack(answer="forwards the valid messages, and dead-letters the others", says="connection closed")
 def values_in_front_of_others(victim: Victim) -> None:
     """Annotations that cannot be decoded, in a queue that forwards to one that detects duplicates by partition."""
     victim.drain(FORWARDED)
@@ -107,11 +107,9 @@ def values_in_front_of_others(victim: Victim) -> None:
         line.answer()
 
 
-@attack(
-    answer="keeps one of the two; a commit behind the other one may have to be tried again", says="connection closed"
-)
+@attack(answer="stores one of the two; a commit that comes second may have to be retried", says="connection closed")
 def an_id_that_comes_twice_at_once(victim: Victim) -> None:
-    """The same message id in a transaction and beside it, sent together with the commit of the former, 50 times."""
+    """The same message id in a transaction and in a plain send, sent together with the commit, 50 times."""
     victim.drain(FORWARDED)
     transacting = Transacting(victim.sending(FORWARDED))
     line = transacting.line

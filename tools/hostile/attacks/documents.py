@@ -40,7 +40,7 @@ def entity_bombs(victim: Victim) -> None:
 
 @attack(answer="refuses document types; nothing is read or fetched", says="request refused.*document type")
 def external_entities(victim: Victim) -> None:
-    """Entities and document types that name files of the broker and addresses of its network."""
+    """Entities and document types that refer to files of the broker and addresses of its network."""
     entry = queue_entry("<UserMetadata>&x;</UserMetadata>").decode()
     _are_refused(
         victim,
@@ -79,7 +79,7 @@ def deep_and_wide_documents(victim: Victim) -> None:
 
 @attack(answer="answers 400", says="request refused.*400")
 def documents_in_strange_encodings(victim: Victim) -> None:
-    """Encodings that there are not, that lie, UTF-7, UTF-16 without its mark, nulls, and no text at all."""
+    """Unknown and wrong encodings, UTF-7, UTF-16 without a byte order mark, nulls, and binary data."""
     entry = queue_entry().decode()
     _are_refused(
         victim,
@@ -100,9 +100,9 @@ def documents_in_strange_encodings(victim: Victim) -> None:
     )
 
 
-@attack(answer="answers 400 and names what is wrong", says="request refused.*400")
+@attack(answer="answers 400 and names the mistake", says="request refused.*400")
 def descriptions_that_make_no_sense(victim: Victim) -> None:
-    """Descriptions with settings of wrong types, beyond their limits, of other entities, and two at once."""
+    """Descriptions with settings of wrong types, out of range, of other kinds of entities, and repeated."""
     _are_refused(
         victim,
         [

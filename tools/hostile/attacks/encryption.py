@@ -35,12 +35,12 @@ _VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
 @attack(
-    answer="refuses AMQP with `amqp:not-allowed` and HTTP with 426, and does nothing of it",
+    answer="refuses AMQP with `amqp:not-allowed` and HTTP with 426, without any effect",
     says="This broker requires TLS",
     broker=STRICT,
 )
 def requests_without_tls(victim: Victim) -> None:
-    """All that a client with the right key can ask for, over AMQP and HTTP, by connections without TLS."""
+    """All requests of a client with the right key, over AMQP and HTTP, on connections without TLS."""
     opened = AMQP_HEADER + frame(Open(container_id="hostile"))
     sends = frame(BEGIN) + frame(sender(QUEUE)) + transfer(0, message())
     plain = SaslInit(mechanism="PLAIN", initial_response=f"\0{ROOT}\0{KEY}".encode())
@@ -70,13 +70,13 @@ def requests_without_tls(victim: Victim) -> None:
 
 
 @attack(
-    answer="drops who holds most, as soon as all of them hold 32 MiB",
+    answer="closes the connection with the most data as soon as all of them hold 32 MiB",
     says="hold too much memory",
     max_peak=192 * MIB,
     broker=STRICT,
 )
 def unfinished_frames_without_tls(victim: Victim) -> None:
-    """1,000 connections without TLS, each with 250 KB of a frame whose end never comes."""
+    """1,000 connections without TLS, each with 250 KB of a frame that never ends."""
     begun = AMQP_HEADER + FRAME_HEADER.pack(_LARGEST_FRAME, 2, 0, 0) + bytes(250_000)
     with ExitStack() as open_lines:
         for _ in range(1000):
@@ -88,12 +88,12 @@ def unfinished_frames_without_tls(victim: Victim) -> None:
 
 
 @attack(
-    answer="ends the TLS handshake; a good certificate alone gives no rights",
+    answer="ends the TLS handshake; a valid certificate alone gives no rights",
     says="connection not established",
     broker=STRICT,
 )
 def certificates_of_others(victim: Victim) -> None:
-    """No certificate, one that expired, and one of another authority with the same name; then a good one and no key."""
+    """No certificate, an expired one, one of another authority with the same name; then a valid one and no key."""
     assert victim.certificate is not None
     with tempfile.TemporaryDirectory(prefix="peeklock-hostile-") as made:
         other = ClientAuthority(Path(made) / "clients").file.with_name(GOOD)

@@ -87,7 +87,7 @@ def _is_bounded(victim: Victim, text: str, *rules: tuple[str, str | None]) -> No
     require(seconds < MESSAGES * 0.2, f"{MESSAGES} messages took {seconds:.1f} s with {rules[0][0][:60]!r}")
 
 
-@attack(answer="goes through a text once, or gives up beyond a million steps", says="connection closed")
+@attack(answer="reads a text once, or stops after a million steps", says="connection closed")
 def slow_patterns(victim: Victim) -> None:
     """LIKE with hundreds of wildcards, against texts of 60,000 characters that almost match."""
     text = "a" * 60_000
@@ -118,7 +118,7 @@ def deep_expressions(victim: Victim) -> None:
 
 @attack(answer="400, with the place of the mistake", says="request refused.*400")
 def expressions_that_are_none(victim: Victim) -> None:
-    """Comments, other statements, code, wide characters, numbers beyond any, and quotes without an end."""
+    """Comments, other statements, code, wide characters, numbers out of range, and open quotes."""
     _refused(
         victim,
         "'; DROP TABLE messages; --",
@@ -140,7 +140,7 @@ def expressions_that_are_none(victim: Victim) -> None:
     )
 
 
-@attack(answer="takes them and evaluates each once", says="connection closed")
+@attack(answer="accepts them and evaluates each once", says="connection closed")
 def wide_expressions(victim: Victim) -> None:
     """As many alternatives, values and sums as 1024 characters hold, and arithmetic that overflows."""
     _is_bounded(
@@ -155,7 +155,7 @@ def wide_expressions(victim: Victim) -> None:
     )
 
 
-@attack(answer="makes no text beyond a limit; the rule failed with that message", says="connection closed")
+@attack(answer="limits the length of texts; the rule fails for that message", says="connection closed")
 def growing_actions(victim: Victim) -> None:
     """Actions that double a text 31 times, for messages with 30,000 characters."""
     doubling = ";".join(["SET a=a+a"] * 31)
@@ -170,9 +170,9 @@ def many_rules(victim: Victim) -> None:
     require(seconds < 60, f"{MESSAGES} messages took {seconds:.1f} s")
 
 
-@attack(answer="takes the rule for one that failed with that message", says="connection closed")
+@attack(answer="the rule fails for that message", says="connection closed")
 def properties_that_are_bombs(victim: Victim) -> None:
-    """Messages whose properties are bombs meet filters and actions that ask for them."""
+    """Messages with decoding bombs in their properties, and filters and actions that use these."""
     paths = _made_rules(victim, ("x = 1 OR a LIKE '%a%'", None), ("sys.MessageId <> 'x'", "SET y=x"))
     bombs = sealed_bombs()
     with victim.sending(TOPIC) as line:
@@ -183,7 +183,7 @@ def properties_that_are_bombs(victim: Victim) -> None:
     _clear(victim, paths)
 
 
-@attack(answer="refuses it with 400", says="connection closed")
+@attack(answer="answers 400", says="connection closed")
 def rules_over_amqp(victim: Victim) -> None:
     """The same mistakes in `add-rule` of `$management`, and rules of wrong types."""
     with victim.begun() as line:

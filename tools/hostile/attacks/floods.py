@@ -24,11 +24,11 @@ def _is_let_in(line: Line) -> bool:
 
 
 @attack(
-    answer="has 5000 and hangs up on further ones until some go; who administers with a key gets in",
+    answer="accepts 5000 and closes further ones; administration with a key can still connect",
     says="connection refused.*too many connections are open",
 )
 def connection_flood(victim: Victim) -> None:
-    """5,300 connections at once that say nothing."""
+    """5,300 connections at once that send nothing."""
     with ExitStack() as open_lines:
         lines = [open_lines.enter_context(victim.dial()) for _ in range(CONNECTIONS + 300)]
         for line in lines[-5:]:
@@ -41,9 +41,9 @@ def connection_flood(victim: Victim) -> None:
         require(status in (0, 503), f"a request without a key was answered with {status}")
 
 
-@attack(answer="opens them, and lets go of them when they break off", says="connection opened")
+@attack(answer="accepts them, and frees them when they break", says="connection opened")
 def flood_of_open_connections(victim: Victim) -> None:
-    """1,000 connections of strangers, open and with a session each, and all of them broken off at once."""
+    """1,000 unauthenticated connections, each with a session, all broken at once."""
     lines = []
     for _ in range(1000):
         line = victim.dial()
@@ -55,7 +55,7 @@ def flood_of_open_connections(victim: Victim) -> None:
         line.reset()
 
 
-@attack(answer="lets go of each at once", says="connection closed|connection opened")
+@attack(answer="frees each of them at once", says="connection closed|connection opened")
 def connections_that_come_and_go(victim: Victim) -> None:
     """3,000 connections that are reset at once, or after a byte, a header, or half an open."""
     opened = AMQP_HEADER + frame(Open(container_id="hostile"))
@@ -67,9 +67,11 @@ def connections_that_come_and_go(victim: Victim) -> None:
     victim.stranger().close()
 
 
-@attack(answer="shakes hands with who goes on and hangs up on who does not", says="connection not established|dropped")
+@attack(
+    answer="finishes the handshakes that continue, and closes the others", says="connection not established|dropped"
+)
 def tls_flood(victim: Victim) -> None:
-    """300 TLS handshakes that stop after the hello, and 30 that are finished and broken off."""
+    """300 TLS handshakes that stop after the hello, and 30 that finish and break."""
     with ExitStack() as open_lines:
         for _ in range(300):
             open_lines.enter_context(victim.dial()).send(TLS_HELLO[:100])
@@ -96,12 +98,12 @@ def pipelined_requests(victim: Victim) -> None:
 
 
 @attack(
-    answer="has as many of one address as are configured; other addresses are served",
+    answer="accepts the configured number from one address; serves other addresses",
     says="connection refused",
     broker="small",
 )
 def connections_from_one_address(victim: Victim) -> None:
-    """120 open connections from one address, at a broker that takes 100, and one more when those are gone."""
+    """120 open connections from one address, at a broker that allows 100, and one more when they are closed."""
     lines = [victim.dial() for _ in range(FROM_ONE_ADDRESS + 20)]
     for line in lines:
         line.send(AMQP_HEADER, frame(Open(container_id="hostile")))

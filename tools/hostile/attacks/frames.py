@@ -20,7 +20,7 @@ ATTACH: Final = 0x12
 
 @attack(answer="closes with `amqp:decode-error` or `amqp:not-allowed`", says="amqp:decode-error|amqp:not-allowed")
 def unknown_descriptors(victim: Victim) -> None:
-    """Performatives and termini with descriptors that nobody knows: numbers, symbols, strings, lists."""
+    """Performatives and termini with unknown descriptors: numbers, symbols, strings, lists."""
     unknown = [
         b"\x00\x80\x00\x00\x00\x00\x00\x00\xff\xff\x45",
         b"\x00" + values.symbol(b"evil:performative:list") + b"\x45",
@@ -39,7 +39,7 @@ def unknown_descriptors(victim: Victim) -> None:
 
 @attack(answer="closes, or rejects the message, with `amqp:decode-error`", says="amqp:decode-error")
 def invalid_utf8(victim: Victim) -> None:
-    """Names, addresses, symbols and properties with bytes that are no text, surrogates and overlong forms."""
+    """Names, addresses, symbols and properties with invalid UTF-8, surrogates and overlong forms."""
     for text in (b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"):
         with victim.begun() as line:
             line.send(encode_frame(0, values.described(ATTACH, values.string(text), b"\x43", b"\x41")))
@@ -53,11 +53,9 @@ def invalid_utf8(victim: Victim) -> None:
         require(isinstance(answer.state, Rejected), "a message whose id is no text was taken")
 
 
-@attack(
-    answer="reads on to the close, whatever the pieces; lets go of what was cut off", says="connection (closed|opened)"
-)
+@attack(answer="reads frames from pieces of any size; discards incomplete frames", says="connection (closed|opened)")
 def cut_frames(victim: Victim) -> None:
-    """Frames byte by byte, several at once, and connections that break within one at every place."""
+    """Frames byte by byte, several frames at once, and connections that break at every byte of a frame."""
     whole = frame(BEGIN) + frame(sender()) + transfer(0, message(), settled=True) + CLOSE
     with victim.opened() as line:
         for at in range(len(whole)):
@@ -101,9 +99,9 @@ def _mutants() -> Iterator[bytes]:
         yield FRAME_HEADER.pack(8 + len(body), 2, 0, chance.choice([0, 0, 0, 1])) + bytes(body)
 
 
-@attack(answer="ends what a frame belongs to, with the reason: the link, the session or the connection", says="amqp:")
+@attack(answer="ends the link, session or connection of the frame, with the reason", says="amqp:")
 def mutated_frames(victim: Victim) -> None:
-    """1500 frames that were right before some bytes were changed, on connections with a session and a link."""
+    """1500 valid frames with some bytes changed, on connections with a session and a link."""
     line = None
     for number, mutant in enumerate(_mutants()):
         if line is None:
@@ -120,7 +118,7 @@ def mutated_frames(victim: Victim) -> None:
 
 @attack(answer="ends the session or closes the connection", says="amqp:(decode-error|invalid-field|not-allowed)")
 def fields_of_wrong_types(victim: Victim) -> None:
-    """Attaches whose fields are missing, null, of other types, or beyond the values that they may have."""
+    """Attaches with fields that are missing, null, of wrong types or out of range."""
     name, handle, role = values.string(b"x"), b"\x43", b"\x41"
     for fields in (
         (),
@@ -142,7 +140,7 @@ def fields_of_wrong_types(victim: Victim) -> None:
 
 @attack(answer="refuses the link, with the reason", says="link refused|amqp:")
 def strange_addresses(victim: Victim) -> None:
-    """Links to addresses with path tricks, control characters, 100,000 characters, and to nodes of others."""
+    """Links to addresses with path tricks, control characters and 100,000 characters, and to nodes of other clients."""
     with victim.begun() as line:
         for handle, address in enumerate(
             (

@@ -102,12 +102,12 @@ def _require_bounded(victim: Victim, entity: str) -> None:
 
 
 @attack(
-    answer="counts them with 1 KiB each besides: 403 beyond the queue's size, also to messages, until some are removed",
+    answer="counts 1 KiB more for each; refuses states and messages beyond the queue's size until some are removed",
     says="connection closed",
     broker=SMALL,
 )
 def session_states_that_fill_a_queue(victim: Victim) -> None:
-    """States of 100 KB, and then of one byte, for as many sessions as a queue of 1 MB takes, and for more."""
+    """States of 100 KB, and then of one byte, for more sessions than a queue of 1 MB has room for."""
     neighbour = Message(properties=Properties(group_id="s"), data=[b"x"]).encode()
     to_session = Message(properties=Properties(group_id="s0"), data=[b"x"]).encode()
     for state, most in ((b"x" * 100_000, 20), (b"x", 1100)):
@@ -173,12 +173,12 @@ _ENDINGS: Final = (Accepted(), Modified(), Modified(undeliverable_here=True), Re
 
 
 @attack(
-    answer="refuses them with `amqp:resource-limit-exceeded` once the queue is full; settling without any goes on",
+    answer="refuses them with `amqp:resource-limit-exceeded` once the queue is full; settling without properties works",
     says="connection closed",
     broker=SMALL,
 )
 def properties_that_fill_a_queue(victim: Victim) -> None:
-    """20 small messages that are given 200 KB of properties each when abandoned, deferred and dead-lettered."""
+    """20 small messages that get 200 KB of properties each when abandoned, deferred and dead-lettered."""
     for way, state in _WAYS.items():
         _require_sent(victim, FULL, *[message()] * 20)
         with victim.receiving(FULL) as line:
@@ -194,7 +194,7 @@ def properties_that_fill_a_queue(victim: Victim) -> None:
 
 
 @attack(
-    answer="refuses more than 16 MiB of them at once, and what the queue has no room for; settles none of the messages",
+    answer="refuses more than 16 MiB at once, or more than the queue has room for; settles none of the messages",
     says="connection closed",
     max_peak=192 * MIB,
     broker=SMALL,
@@ -229,7 +229,7 @@ def _thirds(count: int) -> list[range]:
 
 
 @attack(
-    answer="lets reasons take a quarter more than the queue's size, then refuses them; dead-letters without any",
+    answer="accepts reasons up to a quarter beyond the queue's size; then dead-letters only without reasons",
     says="connection closed",
     broker=SMALL,
 )
@@ -252,12 +252,12 @@ def dead_letter_reasons_that_fill_a_queue(victim: Victim) -> None:
 
 
 @attack(
-    answer="counts what the rule has made of them, and refuses messages when the topic is full",
+    answer="counts the extended size, and refuses messages when the topic is full",
     says="connection closed",
     broker=SMALL,
 )
 def rule_actions_that_fill_a_topic(victim: Victim) -> None:
-    """50 messages of 20 KB, of which the action of a rule makes 180 KB each."""
+    """50 messages of 20 KB, each of which a rule's action extends to 180 KB."""
     given = Message(application_properties={"given": "x" * 20_000}, data=[b"x"]).encode()
     copies = f"{FULL_TOPIC}/Subscriptions/{SUBSCRIPTION}"
     answers = _send(victim, FULL_TOPIC, *[given] * 50)
@@ -325,7 +325,7 @@ def _fetch_deferred(victim: Victim) -> int:
 
 
 @attack(
-    answer="refuses sends with `com.microsoft:server-busy` below the watermark; receiving, settling and health go on",
+    answer="refuses sends with `com.microsoft:server-busy` below the watermark; receiving, settling and `/health` work",
     says="connection closed",
     max_peak=448 * MIB,
     broker=SMALL,

@@ -43,7 +43,9 @@ def _filled(victim: Victim, count: int, size: int) -> None:
         line.answer()
 
 
-@attack(answer="writes as much as the system takes and no more; the messages stay in the queue", says="link attached")
+@attack(
+    answer="writes until the operating system's buffer is full; the messages stay in the queue", says="link attached"
+)
 def a_receiver_that_never_reads(victim: Victim) -> None:
     """Receivers with credit for 2^32 - 1 messages, on a queue of 60 MB, that do not read from their socket."""
     _filled(victim, 1000, 60_000)
@@ -69,9 +71,9 @@ def _drained_patiently(victim: Victim, count: int) -> int:
     return found
 
 
-@attack(answer="gives it to others when its locks have run out; none is lost", says="link attached")
+@attack(answer="delivers the messages to others when the locks expire; none is lost", says="link attached")
 def a_receiver_that_never_settles(victim: Victim) -> None:
-    """A receiver that takes 5000 messages and settles none of them, then breaks off."""
+    """A receiver that gets 5000 messages, settles none of them, and breaks the connection."""
     _filled(victim, 5000, 100)
     line = victim.receiving()
     line.send(credit(5000, window=100_000))
@@ -82,9 +84,9 @@ def a_receiver_that_never_settles(victim: Victim) -> None:
     require(found == 5000, f"of 5000 messages {found} are left")
 
 
-@attack(answer="reads as fast as the disk writes; nothing is there that was not sent", says="connection opened")
+@attack(answer="reads as fast as the disk writes; stores only messages that were sent", says="connection opened")
 def a_sender_that_never_stops(victim: Victim) -> None:
-    """Messages of 10 KB as fast as the socket takes them, for two seconds, without reading a single outcome."""
+    """Messages of 10 KB at full speed for two seconds, without reading outcomes."""
     victim.drain()
     line = victim.sending()
     piece = b"".join(transfer(number, message(b"x" * 10_000)) for number in range(100))
@@ -107,7 +109,7 @@ def a_sender_that_never_stops(victim: Victim) -> None:
     answer="keeps 1000 answers or 32 MiB for a link without credit, then rejects requests", says="connection closed"
 )
 def a_client_that_never_takes_answers(victim: Victim) -> None:
-    """2000 peeks whose answers would be 4 MiB each, on a link that grants no credit for them."""
+    """2000 peeks with answers of 4 MiB each, on a link that grants no credit for them."""
     _filled(victim, 200, 60_000)
     with victim.begun() as line:
         requests = Requests(line, f"{QUEUE}/$management", window=0)
@@ -122,11 +124,11 @@ def a_client_that_never_takes_answers(victim: Victim) -> None:
 
 
 @attack(
-    answer="stops reading requests while 1 MiB of answers is unread, makes no more than 32 MiB of them",
+    answer="does not read requests while 1 MiB of answers is unread; keeps at most 32 MiB of answers",
     says="link attached",
 )
 def a_client_that_never_reads_answers(victim: Victim) -> None:
-    """100 peeks with credit for every answer, on each of three connections that nobody reads from."""
+    """100 peeks with credit for every answer, on each of three connections whose client does not read."""
     _filled(victim, 200, 60_000)
     lines = [victim.begun(receive_buffer=4096) for _ in range(3)]
     for line in lines:
@@ -159,7 +161,7 @@ def request_storm(victim: Victim) -> None:
 
 @attack(answer="gives it the sessions, one for each link", says="link|connection closed")
 def a_taker_of_sessions(victim: Victim) -> None:
-    """2000 sessions with a message each, all accepted at once and never let go, then broken off."""
+    """2000 sessions with a message each, all accepted at once, then broken connections."""
     with victim.sending(SESSIONS) as line:
         bodies = [Message(properties=Properties(group_id=f"s{each}"), data=[b"x"]).encode() for each in range(2000)]
         line.send(*[transfer(number, body) for number, body in enumerate(bodies)])
@@ -173,9 +175,9 @@ def a_taker_of_sessions(victim: Victim) -> None:
     line.reset()
 
 
-@attack(answer="keeps them until they are taken back", says="connection closed")
+@attack(answer="stores them until they are cancelled", says="connection closed")
 def a_planner_without_end(victim: Victim) -> None:
-    """20,000 messages scheduled for the year 9999, and taken back."""
+    """20,000 messages scheduled for the year 9999, and cancelled."""
     scheduled = Message(
         message_annotations={Symbol("x-opt-scheduled-enqueue-time"): Timestamp(253_370_764_800_000)}, data=[b"x" * 100]
     ).encode()
@@ -200,7 +202,7 @@ def a_planner_without_end(victim: Victim) -> None:
 
 
 @attack(
-    answer="does it, and uses ids of deleted entities again, so that others can always create some",
+    answer="does so, and reuses the ids of deleted entities, so that creating entities remains possible",
     says="connection closed",
 )
 def a_manager_that_creates_and_deletes(victim: Victim) -> None:

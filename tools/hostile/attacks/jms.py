@@ -93,11 +93,11 @@ def _addressed(to: str | None) -> bytes:
 
 
 @attack(
-    answer="makes 200 for a connection and 1000 for a rule, refuses the others, and deletes all with the connections",
+    answer="creates 200 for a connection and 1000 for a rule, refuses the others, and deletes all with the connections",
     says="temporary entities; no more are allowed",
 )
 def temporary_queues_without_end(victim: Victim) -> None:
-    """300 temporary queues on each of eight connections, which are then broken off."""
+    """300 temporary queues on each of eight connections, which then break."""
     lines = [victim.begun() for _ in range(8)]
     granted = []
     for line in lines:
@@ -125,11 +125,11 @@ def _freed(victim: Victim) -> None:
 
 
 @attack(
-    answer="makes a subscription for 200 of them, refuses the others, and deletes all with the connection",
+    answer="creates a subscription for 200 of them, refuses the others, and deletes all with the connection",
     says="temporary entities; no more are allowed",
 )
 def consumers_of_a_topic_without_end(victim: Victim) -> None:
-    """300 links to a topic itself, each with a subscription of its own, and messages to all of them."""
+    """300 links to a topic itself, each with its own subscription, and messages to all of them."""
     with victim.begun() as line:
         source = Source(address=TOPIC, capabilities=["topic"])
         attaches = [Attach(name=f"c{each}", handle=each, role=True, source=source) for each in range(300)]
@@ -142,9 +142,11 @@ def consumers_of_a_topic_without_end(victim: Victim) -> None:
     _freed(victim)
 
 
-@attack(answer="refuses with `amqp:not-allowed`; only its own connection receives from it", says="link refused")
+@attack(
+    answer="refuses them with `amqp:not-allowed`: only the queue's own connection receives from it", says="link refused"
+)
 def temporary_queues_of_another(victim: Victim) -> None:
-    """Links with every right to a queue that was made for another connection, in several spellings."""
+    """Links with every right to another connection's temporary queue, in several spellings."""
     with victim.begun() as owner, victim.begun() as line:
         name = _own_queue(owner)
         spellings = (name, name.upper(), f"/{name}/", f"amqps://x/{name}", name.replace("-", "%2D"))
@@ -160,11 +162,9 @@ def temporary_queues_of_another(victim: Victim) -> None:
         line.expect(Flow)
 
 
-@attack(
-    answer="rejects each message that goes where the client has no right, and takes the others", says="link attached"
-)
+@attack(answer="rejects each message to an entity without the right, and accepts the others", says="link attached")
 def relaying_without_rights(victim: Victim) -> None:
-    """Messages on a link without a target, to entities of others, to no entity, and to what is no entity."""
+    """Messages on a link without a target, to other clients' entities, to no entity, and to invalid addresses."""
     victim.drain(OTHER)
     destinations = [QUEUE, KEPT, TOPIC, "nowhere", "$cbs", f"{OTHER}/$management", f"{OTHER}/../{KEPT}", "", None]
     with _as(victim, OTHERS, OTHERS) as line:
@@ -185,9 +185,9 @@ def relaying_without_rights(victim: Victim) -> None:
     require(found == len(destinations), f"of {len(destinations)} messages {found} arrived")
 
 
-@attack(answer="gives a client without the right to send no such link", says=UNAUTHORIZED)
+@attack(answer="refuses the links", says=UNAUTHORIZED)
 def a_relay_for_listeners(victim: Victim) -> None:
-    """Links without a target on connections that may send to nothing."""
+    """Links without a target on connections without the right Send."""
     with _as(victim, LISTENER, LISTENER) as line, victim.stranger_begun() as stranger:
         for each in (line, stranger):
             attach = sender()
@@ -196,9 +196,9 @@ def a_relay_for_listeners(victim: Victim) -> None:
             each.expect_refusal(UNAUTHORIZED)
 
 
-@attack(answer="keeps client ids apart by the key that was shown", says="connection opened")
+@attack(answer="separates client ids by key", says="connection opened")
 def client_ids_of_others(victim: Victim) -> None:
-    """Connections with other keys, and without any, that claim the id of a client, and its durable subscription."""
+    """Connections with other keys, and without a key, that use a client's id and its durable subscription."""
     with _as(victim, ROOT, KEY, container_id="precious", desired_capabilities=[SOLE]) as owner:
         capabilities = ["topic"]
         source = Source(address=TOPIC, durable=2, expiry_policy="never", capabilities=capabilities)

@@ -33,7 +33,7 @@ def _ended_for(line: Line) -> str | None:
 
 @attack(answer="closes with `amqp:not-allowed`", says="amqp:not-allowed")
 def channels_without_a_session(victim: Victim) -> None:
-    """Frames on channels that were never begun, above the limit, begun twice, or answered without being asked."""
+    """Frames on channels without a session or above the limit, second begins, and answers to no begin."""
     for said in (
         frame(sender(), 7),
         frame(sender(), 65535),
@@ -49,9 +49,9 @@ def channels_without_a_session(victim: Victim) -> None:
             require(condition == "amqp:not-allowed", f"the channel was answered with {condition}")
 
 
-@attack(answer="passes over what comes late, and takes the channel when it is begun again", says="connection closed")
+@attack(answer="ignores late frames, and accepts a new session on the channel", says="connection closed")
 def frames_after_the_end(victim: Victim) -> None:
-    """Links, transfers and detaches on a channel whose session is over, and the channel used again."""
+    """Links, transfers and detaches on a channel whose session has ended, and a new session on the channel."""
     with victim.sending() as line:
         line.send(frame(End()))
         line.expect(End)
@@ -115,7 +115,7 @@ def links_in_many_sessions(victim: Victim) -> None:
 
 @attack(answer="allows 5000 sessions on a connection; one more is `amqp:not-allowed`", says="amqp:not-allowed")
 def session_flood(victim: Victim) -> None:
-    """A session on every channel, and one on a channel that there is not."""
+    """A session on every channel, and one beyond the last channel."""
     with victim.opened() as line:
         for channel in range(CHANNELS):
             line.send(frame(BEGIN, channel))
@@ -126,9 +126,9 @@ def session_flood(victim: Victim) -> None:
         require(line.closed_for() == "amqp:not-allowed", "there is no end of sessions")
 
 
-@attack(answer="begins and ends them, one after the other", says="connection closed")
+@attack(answer="accepts and ends them", says="connection closed")
 def sessions_that_come_and_go(victim: Victim) -> None:
-    """3,000 sessions, each begun, given a link, and ended at once."""
+    """3,000 sessions, one after the other, each ended as soon as it has a link."""
     with victim.opened() as line:
         for _ in range(30):
             line.send(*[frame(BEGIN) + frame(sender()) + frame(End()) for _ in range(100)])
@@ -140,7 +140,7 @@ def sessions_that_come_and_go(victim: Victim) -> None:
 
 @attack(answer="refuses to resume links, with `amqp:not-implemented`", says="link|connection closed")
 def links_to_resume(victim: Victim) -> None:
-    """Attaches with 10,000 unsettled deliveries of a link that never was."""
+    """Attaches with 10,000 unsettled deliveries of a link that never existed."""
     with victim.begun() as line:
         attach = sender()
         attach.unsettled = {number.to_bytes(4, "big"): None for number in range(10_000)}
@@ -153,7 +153,7 @@ def links_to_resume(victim: Victim) -> None:
 
 @attack(answer="refuses each link with the reason", says="link refused|amqp:decode-error")
 def filters_that_make_no_sense(victim: Victim) -> None:
-    """Session filters of every wrong type, 10,000 filters at once, and sessions where there are none."""
+    """Session filters of every wrong type, 10,000 filters at once, and session filters on queues without sessions."""
     with victim.begun() as line:
         for handle, (address, chosen) in enumerate(
             (
@@ -172,7 +172,7 @@ def filters_that_make_no_sense(victim: Victim) -> None:
 
 @attack(answer="ends the session: a disposition with a reversed range is `amqp:invalid-field`", says="session ended")
 def disposition_ranges(victim: Victim) -> None:
-    """Dispositions of 2^31 deliveries that never were, in both roles, and of 2^32 from 1 to 0."""
+    """Dispositions of 2^31 deliveries that do not exist, in both roles, and a range of 2^32 from 1 to 0."""
     for role in (True, False):
         with victim.sending() as line:
             # Work is bounded by the deliveries that there are, so these cost nothing.

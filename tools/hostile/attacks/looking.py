@@ -73,7 +73,7 @@ def _all_are_left(victim: Victim) -> None:
     require(count == MESSAGES, f"of {MESSAGES} messages that were only looked at {count} are left")
 
 
-@attack(answer="looks in short turns and rests between; other clients are served", says="connection closed")
+@attack(answer="evaluates in short turns with pauses between them; serves other clients", says="connection closed")
 def expensive_selectors(victim: Victim) -> None:
     """50 receivers and browsers whose selectors are as long as they may be, at a queue of texts that almost match."""
     _filled(victim, "a" * 30_000)
@@ -90,11 +90,11 @@ def expensive_selectors(victim: Victim) -> None:
 
 
 @attack(
-    answer="`amqp:invalid-field` with the place of the mistake; the connection stays",
+    answer="refuses the link with `amqp:invalid-field` and the place of the mistake; the connection stays open",
     says="link refused.*invalid-field",
 )
 def selectors_that_are_none(victim: Victim) -> None:
-    """Selectors that are deep, long, of another language or of another type."""
+    """Selectors that are too deep, too long, of another language or of another type."""
     wrong: list[Any] = [
         "(" * 500 + "a = 1" + ")" * 500,
         "NOT " * 250 + "a",
@@ -119,7 +119,7 @@ def selectors_that_are_none(victim: Victim) -> None:
 
 @attack(answer="reads nothing for them", says="connection closed")
 def browsers_without_credit(victim: Victim) -> None:
-    """500 links that browse and never give credit, while messages come."""
+    """500 links that browse and never grant credit, while messages arrive."""
     _filled(victim, "a" * 1000)
     with victim.begun() as line:
         line.send(*[_looking(handle, browses=True) for handle in range(LINKS)])
@@ -133,7 +133,7 @@ def browsers_without_credit(victim: Victim) -> None:
 
 @attack(answer="reads for one of them at a time", says="connection closed")
 def browsers_at_the_end(victim: Victim) -> None:
-    """500 links that wait with credit at the end of a queue which other clients send to and receive from."""
+    """500 browsing links with credit at the end of a queue that other clients use."""
     with victim.begun() as line:
         for handle in range(LINKS):
             line.send(_looking(handle, browses=True, address=OTHER))
@@ -144,9 +144,12 @@ def browsers_at_the_end(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="keeps one page for each link, counts it, and sends what the client reads", says="connection")
+@attack(
+    answer="keeps one page for each link, counted in its limits, and sends as fast as the client reads",
+    says="connection",
+)
 def browsers_that_do_not_read(victim: Victim) -> None:
-    """500 links on 10 connections that browse with all the credit there is, and read nothing of it."""
+    """500 browsing links with the largest credit on 10 connections whose client does not read."""
     _filled(victim, "a" * 30_000)
     with ExitStack() as stack:
         for number in range(CONNECTIONS):
@@ -159,7 +162,7 @@ def browsers_that_do_not_read(victim: Victim) -> None:
     _all_are_left(victim)
 
 
-@attack(answer="shows the queue again to each, by pages", says="connection closed")
+@attack(answer="sends the queue again each time, in pages", says="connection closed")
 def browsing_again_and_again(victim: Victim) -> None:
     """A link that browses the whole queue and drains, attached and detached 50 times."""
     _filled(victim, "a" * 1000)

@@ -77,7 +77,7 @@ def _all_of(victim: Victim, count: int, address: str = QUEUE) -> None:
 
 
 @attack(
-    answer="takes 64 MB from a connection, 96 MB from a rule and 128 MB in all; others can still send",
+    answer="accepts 64 MB from a connection, 96 MB from a rule and 128 MB in total; others can still send",
     says="connection opened",
     max_peak=320 * MIB,
 )
@@ -105,12 +105,12 @@ def transactions_that_are_never_ended(victim: Victim) -> None:
 
 
 @attack(
-    answer="lends 128 MB to a connection, 192 MB to a rule and 256 MB to all; none is lost",
+    answer="delivers at most 128 MB to a connection, 192 MB to a rule and 256 MB in total; none is lost",
     says="link attached",
     max_peak=448 * MIB,
 )
 def locks_without_end(victim: Victim) -> None:
-    """Receivers on six connections with credit for 1,200 messages of 250 KB, who settle none of them."""
+    """Receivers on six connections with credit for 1,200 messages of 250 KB, that settle none of them."""
     victim.drain()
     _send(victim, 1200, message(b"x" * LARGE))
     lines = [victim.receiving() for _ in range(6)]
@@ -123,12 +123,12 @@ def locks_without_end(victim: Victim) -> None:
 
 
 @attack(
-    answer="refuses to fetch more than 16 MiB by one request, with 403; reads no more than that",
+    answer="refuses requests for more than 16 MiB with 403, and reads at most that much",
     says="connection closed",
     max_peak=256 * MIB,
 )
 def deferred_messages_all_at_once(victim: Victim) -> None:
-    """400 deferred messages of 250 KB, asked for by one request, 50 times at once; then some at a time."""
+    """400 deferred messages of 250 KB, fetched by one request, 50 times at once; then a few at a time."""
     victim.drain()
     count = 400
     _send(victim, count, message(b"x" * LARGE))
@@ -184,12 +184,12 @@ def deferred_messages_all_at_once(victim: Victim) -> None:
 
 
 @attack(
-    answer="looks at some MiB of them at a time; none is lost",
+    answer="reads a few MiB of them at a time; none is lost",
     says="connection closed",
     max_peak=192 * MIB,
 )
 def large_messages_that_are_due_and_expire_together(victim: Victim) -> None:
-    """300 messages of 250 KB that are enqueued at the same moment, and 300 that expire at one."""
+    """300 messages of 250 KB that become due at the same time, and 300 that expire at the same time."""
     victim.drain()
     due = Timestamp(int((time.time() + 8) * 1000))
     scheduled = Message(message_annotations={"x-opt-scheduled-enqueue-time": due}, data=[b"x" * LARGE]).encode()
@@ -200,12 +200,12 @@ def large_messages_that_are_due_and_expire_together(victim: Victim) -> None:
 
 
 @attack(
-    answer="drops who holds most, as soon as all of them hold 32 MiB",
+    answer="closes the connection with the most data as soon as all of them hold 32 MiB",
     says="hold too much memory, and this one the most",
     max_peak=96 * MIB,
 )
 def websocket_messages_without_an_end(victim: Victim) -> None:
-    """60 WebSockets of strangers with 3.9 MB each of a message that would be 4 MB."""
+    """60 unauthenticated WebSockets with 3.9 MB each of a message of 4 MB."""
     lines: list[Line] = []
     for _ in range(60):
         line = victim.dial()
@@ -224,9 +224,9 @@ def websocket_messages_without_an_end(victim: Victim) -> None:
         line.reset()
 
 
-@attack(answer="finds what is not locked, and deletes that", says="connection closed")
+@attack(answer="deletes the active message", says="connection closed")
 def deleting_behind_locks(victim: Victim) -> None:
-    """3,000 locked messages, and 50 requests to delete one among them."""
+    """3,000 locked messages, and 50 requests to delete one active message behind them."""
     victim.drain()
     _send(victim, 3050, message())
     holder = victim.receiving()
@@ -248,12 +248,12 @@ def deleting_behind_locks(victim: Victim) -> None:
 
 
 @attack(
-    answer="keeps 128 MiB of waiting messages in memory, whatever the order in which they come",
+    answer="keeps at most 128 MiB of active messages in memory, whatever their order",
     says="link attached",
     max_peak=320 * MIB,
 )
 def dead_letters_in_reverse(victim: Victim) -> None:
-    """900 messages of 250 KB, dead-lettered the last one first, by three receivers one after the other."""
+    """900 messages of 250 KB, dead-lettered from the last to the first, by three receivers one after the other."""
     victim.drain()
     victim.drain(DEAD_LETTERS)
     _send(victim, 900, message(b"x" * LARGE))
@@ -273,9 +273,9 @@ def dead_letters_in_reverse(victim: Victim) -> None:
     _all_of(victim, 900, DEAD_LETTERS)
 
 
-@attack(answer="refuses what makes a message larger than one may be", says="connection closed")
+@attack(answer="refuses properties that make the message larger than the limit", says="connection closed")
 def properties_that_make_a_message_grow(victim: Victim) -> None:
-    """A message of 100 KB that is given 100 KB of other properties each time that it is abandoned."""
+    """A message of 100 KB that gets another 100 KB of properties each time it is abandoned."""
     victim.drain()
     _send(victim, 1, message(b"x" * 100_000))
     with victim.receiving() as line:
@@ -295,11 +295,11 @@ def properties_that_make_a_message_grow(victim: Victim) -> None:
 
 
 @attack(
-    answer="remembers as many ids as it may, then refuses new ones and still knows the old ones",
+    answer="remembers ids up to its limit, then refuses new ones and still detects the old ones",
     says="connection closed",
 )
 def message_ids_without_end(victim: Victim) -> None:
-    """More messages with ids of their own than a queue that detects duplicates may remember."""
+    """More different message ids than a queue with duplicate detection may remember."""
     victim.drain(IDS)
 
     def named(number: int) -> bytes:

@@ -19,9 +19,9 @@ def _send(victim: Victim, body: bytes = b"hostile", **headers: str) -> int:
     return victim.ask(victim.request("POST", f"/{MESSAGING}/messages", body, **headers))[0]
 
 
-@attack(answer="answers 401, whether or not the entity is there", says="request refused.*401")
+@attack(answer="answers 401, whether or not the entity exists", says="request refused.*401")
 def messages_without_rights(victim: Victim) -> None:
-    """Every request for messages without a token, with keys for less and for another entity, and with forged ones."""
+    """Every request for messages without a token, with a key without the right, of another entity, or forged."""
     place = f"/{MESSAGING}/messages"
     lock = f"{place}/1/{uuid4()}"
     receives = [("POST", HEAD), ("DELETE", HEAD), ("PUT", lock), ("POST", lock), ("DELETE", lock)]
@@ -36,9 +36,9 @@ def messages_without_rights(victim: Victim) -> None:
     require(victim.drain(MESSAGING) == 0, "a message was sent without the right")
 
 
-@attack(answer="answers 403 when more has come than the entity takes, compressed or not", says="request refused.*403")
+@attack(answer="answers 403 beyond the entity's limit, compressed or not", says="request refused.*403")
 def endless_messages(victim: Victim) -> None:
-    """Bodies of 10 GiB by what they say, in chunks without end, gzip that holds 1,000 times its size, large batches."""
+    """Bodies with a stated length of 10 GiB, of endless chunks, gzip of 1,000 times its size, large batches."""
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     bomb = gzip.compress(b"<" * (64 * 1024 * 1024), 9)
     batch = "application/vnd.microsoft.servicebus.json"
@@ -56,9 +56,9 @@ def endless_messages(victim: Victim) -> None:
     require(victim.drain(MESSAGING) == 0, "a body that is too large was taken")
 
 
-@attack(answer="answers 503 beyond 500 of one key; those that hang up are forgotten", says="request refused.*503")
+@attack(answer="answers 503 beyond 500 of one key; forgets those of closed connections", says="request refused.*503")
 def waiting_receives(victim: Victim) -> None:
-    """Thousands of requests for messages that never come, behind each other on one connection and on 700 of them."""
+    """Thousands of receives on an empty queue, pipelined on one connection and on 700 connections."""
     waiting = victim.request("POST", f"/{MESSAGING}/messages/head?timeout=600")
     lines: list[Line] = []
     try:
@@ -82,9 +82,9 @@ def waiting_receives(victim: Victim) -> None:
     require(victim.drain(MESSAGING) == 1, "a receive of a client that has gone took a message")
 
 
-@attack(answer="answers 400 and takes no message of the batch", says="request refused.*400")
+@attack(answer="answers 400 and stores no message of the batch", says="request refused.*400")
 def broken_properties(victim: Victim) -> None:
-    """Properties and batches that are no JSON, nested without end, of numbers beyond all bounds, and of wrong types."""
+    """Properties and batches that are not JSON, nested too deeply, with numbers out of range and of wrong types."""
     deep = "[" * 3000
     for text in (
         "{",
@@ -129,9 +129,9 @@ def broken_properties(victim: Victim) -> None:
     require(victim.drain(MESSAGING) == 0, "a broken message was taken")
 
 
-@attack(answer="answers 404; the message stays with whom it was given to", says="request refused.*404")
+@attack(answer="answers 404; the message stays locked for its receiver", says="request refused.*404")
 def guessed_locks(victim: Victim) -> None:
-    """Lock tokens that are made up, of other queues and of other messages, for a message that is locked."""
+    """Invented lock tokens, and those of other queues and messages, for a message that is locked."""
     require(_send(victim) == 201, "nothing can be sent")
     status, _ = victim.ask(victim.request("POST", HEAD))
     require(status == 201, f"the message was answered with {status}")

@@ -22,9 +22,7 @@ def _exists(victim: Victim, name: str) -> bool:
     return victim.ask(victim.request("GET", f"/{name}?api-version=2021-05"))[0] == 200
 
 
-@attack(
-    answer="answers 400 and hangs up; what is hidden behind the request is never looked at", says="request refused.*400"
-)
+@attack(answer="answers 400 and closes the connection; never reads the hidden request", says="request refused.*400")
 def request_smuggling(victim: Victim) -> None:
     """Requests with two lengths, a length and chunks, chunks spelt wrongly, odd line ends, with a deletion inside."""
     hidden = victim.request("DELETE", f"/{OTHER}?api-version=2021-05")
@@ -60,7 +58,7 @@ def request_smuggling(victim: Victim) -> None:
             require(_exists(victim, OTHER), f"the request that was hidden behind {lines!r} was obeyed")
 
 
-@attack(answer="answers 400 and hangs up", says="request refused.*400")
+@attack(answer="answers 400 and closes the connection", says="request refused.*400")
 def broken_chunks(victim: Victim) -> None:
     """Chunks with sizes beyond 64 bits, negative, no numbers, without their end, and with endless extensions."""
     head = victim.request("PUT", "/chunks?api-version=2021-05", Transfer_Encoding="chunked")
@@ -101,9 +99,9 @@ def endless_heads(victim: Victim) -> None:
             require(status in (0, 400), f"the head {head[:40]!r} was answered with {status}")
 
 
-@attack(answer="answers 413 when more than 1 MiB has come, compressed or not", says="request refused.*413")
+@attack(answer="answers 413 after more than 1 MiB, compressed or not", says="request refused.*413")
 def endless_bodies(victim: Victim) -> None:
-    """Bodies of 8 MiB, of 10 GiB by what they say, in chunks without end, and gzip that holds 1,000 times its size."""
+    """Bodies of 8 MiB, with a stated length of 10 GiB, of endless chunks, and gzip of 1,000 times its size."""
     chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
     bomb = gzip.compress(b"<" * (64 * 1024 * 1024), 9)
     path = "/large?api-version=2021-05"
@@ -122,7 +120,7 @@ def endless_bodies(victim: Victim) -> None:
 
 @attack(answer="answers 401 or 404 and touches no file", says="request refused.*(401|404|400)")
 def path_tricks(victim: Victim) -> None:
-    """Paths that climb, double slashes, encoded slashes and nulls, and words of the interface misused."""
+    """Paths with `..`, double slashes, encoded slashes and nulls, and misused words of the interface."""
     for path in (
         "/../../../../etc/passwd",
         "/..%2f..%2f..%2fetc/passwd",
@@ -158,7 +156,7 @@ def path_tricks(victim: Victim) -> None:
         require(b"root:" not in body and b"PRIVATE KEY" not in body, f"{path[:60]} showed a file")
 
 
-@attack(answer="escapes what a line cannot hold: one request is one line", says="request refused")
+@attack(answer="escapes control characters: one request is one line", says="request refused")
 def forged_log_lines(victim: Victim) -> None:
     """Paths, names and tokens with line ends, escapes for terminals, and lines that look like the broker's own."""
     forged = "2026-01-01T00:00:00.000Z INFO  peeklock.server forged peer=127.0.0.2"
@@ -172,18 +170,18 @@ def forged_log_lines(victim: Victim) -> None:
         victim.ask(victim.request("GET", "/x", Authorization=f"SharedAccessSignature sr=x&sig=y&se=9&skn={text}"))
 
 
-@attack(answer="answers 400 or 405; hangs up on what is no HTTP", says="request refused")
+@attack(answer="answers 400 or 405; closes connections that do not send HTTP", says="request refused")
 def strange_methods(victim: Victim) -> None:
-    """Methods that there are not, with control characters, and 900 characters long."""
+    """Unknown methods, with control characters, and with 900 characters."""
     for method in ("POST", "PATCH", "OPTIONS", "HEAD", "DELETED", "PUT\x01", "GET" * 300, "POSTx"):
         status, _ = victim.ask(victim.request(method, f"/{QUEUE}?api-version=2021-05", Connection="close"))
         require(status in (0, 400, 405), f"the method {method[:20]} was answered with {status}")
     require(_exists(victim, QUEUE), "the queue is gone")
 
 
-@attack(answer="answers 400; passes over parameters that it does not know", says="request refused.*400")
+@attack(answer="answers 400; ignores unknown parameters", says="request refused.*400")
 def strange_queries(victim: Victim) -> None:
-    """Pages of -1, 0, 10^30 and no numbers, versions that are none, and 800 parameters."""
+    """Pages of -1, 0, 10^30 and text, invalid versions, and 800 parameters."""
     for query in (
         "$skip=-1",
         "$top=0",
@@ -249,9 +247,9 @@ def websocket_handshakes(victim: Victim) -> None:
     victim.ask(b"GET /x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
 
-@attack(answer="answers 403, whatever key the page knows", says="request refused.*403")
+@attack(answer="answers 403, even with a valid key", says="request refused.*403")
 def web_pages(victim: Victim) -> None:
-    """Upgrades and requests with the origins of web pages, and under host names that are made to point here."""
+    """Upgrades and requests with the origins of web pages, and with host names by DNS rebinding."""
     own = f"Host: {HOST}"
     for name in ("evil.example", f"{HOST}.evil.example", f"localhost:{victim.port}.evil.example", "", "0.0.0.0", "[::"):
         status, _ = victim.ask(UPGRADE.replace(own.encode(), f"Host: {name}".encode()))

@@ -72,9 +72,9 @@ def _listener(victim: Victim, path: str) -> tuple[Line, Requests]:
     return line, Requests(line, f"{path}/$management", handles=(10, 11), window=1000)
 
 
-@attack(answer="410: nobody holds such locks; the messages stay with their receiver", says="connection closed")
+@attack(answer="answers 410; the messages stay locked for their receiver", says="connection closed")
 def guessed_lock_tokens(victim: Victim) -> None:
-    """20,000 lock tokens near one of its own, to complete, renew and dead-letter what another receiver holds."""
+    """20,000 lock tokens similar to its own, to complete, renew and dead-letter messages of another receiver."""
     victim.drain()
     with victim.sending() as line:
         line.send(*(transfer(number, message()) for number in range(10)))
@@ -114,9 +114,9 @@ def _left(victim: Victim, wanted: int) -> int:
     return count
 
 
-@attack(answer="410: the session is held by another receiver", says="connection closed")
+@attack(answer="answers 410", says="connection closed")
 def sessions_of_others(victim: Victim) -> None:
-    """The lock tokens of a session that another connection holds, with and without its id and the name of its link."""
+    """Lock tokens of a session that another connection holds, with and without its id and its link's name."""
     id = "held"
     with victim.sending(SESSIONS) as line:
         sent = Message(properties=Properties(group_id=id), data=[b"x"]).encode()
@@ -154,9 +154,9 @@ def sessions_of_others(victim: Victim) -> None:
         require(answered == 200, f"the holder of the session was answered with {answered}")
 
 
-@attack(answer="410: settles all of a list or, when a lock is lost, none of it", says="connection closed")
+@attack(answer="answers 410: settles the whole list or, if a lock is lost, none of it", says="connection closed")
 def a_lost_lock_among_others(victim: Victim) -> None:
-    """Lists of ten lock tokens, one of them of a message that is settled already, at each place, in every way."""
+    """Lists of ten lock tokens, one of them of a settled message, at each position, with every settlement."""
     victim.drain(OTHER)
     with victim.sending(OTHER) as line:
         line.send(*(transfer(number, message()) for number in range(10)))
@@ -231,7 +231,7 @@ def _is_refused(line: Line) -> None:
     says="link detached.*rule 'owner' was changed or removed",
 )
 def links_after_their_rule(victim: Victim) -> None:
-    """Links by token and a login by key that go on after the key was replaced, and after the rule was removed."""
+    """Links by token and a login by key that continue after the key was replaced and the rule was removed."""
     _change(victim, "PUT", "first-key")
     for former, keys in (("first-key", ("second-key",)), ("second-key", ())):
         line, requests = _owner(victim, former)
@@ -252,9 +252,9 @@ def links_after_their_rule(victim: Victim) -> None:
     _change(victim, "DELETE")
 
 
-@attack(answer="refuses the links: the claim died with its queue", says="link refused.*claim is required")
+@attack(answer="refuses the links: the token's rights ended with the queue", says="link refused.*claim is required")
 def claims_of_a_deleted_queue(victim: Victim) -> None:
-    """A claim of a queue that is deleted and made again with the same name and key, by somebody else perhaps."""
+    """A token for a queue that is deleted and created again with the same name and key."""
     _change(victim, "PUT", "a-key")
     line, requests = _owner(victim, "a-key")
     with line:
@@ -273,7 +273,7 @@ def claims_of_a_deleted_queue(victim: Victim) -> None:
     says="link detached.*rule 'owner' was changed or removed",
 )
 def a_destination_after_its_rule(victim: Victim) -> None:
-    """A link through one queue to another whose rule is removed, while the claim of the first is good."""
+    """A link through one queue to another whose rule is removed, while the token for the first stays valid."""
     _change(victim, "PUT", "a-key")
     line = victim.stranger_begun()
     with line:

@@ -42,13 +42,17 @@ def _dialled(victim: Victim, said: bytes = b"") -> list[Line]:
     return lines
 
 
-@attack(answer="hangs up after 20 s", says="connection dropped.*sent nothing in time", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="connection dropped.*sent nothing in time", is_slow=True)
 def silence(victim: Victim) -> None:
-    """Connections on which nothing is said at all."""
+    """Connections on which nothing is sent."""
     _are_hung_up_on(_dialled(victim))
 
 
-@attack(answer="hangs up 20 s after the first byte", says="connection dropped.*first 4 bytes in time", is_slow=True)
+@attack(
+    answer="closes the connection 20 s after the first byte",
+    says="connection dropped.*first 4 bytes in time",
+    is_slow=True,
+)
 def slow_first_bytes(victim: Victim) -> None:
     """Two bytes of a header, and nothing more."""
     _are_hung_up_on(_dialled(victim, b"AM"))
@@ -56,45 +60,45 @@ def slow_first_bytes(victim: Victim) -> None:
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def slow_header(victim: Victim) -> None:
-    """A protocol header whose end comes a byte a second."""
+    """A protocol header of which one byte arrives each second."""
     _are_hung_up_on(_dialled(victim, AMQP_HEADER[:5]), AMQP_HEADER[5:7])
 
 
-@attack(answer="hangs up 20 s after the first byte", says="connection not established", is_slow=True)
+@attack(answer="closes the connection 20 s after the first byte", says="connection not established", is_slow=True)
 def slow_tls(victim: Victim) -> None:
-    """A TLS hello, a byte a second."""
+    """A TLS hello, one byte each second."""
     _are_hung_up_on(_dialled(victim, TLS_HELLO[:20]), TLS_HELLO[20:])
 
 
-@attack(answer="hangs up after 20 s", says="connection dropped.*first 4 bytes in time", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="connection dropped.*first 4 bytes in time", is_slow=True)
 def silence_in_tls(victim: Victim) -> None:
-    """A finished TLS handshake, and not a word after it."""
+    """A finished TLS handshake, and nothing after it."""
     _are_hung_up_on([victim.dial_tls() for _ in range(LINES)])
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def slow_sasl(victim: Victim) -> None:
-    """A SASL frame, a byte a second, after its header."""
+    """A SASL frame after its header, one byte each second."""
     init = frame(SaslInit(mechanism="PLAIN", initial_response=b"\0name\0" + b"k" * 100), kind=SASL_FRAME)
     _are_hung_up_on(_dialled(victim, SASL_HEADER), init)
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def silence_after_sasl(victim: Victim) -> None:
-    """SASL as a stranger, the header, and empty frames once a second, but no open."""
+    """Anonymous SASL, the header, and an empty frame each second, but no open."""
     init = frame(SaslInit(mechanism="ANONYMOUS"), kind=SASL_FRAME)
     _are_hung_up_on(_dialled(victim, SASL_HEADER + init + AMQP_HEADER), HEARTBEAT * 8)
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def slow_open(victim: Victim) -> None:
-    """An open, a byte a second."""
+    """An open, one byte each second."""
     _are_hung_up_on(_dialled(victim, AMQP_HEADER), frame(Open(container_id="hostile" * 20)))
 
 
-@attack(answer="closes after 20 s: no token or key was shown", says="connection dropped.*no token", is_slow=True)
+@attack(answer="closes after 20 s: no token or key was sent", says="connection dropped.*no token", is_slow=True)
 def a_stranger_who_stays(victim: Victim) -> None:
-    """Open connections with a session and links to `$cbs` on which no token is ever put, but heartbeats."""
+    """Open connections with a session and links to `$cbs`, with heartbeats and without a token."""
     lines = []
     for _ in range(LINES):
         line = victim.stranger_begun()
@@ -104,33 +108,35 @@ def a_stranger_who_stays(victim: Victim) -> None:
     _are_hung_up_on(lines, HEARTBEAT * 8)
 
 
-@attack(answer="hangs up after 20 s", says="connection dropped.*request did not come", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="connection dropped.*request did not come", is_slow=True)
 def slow_request_line(victim: Victim) -> None:
-    """An HTTP request line, a byte a second."""
+    """An HTTP request line, one byte each second."""
     _are_hung_up_on(_dialled(victim, b"GET "), b"/" + b"a" * 100)
 
 
-@attack(answer="hangs up after 20 s", says="connection dropped.*request did not come", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="connection dropped.*request did not come", is_slow=True)
 def slow_http_headers(victim: Victim) -> None:
-    """HTTP headers that never end, a byte a second."""
+    """HTTP headers that never end, one byte each second."""
     _are_hung_up_on(_dialled(victim, b"GET /health HTTP/1.1\r\nHost: localhost\r\n"), b"X-A: b\r\n" * 20)
 
 
-@attack(answer="answers 408 after 20 s and hangs up", says="request refused.*408", is_slow=True)
+@attack(answer="answers 408 after 20 s and closes the connection", says="request refused.*408", is_slow=True)
 def slow_body(victim: Victim) -> None:
-    """The body of an authorized request, a byte a second."""
+    """The body of an authorized request, one byte each second."""
     head = victim.request("PUT", "/slow", Content_Length="1000")
     _are_hung_up_on(_dialled(victim, head), b"<" * 1000)
 
 
-@attack(answer="answers 401 before the body and hangs up 10 s later", says="request refused.*401", is_slow=True)
+@attack(
+    answer="answers 401 before the body and closes the connection 10 s later", says="request refused.*401", is_slow=True
+)
 def slow_body_of_a_stranger(victim: Victim) -> None:
-    """The body of a request without a token, a byte a second."""
+    """The body of a request without a token, one byte each second."""
     head = b"PUT /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
     _are_hung_up_on(_dialled(victim, head), b"<" * 1000)
 
 
-@attack(answer="hangs up after 20 s", says="request refused.*401", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="request refused.*401", is_slow=True)
 def silence_between_requests(victim: Victim) -> None:
     """HTTP connections that stay open after one request."""
     _are_hung_up_on(_dialled(victim, f"GET /{QUEUE} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()))
@@ -138,21 +144,21 @@ def silence_between_requests(victim: Victim) -> None:
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def silence_in_a_websocket(victim: Victim) -> None:
-    """WebSockets on which nothing is said."""
+    """WebSockets on which nothing is sent."""
     _are_hung_up_on(_dialled(victim, UPGRADE))
 
 
 @attack(answer="closes after 20 s: the connection was not opened", says="connection dropped.*not opened", is_slow=True)
 def slow_websocket_frame(victim: Victim) -> None:
-    """A WebSocket message of 4 MB, a byte a second."""
+    """A WebSocket message of 4 MB, one byte each second."""
     _are_hung_up_on(_dialled(victim, UPGRADE), b"\x82\xff\x00\x00\x00\x00\x00\x3f\x00\x00" + b"\x00" * 100)
 
 
 @attack(
-    answer="needs no patience: what was said is handled, and the rest is forgotten", says="connection", is_slow=True
+    answer="waits for no more than the idle time-out; discards the incomplete frame", says="connection", is_slow=True
 )
 def slow_frame_of_a_client(victim: Victim) -> None:
-    """A frame of 200,000 bytes on an open connection, in pieces of 100 bytes, broken off before its end."""
+    """A frame of 200,000 bytes on an open connection, in pieces of 100 bytes, cut before its end."""
     with victim.begun() as line:
         line.send(b"\x00\x03\x0d\x40\x02\x00\x00\x00")
         for _ in range(1500):

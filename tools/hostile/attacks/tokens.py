@@ -63,7 +63,7 @@ def _all_refused(victim: Victim, tokens: dict[str, str], path: str = QUEUE) -> N
 
 @attack(answer="401, and the links are refused", says="token refused.*signature does not match")
 def forged_tokens(victim: Victim) -> None:
-    """Signatures of wrong keys, of other texts, cut, empty, of other algorithms, and names of nobody."""
+    """Signatures of wrong keys, of other texts, cut, empty, of other algorithms, and unknown rule names."""
     uri, expiry = f"sb://{HOST}/{QUEUE}", str(int(time.time()) + 3600)
     resource = quote_plus(uri)
     good = sas_token(uri, ROOT, KEY, time.time() + 3600)
@@ -90,7 +90,7 @@ def forged_tokens(victim: Victim) -> None:
 
 @attack(answer="401: it has expired", says="token refused.*expired")
 def expired_tokens(victim: Victim) -> None:
-    """Good signatures that expired ten minutes ago, an hour ago, and in 1970."""
+    """Valid signatures that expired ten minutes ago, an hour ago, and in 1970."""
     uri = f"sb://{HOST}/{QUEUE}"
     _all_refused(
         victim, {f"{ago} s old": sas_token(uri, ROOT, KEY, time.time() - ago) for ago in (600, 3600, time.time() - 5)}
@@ -99,7 +99,7 @@ def expired_tokens(victim: Victim) -> None:
 
 @attack(answer="401: it was made for another resource", says="token refused.*another resource")
 def foreign_tokens(victim: Victim) -> None:
-    """Good signatures for other queues, for parts of the name, and with dots that climb."""
+    """Valid signatures for other queues, for a part of the name, and with `..` in the path."""
     later = time.time() + 3600
     _all_refused(
         victim,
@@ -120,7 +120,7 @@ def foreign_tokens(victim: Victim) -> None:
 
 @attack(answer="400 or 401", says="token refused")
 def tokens_that_are_none(victim: Victim) -> None:
-    """Nothing, noise, 50 KB, fields that are missing, doubled or no numbers, and tokens of identity providers."""
+    """Empty tokens, noise, 50 KB, fields that are missing, repeated or invalid, and tokens of identity providers."""
     uri, expiry = quote_plus(f"sb://{HOST}/{QUEUE}"), str(int(time.time()) + 3600)
     good = sas_token(f"sb://{HOST}/{QUEUE}", ROOT, KEY, time.time() + 3600)
     none = base64.urlsafe_b64encode(b'{"alg":"none"}').decode().rstrip("=")
@@ -156,7 +156,7 @@ def tokens_that_are_none(victim: Victim) -> None:
     answer="refuses the link or the request with `amqp:unauthorized-access` or 401", says="refused.*claim is required"
 )
 def under_privileged_tokens(victim: Victim) -> None:
-    """A listener that sends, a sender that receives, both that administer, and an owner of one queue at another."""
+    """Sending with Listen, receiving with Send, administering with both, and using another queue with Manage."""
     for name, path, may_receive, may_send in (
         (LISTENER, QUEUE, True, False),
         (SENDER, QUEUE, False, True),
@@ -188,7 +188,7 @@ def under_privileged_tokens(victim: Victim) -> None:
 
 @attack(answer="keeps 10,000 tokens for a connection and refuses further ones", says="token refused.*no more are kept")
 def token_flood(victim: Victim) -> None:
-    """10,050 good tokens for as many paths below a queue."""
+    """10,050 valid tokens for as many paths below a queue."""
     line, requests = _stranger(victim)
     with line:
         token = sas_token(f"sb://{HOST}/", ROOT, KEY, time.time() + 3600)
@@ -203,7 +203,7 @@ def token_flood(victim: Victim) -> None:
 
 @attack(answer="401 in the same words for both", says="token refused.*signature does not match")
 def probing_for_entities(victim: Victim) -> None:
-    """Tokens that are no good, put for entities that there are and for some that there are not, to tell them apart."""
+    """Invalid tokens for entities that exist and for some that do not, to find out which exist."""
     later = time.time() + 3600
     line, requests = _stranger(victim)
     with line:

@@ -28,7 +28,8 @@ from tools.hostile.victim import CLOSE, QUEUE, Requests, Victim, credit, message
 
 
 @attack(
-    answer="takes them: some SDKs do not count; each one has its outcome, and none is lost", says="connection closed"
+    answer="accepts them, because some SDKs do not count credit; each has its outcome, and none is lost",
+    says="connection closed",
 )
 def transfers_without_credit(victim: Victim) -> None:
     """5000 messages on a link that has credit for 2000, without waiting."""
@@ -42,9 +43,9 @@ def transfers_without_credit(victim: Victim) -> None:
     require(found == accepted, f"of {accepted} messages that were accepted {found} are there")
 
 
-@attack(answer="answers each delivery under the id that it came with", says="connection closed")
+@attack(answer="answers each delivery with the delivery's own id", says="connection closed")
 def gaps_in_ids(victim: Victim) -> None:
-    """Delivery ids that jump, go backwards, wrap around and come twice, and a session that counts wrongly."""
+    """Delivery ids that jump, decrease, wrap around and repeat, and a session with wrong transfer ids."""
     with victim.sending() as line:
         ids = [7, 3, 0xFFFFFFFF, 0, 0x80000000, 3, 3]
         line.send(*[frame(Transfer(handle=0, delivery_id=each, delivery_tag=b"t"), payload=message()) for each in ids])
@@ -60,11 +61,11 @@ def gaps_in_ids(victim: Victim) -> None:
 
 
 @attack(
-    answer="keeps nothing of it beyond the limit, and rejects it with `message-size-exceeded` when it ends",
+    answer="keeps only the bytes within the limit, and rejects it with `message-size-exceeded` when it ends",
     says="connection closed",
 )
 def bodies_beyond_the_limit(victim: Victim) -> None:
-    """A message of 64 MiB in many frames on a link that takes 256 KiB."""
+    """A message of 64 MiB in many frames on a link with a limit of 256 KiB."""
     part = b"x" * 65_000
     with victim.sending() as line:
         for _ in range(1000):
@@ -77,9 +78,9 @@ def bodies_beyond_the_limit(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="holds at most 128 MiB for a connection and detaches who begins more", says="incomplete messages")
+@attack(answer="keeps at most 128 MiB for a connection, and detaches links that begin more", says="incomplete messages")
 def messages_that_are_never_whole(victim: Victim) -> None:
-    """1000 links with 250,000 bytes each of a message whose end never comes."""
+    """1000 links with 250,000 bytes each of a message that never ends."""
     part = b"x" * 250_000
     with victim.begun() as line:
         for first in range(0, 1000, 50):
@@ -91,9 +92,9 @@ def messages_that_are_never_whole(victim: Victim) -> None:
         line.expect_refusal("amqp:resource-limit-exceeded")
 
 
-@attack(answer="keeps nothing for a frame without payload", says="connection closed")
+@attack(answer="uses no memory for frames without payload", says="connection closed")
 def frames_without_payload(victim: Victim) -> None:
-    """A message in 100,000 frames that hold nothing, then its end."""
+    """A message in 100,000 frames without payload, then its end."""
     nothing = frame(Transfer(handle=0, more=True))
     with victim.sending() as line:
         line.send(transfer(0, b"", more=True))
@@ -108,11 +109,11 @@ def frames_without_payload(victim: Victim) -> None:
 
 
 @attack(
-    answer="detaches the link with `amqp:invalid-field`; an aborted message is forgotten",
+    answer="detaches the link with `amqp:invalid-field`; discards aborted messages",
     says="link detached.*invalid-field",
 )
 def interleaved_messages(victim: Victim) -> None:
-    """A second message before the first one is whole, transfers without id or tag, and aborted ones."""
+    """A second message before the first is complete, transfers without id or tag, and aborted messages."""
     for said in (
         transfer(0, b"x", more=True) + transfer(1, b"x"),
         frame(Transfer(handle=0), payload=message()),
@@ -130,11 +131,11 @@ def interleaved_messages(victim: Victim) -> None:
 
 
 @attack(
-    answer="rejects what it cannot read; what it has no need to read it passes on as it came, and never looks into",
+    answer="rejects invalid sections; passes on, without decoding them, the sections that it does not need",
     says="connection closed",
 )
 def messages_that_are_bombs(victim: Victim) -> None:
-    """Messages with bombs in their headers, annotations, properties and bodies, with sections twice, and cut ones."""
+    """Messages with decoding bombs in every section, with repeated sections, and cut messages."""
     sealed = sealed_bombs()
     bombs = [
         b"",
@@ -172,9 +173,9 @@ def sealed_bombs() -> list[bytes]:
     ]
 
 
-@attack(answer="keeps nothing of a header beyond what it says", says="connection closed")
+@attack(answer="keeps only the fields of a header", says="connection closed")
 def headers_that_are_remembered(victim: Victim) -> None:
-    """1000 messages whose headers have 240,000 bytes each behind their fields, all of them different."""
+    """1000 messages whose headers have 240,000 bytes each after their fields, all of them different."""
     with victim.sending() as line:
         for number in range(1000):
             junk = values.binary(number.to_bytes(4, "big") * 60_000)
@@ -211,9 +212,9 @@ def batches_that_are_bombs(victim: Victim) -> None:
     victim.drain()
 
 
-@attack(answer="answers, and reads no more while 1 MiB of answers is unread", says="connection (closed|opened)")
+@attack(answer="answers, and does not read while 1 MiB of answers is unread", says="connection (closed|opened)")
 def flow_storm(victim: Victim) -> None:
-    """20,000 flows that ask for an echo, drain, shut the window, and grant 2^32 - 1 messages."""
+    """20,000 flows with echo, drain, a window of zero, or credit for 2^32 - 1 messages."""
     with victim.receiving() as line:
         storm = b"".join(
             (
@@ -231,11 +232,11 @@ def flow_storm(victim: Victim) -> None:
 
 
 @attack(
-    answer="rejects work for a transaction that is not there; has 1000 of them open on a connection",
+    answer="rejects transfers in unknown transactions; allows 1000 open transactions on a connection",
     says="connection closed",
 )
 def transactions_of_nobody(victim: Victim) -> None:
-    """Transfers under transactions that were never declared, and 1,100 declared and never ended."""
+    """Transfers in transactions that were never declared, and 1,100 transactions without a discharge."""
     with victim.sending() as line:
         states = [TransactionalState(b"nobody"), TransactionalState(b""), TransactionalState(b"x" * 1000), Accepted()]
         line.send(*[transfer(number, message(), state=state) for number, state in enumerate(states)])
@@ -256,9 +257,9 @@ def transactions_of_nobody(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="counts nothing twice: the message is completed, and the rest is passed over", says="connection closed")
+@attack(answer="completes the message once and ignores the later outcomes", says="connection closed")
 def settling_what_is_settled(victim: Victim) -> None:
-    """A delivery accepted, then rejected and accepted again, and given an outcome that there is not."""
+    """A delivery that is accepted, then rejected and accepted again, and then gets an unknown outcome."""
     victim.drain()
     with victim.sending() as line:
         line.send(transfer(0, message()))
@@ -280,7 +281,7 @@ def settling_what_is_settled(victim: Victim) -> None:
     require(victim.drain() == 0, "a message that was completed came back")
 
 
-@attack(answer="refuses keys, types and counts that an operation does not take, with 4xx", says="connection closed")
+@attack(answer="refuses invalid keys, types and counts with 4xx", says="connection closed")
 def requests_that_make_no_sense(victim: Victim) -> None:
     """Requests to `$management` with wrong types, negative and huge counts, 10,000 lock tokens, unknown operations."""
     lots = [UUID(int=number) for number in range(10_000)]
@@ -311,9 +312,9 @@ def requests_that_make_no_sense(victim: Victim) -> None:
         line.answer()
 
 
-@attack(answer="keeps to the frames and the window that the receiver has", says="connection")
+@attack(answer="respects the receiver's frame size and window", says="connection")
 def smallest_frames(victim: Victim) -> None:
-    """A receiver that takes frames of 512 bytes only, with a window of one, and a message of 100,000 bytes."""
+    """A receiver with frames of 512 bytes and a window of one transfer, and a message of 100,000 bytes."""
     victim.drain()
     with victim.sending() as line:
         line.send(transfer(0, message(b"x" * 100_000)))
