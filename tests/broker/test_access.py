@@ -386,7 +386,7 @@ class Watcher:
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def rules_changed(self, path: str) -> None:
+    def on_rules_changed(self, path: str) -> None:
         self.heard.append(path)
 
 

@@ -12,11 +12,11 @@ from broker.world import (
     HOUR,
     MINUTE,
     SECOND,
+    AttachedLink,
     AwaitedStore,
     FlakyStore,
     Receiver,
     SessionReceiver,
-    Standing,
     World,
     correlation,
     incoming,
@@ -548,7 +548,7 @@ def test_an_update_that_could_not_be_stored_is_not_in_force() -> None:
 
 def test_a_status_is_in_force_at_once() -> None:
     world = start(queue())
-    watching = Standing(world.queue()), Standing(world.dead_letters())
+    watching = AttachedLink(world.queue()), AttachedLink(world.dead_letters())
     change = world.administration.update_queue
     assert world.administer(change, queue(status=Status.SEND_DISABLED)) is None
     assert [each.changes for each in watching] == [1, 1]
@@ -658,7 +658,7 @@ def test_looking_is_no_use_of_an_entity_and_receiving_is() -> None:
     world.advance(SECOND)
     world.administration.queue("q")
     assert world.runtime().accessed_at == begun
-    link = Standing(world.queue())
+    link = AttachedLink(world.queue())
     assert world.runtime().accessed_at == world.clock()
     world.advance(SECOND)
     link.leave()
@@ -703,7 +703,7 @@ def test_a_deleted_subscription_leaves_the_others(store: Any) -> None:
 def test_whoever_stands_at_an_entity_hears_that_it_is_gone() -> None:
     world = start(queue(), topic("t", "a"))
     places = ("q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue", "t", "t/Subscriptions/a")
-    links = [Standing(world.namespace.entity(path)) for path in places]
+    links = [AttachedLink(world.namespace.entity(path)) for path in places]
     delete(world, "q")
     delete(world, "t")
     for path, link in zip(places, links, strict=True):
@@ -772,7 +772,7 @@ def test_a_deletion_that_could_not_be_stored_leaves_everything_as_it_was() -> No
     world = start(queue(), topic("t", "a"), store=store)
     world.send("one")
     world.send("one", to="t")
-    links = [Standing(world.queue()), Standing(world.topic())]
+    links = [AttachedLink(world.queue()), AttachedLink(world.topic())]
     store.fails = lambda changes: StoreError("not now")
     administration = world.administration
     assert isinstance(world.administer(administration.delete_queue, "q"), StorageFailed)
@@ -931,7 +931,7 @@ def test_locks_do_not_run_out_while_it_is_being_deleted() -> None:
     world.check()
 
 
-def spared(world: World, store: FlakyStore, outcomes: list[BrokerError | None]) -> None:
+def fail_deletion(world: World, store: FlakyStore, outcomes: list[BrokerError | None]) -> None:
     """Make the deletion fail."""
     store.fails = lambda changes: StoreError("not now")
     store.release_commits()
@@ -957,7 +957,7 @@ def test_what_was_left_alone_meanwhile_is_taken_up_when_the_deletion_fails() -> 
     receiver = Receiver(world, world.queue())
     world.advance(2 * MINUTE)
     assert receiver.bodies == []
-    spared(world, store, outcomes)
+    fail_deletion(world, store, outcomes)
     world.advance(2 * SECOND)
     assert sorted(receiver.bodies) == ["later", "locked"]
     assert world.bodies("q/$DeadLetterQueue") == ["expires"]
@@ -972,7 +972,7 @@ def test_whoever_waits_is_served_when_the_deletion_fails() -> None:
     outcomes = deleting(world)
     receiver = Receiver(world, world.queue())
     assert receiver.bodies == []
-    spared(world, store, outcomes)
+    fail_deletion(world, store, outcomes)
     assert receiver.bodies == ["one"]
 
 
@@ -986,7 +986,7 @@ def test_locks_run_out_again_when_the_deletion_fails() -> None:
     store.held = []
     outcomes = deleting(world)
     world.advance(30 * SECOND)
-    spared(world, store, outcomes)
+    fail_deletion(world, store, outcomes)
     assert [message.delivery_count for message in world.stored()] == [1, 0]
     world.advance(30 * SECOND)
     assert [message.delivery_count for message in world.stored()] == [1, 1]
@@ -1007,7 +1007,7 @@ def test_sessions_are_taken_up_when_the_deletion_fails() -> None:
     world.sessions("q").sessions.renew(world.sessions("q").sessions.held("y"))
     world.advance(45 * SECOND)
     assert (expires.failure, stays.bodies) == (None, [])
-    spared(world, store, outcomes)
+    fail_deletion(world, store, outcomes)
     assert expires.failure is not None
     assert stays.bodies == ["2"]
     assert SessionReceiver(world, "x", path="q").bodies == ["1"]
@@ -1102,7 +1102,7 @@ def test_a_deferred_message_that_expired_is_not_fetched_from_what_is_being_delet
     world.queue().deferred.receive([1], None, False, answers.append)
     world.run()
     assert [type(answer) for answer in answers] == [EntityNotFound]
-    spared(world, store, outcomes)
+    fail_deletion(world, store, outcomes)
     world.queue().deferred.receive([1], None, False, answers.append)
     world.run()
     assert world.bodies("q/$DeadLetterQueue") == ["one"]

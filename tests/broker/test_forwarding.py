@@ -10,11 +10,11 @@ import pytest
 from broker.world import (
     MINUTE,
     SECOND,
+    AttachedLink,
     AwaitedStore,
     FlakyStore,
     Receiver,
     SessionReceiver,
-    Standing,
     World,
     body,
     delivered,
@@ -441,7 +441,7 @@ def test_who_receives_when_forwarding_is_set_can_hear_that_it_must_go() -> None:
     world = World(queue("q"), queue("to"))
     refusals: list[str] = []
 
-    class Link(Standing):
+    class Link(AttachedLink):
         def on_entity_changed(self) -> None:
             with pytest.raises(OperationNotAllowed) as refused:
                 self._entity.check_receiving()

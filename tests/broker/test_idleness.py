@@ -10,10 +10,10 @@ from broker.world import (
     HOUR,
     MINUTE,
     SECOND,
+    AttachedLink,
     FlakyStore,
     Receiver,
     SessionReceiver,
-    Standing,
     World,
     session_queue,
     sql,
@@ -36,7 +36,7 @@ def is_there(world: World, path: str = "q") -> bool:
 
 def test_a_queue_that_nobody_uses_is_deleted() -> None:
     world = World(queue(), queue("other", None))
-    link = Standing(world.queue("other"))
+    link = AttachedLink(world.queue("other"))
     world.advance(IDLE - 1)
     assert is_there(world)
     world.advance(1)
@@ -63,7 +63,7 @@ def test_sending_receiving_and_updating_are_uses() -> None:
             world.send("one")
             Receiver(world, world.queue(), deletes=True)
         elif use == 1:
-            link = Standing(world.queue())
+            link = AttachedLink(world.queue())
             link.leave()
         else:
             change = queue(max_delivery_count=2)
@@ -86,7 +86,7 @@ def test_looking_is_no_use() -> None:
 @pytest.mark.parametrize("path", ["q", "q/$DeadLetterQueue", "q/$Transfer/$DeadLetterQueue"])
 def test_as_long_as_somebody_stands_at_it_it_is_in_use(path: str) -> None:
     world = World(queue())
-    link = Standing(world.queue(path))
+    link = AttachedLink(world.queue(path))
     world.advance(3 * IDLE)
     assert is_there(world)
     link.leave()
@@ -225,7 +225,7 @@ def test_a_new_message_and_a_new_rule_are_uses_of_a_subscription() -> None:
 
 def test_a_receiver_keeps_a_subscription() -> None:
     world = World(topic("t", short("a")))
-    link = Standing(world.subscription("a"))
+    link = AttachedLink(world.subscription("a"))
     world.advance(3 * IDLE)
     assert is_there(world, "t/Subscriptions/a")
     link.leave()
@@ -244,7 +244,7 @@ def test_a_topic_goes_with_its_subscriptions() -> None:
 
 def test_whoever_uses_a_subscription_uses_its_topic() -> None:
     world = World(topic("t", "a", auto_delete_on_idle_ms=IDLE))
-    link = Standing(world.subscription("a"))
+    link = AttachedLink(world.subscription("a"))
     world.advance(3 * IDLE)
     assert is_there(world, "t")
     link.leave()
@@ -257,7 +257,7 @@ def test_whoever_uses_a_subscription_uses_its_topic() -> None:
 def test_a_visit_to_a_subscription_is_a_use_of_its_topic() -> None:
     world = World(topic("t", "a", auto_delete_on_idle_ms=IDLE))
     world.advance(IDLE - 1)
-    Standing(world.subscription("a")).leave()
+    AttachedLink(world.subscription("a")).leave()
     world.advance(IDLE - 1)
     assert is_there(world, "t")
     world.advance(1)

@@ -17,9 +17,9 @@ from broker.windows import check_windows
 from broker.world import (
     MINUTE,
     SECOND,
+    BodySelector,
     Consumer,
     FlakyStore,
-    Only,
     Receiver,
     SelectingReceiver,
     SessionReceiver,
@@ -150,7 +150,7 @@ class Broker(RuleBasedStateMachine):
     def select(self, chance: Random) -> None:
         to = chance.choice(("q", "q", "q/$DeadLetterQueue"))
         parity, cost = chance.randrange(3), chance.choice((1, 100))
-        selector = Only(lambda text: int(text[1:]) % 3 == parity, cost)
+        selector = BodySelector(lambda text: int(text[1:]) % 3 == parity, cost)
         queue, deletes = self.world.queue(to), chance.random() < 0.3
         self.receivers.append((to, SelectingReceiver(self.world, queue, selector, chance.randrange(1, 7), deletes)))
 
@@ -516,7 +516,9 @@ class Broker(RuleBasedStateMachine):
                     got += holder.bodies
                     holder.close()
             else:
-                selecting = SelectingReceiver(self.world, self.world.queue(to), Only(cost=100), deletes=to == "q")
+                selecting = SelectingReceiver(
+                    self.world, self.world.queue(to), BodySelector(cost=100), deletes=to == "q"
+                )
                 assert sorted(selecting.bodies) == sorted(waiting)
                 assert self._in_order(to, selecting)
                 selecting.leave()
@@ -544,7 +546,7 @@ class Broker(RuleBasedStateMachine):
         for _ in range(4):
             self.world.advance(MINUTE)  # what had expired under a claim expires now
 
-    def _session_selector(self, chance: Random) -> Only | None:
+    def _session_selector(self, chance: Random) -> BodySelector | None:
         return None
 
     def _in_order(self, to: str, receiver: Consumer) -> bool:
@@ -558,9 +560,9 @@ class OrderingBroker(Broker):
 
     orders = True
 
-    def _session_selector(self, chance: Random) -> Only | None:
+    def _session_selector(self, chance: Random) -> BodySelector | None:
         parity = chance.randrange(3)
-        return chance.choice((None, Only(lambda text: int(text[1:]) % 3 == parity, chance.choice((1, 100)))))
+        return chance.choice((None, BodySelector(lambda text: int(text[1:]) % 3 == parity, chance.choice((1, 100)))))
 
     @happens
     def fail(self, chance: Random) -> None:

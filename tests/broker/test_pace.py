@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.world import Only, Receiver, SelectingReceiver, World
+from broker.world import BodySelector, Receiver, SelectingReceiver, World
 from peeklock.broker.agenda import Agenda, ManualClock
 from peeklock.broker.pace import LONG_MS, REST, Pace
 
@@ -75,7 +75,7 @@ def test_consumers_without_a_selector_are_served_during_a_rest() -> None:
         world.clock.advance(20)
         return text == "never"
 
-    selector = Only(slow, cost=100)
+    selector = BodySelector(slow, cost=100)
     SelectingReceiver(world, world.queue(), selector)
     looked = sum(selector.looks.values())
     assert looked < 20

@@ -14,8 +14,8 @@ from broker.world import (
     MINUTE,
     SECOND,
     AwaitedStore,
+    BodySelector,
     FlakyStore,
-    Only,
     Receiver,
     SelectingReceiver,
     SessionReceiver,
@@ -331,7 +331,7 @@ def test_dead_letters_can_be_forwarded_to_a_queue_with_sessions_whose_lane_is_no
 
 
 def test_a_consumer_with_a_selector_gets_what_matches_by_priority(stored: World) -> None:
-    receiver = SelectingReceiver(stored, stored.queue(), Only(lambda text: text[1] == "a"), credit=2)
+    receiver = SelectingReceiver(stored, stored.queue(), BodySelector(lambda text: text[1] == "a"), credit=2)
     assert receiver.bodies == ["9a", "4a"]
     send(stored, "5a", "5b")
     receiver.more()
@@ -341,7 +341,7 @@ def test_a_consumer_with_a_selector_gets_what_matches_by_priority(stored: World)
 
 
 def test_a_selector_looks_at_each_message_once_and_at_what_comes_back_once_more(world: World) -> None:
-    selector = Only(lambda text: text == "0-last")
+    selector = BodySelector(lambda text: text == "0-last")
     selecting = SelectingReceiver(world, world.queue(), selector, credit=1)
     send(world, *(f"{number % 10}-{number}" for number in range(40)))
     assert set(selector.looks.values()) == {1}

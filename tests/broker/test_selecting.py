@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.windows import check_windows
-from broker.world import SECOND, Only, Receiver, SelectingReceiver, World, body
+from broker.world import SECOND, BodySelector, Receiver, SelectingReceiver, World, body
 from peeklock.broker.errors import QuotaExceeded
 from peeklock.broker.selecting import TURN_WORK
 from peeklock.entities.definitions import QueueDefinition
@@ -50,7 +50,7 @@ def either(request: pytest.FixtureRequest) -> World:
 
 
 def test_a_consumer_gets_what_it_selects_and_others_get_the_rest(either: World) -> None:
-    selecting = SelectingReceiver(either, either.queue(), Only(even))
+    selecting = SelectingReceiver(either, either.queue(), BodySelector(even))
     assert selecting.bodies == numbers(*range(0, 1000, 2))
     plain = Receiver(either, either.queue())
     assert plain.bodies == numbers(*range(1, 1000, 2))
@@ -63,7 +63,7 @@ def test_a_consumer_gets_what_it_selects_and_others_get_the_rest(either: World) 
 
 
 def test_it_takes_no_more_than_its_credit_and_goes_on_where_it_was(either: World) -> None:
-    selector = Only(even)
+    selector = BodySelector(even)
     selecting = SelectingReceiver(either, either.queue(), selector, credit=3)
     assert selecting.bodies == numbers(0, 2, 4)
     assert not any(selector.looks[str(number)] for number in range(8, 1000))
@@ -74,7 +74,7 @@ def test_it_takes_no_more_than_its_credit_and_goes_on_where_it_was(either: World
 
 
 def test_each_message_is_looked_at_once_however_often_something_happens(either: World) -> None:
-    selector = Only(lambda text: text in ("1500", "1501"))
+    selector = BodySelector(lambda text: text in ("1500", "1501"))
     selecting = SelectingReceiver(either, either.queue(), selector)
     for number in range(1000, 1600):
         either.send(str(number))
@@ -89,7 +89,7 @@ def test_what_comes_back_is_looked_at_once_more_by_those_who_passed_it(either: W
     queue = either.queue()
     other = Receiver(either, queue, credit=4)
     assert other.bodies == numbers(0, 1, 2, 3)
-    selector = Only(even)
+    selector = BodySelector(even)
     selecting = SelectingReceiver(either, queue, selector)
     assert selecting.bodies == numbers(*range(4, 1000, 2))
     assert selector.looks.keys().isdisjoint(other.bodies)
@@ -109,7 +109,7 @@ def test_what_comes_back_is_looked_at_once_more_by_those_who_passed_it(either: W
 
 def test_what_it_gives_back_comes_to_it_again(either: World) -> None:
     queue = either.queue()
-    selecting = SelectingReceiver(either, queue, Only(lambda text: text in ("7", "700")))
+    selecting = SelectingReceiver(either, queue, BodySelector(lambda text: text in ("7", "700")))
     assert selecting.bodies == ["7", "700"]
     for lock in selecting.locks[:]:
         either.settle(queue.settlements.abandon, lock)
@@ -126,7 +126,7 @@ def test_what_it_gives_back_comes_to_it_again(either: World) -> None:
 def test_what_comes_back_while_nobody_can_take_it_is_found_later(either: World) -> None:
     queue = either.queue()
     other = Receiver(either, queue, credit=10)
-    selecting = SelectingReceiver(either, queue, Only(even), credit=495)
+    selecting = SelectingReceiver(either, queue, BodySelector(even), credit=495)
     assert len(selecting.got) == 495
     for lock in other.locks:
         queue.settlements.release(lock)
@@ -143,7 +143,7 @@ def test_when_too_many_come_back_to_be_remembered_they_are_looked_for(
     monkeypatch.setattr("peeklock.broker.return_log.MAX_RETURNS", 3)
     queue = either.queue()
     other = Receiver(either, queue, credit=100)
-    selector = Only(lambda text: int(text) in (50, 51, 999))
+    selector = BodySelector(lambda text: int(text) in (50, 51, 999))
     selecting = SelectingReceiver(either, queue, selector, credit=1)
     assert selecting.bodies == ["999"]
     for lock in reversed(other.locks):
@@ -156,7 +156,7 @@ def test_when_too_many_come_back_to_be_remembered_they_are_looked_for(
 def test_consumers_with_different_selectors_share_a_queue(either: World) -> None:
     queue = either.queue()
     thirds = [
-        SelectingReceiver(either, queue, Only(lambda text, third=third: int(text) % 3 == third))  # type: ignore[misc]
+        SelectingReceiver(either, queue, BodySelector(lambda text, third=third: int(text) % 3 == third))  # type: ignore[misc]
         for third in range(3)
     ]
     for third, receiver in enumerate(thirds):
@@ -166,14 +166,14 @@ def test_consumers_with_different_selectors_share_a_queue(either: World) -> None
 
 def test_two_with_the_same_selector_take_turns(world: World) -> None:
     queue = world.queue()
-    first, second = (SelectingReceiver(world, queue, Only(even), credit=10) for _ in range(2))
+    first, second = (SelectingReceiver(world, queue, BodySelector(even), credit=10) for _ in range(2))
     world.send(*numbers(*range(30)))
     assert sorted(map(int, first.bodies + second.bodies)) == list(range(0, 30, 2))
     check(world)
 
 
 def test_receive_and_delete_with_a_selector_removes_what_is_selected(either: World) -> None:
-    selecting = SelectingReceiver(either, either.queue(), Only(even), deletes=True)
+    selecting = SelectingReceiver(either, either.queue(), BodySelector(even), deletes=True)
     assert selecting.bodies == numbers(*range(0, 1000, 2))
     assert either.bodies() == numbers(*range(1, 1000, 2))
     check(either)
@@ -185,7 +185,7 @@ def test_a_message_whose_time_is_over_is_not_delivered(world: World) -> None:
     world.send("4")
     store.held = []
     world.advance(20 * SECOND)
-    selecting = SelectingReceiver(world, world.queue(), Only(even))
+    selecting = SelectingReceiver(world, world.queue(), BodySelector(even))
     store.release_commits()
     world.run()
     assert selecting.bodies == ["4"]
@@ -198,7 +198,7 @@ def test_a_window_that_grows_while_a_page_is_read_gives_no_message_twice(stored:
     store.held_answers = []
     queue = stored.queue()
     plain = Receiver(stored, queue, credit=5)
-    selecting = SelectingReceiver(stored, queue, Only(even))
+    selecting = SelectingReceiver(stored, queue, BodySelector(even))
     plain.more(5)
     while store.held_answers:
         store.held_answers.pop(0)()
@@ -215,7 +215,7 @@ def test_messages_are_selected_while_others_are_deleted(stored: World) -> None:
     queue = stored.queue()
     deleted: list[Any] = []
     store.held_answers = []
-    selecting = SelectingReceiver(stored, queue, Only(even), credit=50)
+    selecting = SelectingReceiver(stored, queue, BodySelector(even), credit=50)
     queue.deletion.delete_before(stored.clock() + 1, 500, None, deleted.append)
     for _ in range(1000):
         if store.held_answers:
@@ -230,7 +230,7 @@ def test_messages_are_selected_while_others_are_deleted(stored: World) -> None:
 
 
 def test_a_drain_is_answered_when_all_was_looked_at(either: World) -> None:
-    selecting = SelectingReceiver(either, either.queue(), Only(lambda text: text == "999", cost=TURN_WORK))
+    selecting = SelectingReceiver(either, either.queue(), BodySelector(lambda text: text == "999", cost=TURN_WORK))
     assert selecting.bodies == ["999"]
     assert selecting.starvations > 0
 
@@ -238,7 +238,7 @@ def test_a_drain_is_answered_when_all_was_looked_at(either: World) -> None:
 def test_the_work_of_a_turn_is_bounded(world: World) -> None:
     world.send(*numbers(*range(100)))
     turns: list[int] = []
-    selector = Only(lambda text: False, cost=TURN_WORK // 8)
+    selector = BodySelector(lambda text: False, cost=TURN_WORK // 8)
     queue = world.queue()
     receiver = Receiver(world, queue, credit=0)
     selection = queue.select(receiver, selector)
@@ -255,7 +255,7 @@ def test_the_work_of_a_turn_is_bounded(world: World) -> None:
 def test_an_innocent_consumer_is_served_between_the_turns_of_an_expensive_selector(world: World) -> None:
     world.send(*numbers(*range(100)))
     queue = world.queue()
-    selector = Only(lambda text: False, cost=TURN_WORK)
+    selector = BodySelector(lambda text: False, cost=TURN_WORK)
     expensive, innocent = (Receiver(world, queue, credit=0) for _ in range(2))
     selection = queue.select(expensive, selector)
     expensive.credit, innocent.credit = 1, 50
@@ -270,7 +270,7 @@ def test_an_innocent_consumer_is_served_between_the_turns_of_an_expensive_select
 def test_a_store_that_fails_is_asked_again(stored: World) -> None:
     store: Any = stored.store
     store.fails_to_read = True
-    selecting = SelectingReceiver(stored, stored.queue(), Only(even), credit=5)
+    selecting = SelectingReceiver(stored, stored.queue(), BodySelector(even), credit=5)
     assert selecting.bodies == []
     store.fails_to_read = False
     stored.advance(2 * SECOND)
@@ -282,7 +282,7 @@ def test_who_leaves_gets_nothing_and_costs_nothing(either: World) -> None:
     queue = either.queue()
     store: Any = either.store
     store.held_answers = []
-    selector = Only(even)
+    selector = BodySelector(even)
     selecting = SelectingReceiver(either, queue, selector)
     looks = sum(selector.looks.values())
     selecting.leave()
@@ -297,7 +297,7 @@ def test_who_leaves_gets_nothing_and_costs_nothing(either: World) -> None:
 def test_a_queue_that_goes_takes_its_consumers_along(either: World) -> None:
     store: Any = either.store
     store.held_answers = []
-    selecting = SelectingReceiver(either, either.queue(), Only(lambda text: False))
+    selecting = SelectingReceiver(either, either.queue(), BodySelector(lambda text: False))
     either.administer(either.administration.delete_queue, "q")
     store.release_answers()
     either.run()
@@ -308,7 +308,7 @@ def test_a_queue_that_goes_takes_its_consumers_along(either: World) -> None:
 def test_a_queue_that_is_about_to_go_gives_nothing_out(stored: World) -> None:
     store: Any = stored.store
     store.held_answers = []
-    selecting = SelectingReceiver(stored, stored.queue(), Only())
+    selecting = SelectingReceiver(stored, stored.queue(), BodySelector())
     store.held = []
     outcomes: list[Any] = []
     stored.administration.delete_queue("q", outcomes.append)
@@ -325,8 +325,8 @@ def test_a_queue_that_is_about_to_go_gives_nothing_out(stored: World) -> None:
 def test_there_are_not_too_many(world: World) -> None:
     queue = world.queue()
     consumer: Any = Receiver(world, queue, credit=0)
-    selections = [queue.select(consumer, Only()) for _ in range(MAX_SELECTIONS)]
+    selections = [queue.select(consumer, BodySelector()) for _ in range(MAX_SELECTIONS)]
     with pytest.raises(QuotaExceeded, match="receivers with message selectors"):
-        queue.select(consumer, Only())
+        queue.select(consumer, BodySelector())
     queue.stop_selecting(selections[0])
-    queue.select(consumer, Only())
+    queue.select(consumer, BodySelector())

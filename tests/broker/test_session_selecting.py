@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.windows import check_windows
-from broker.world import MINUTE, SECOND, FlakyStore, Only, Receiver, SessionReceiver, World, session_queue
+from broker.world import MINUTE, SECOND, BodySelector, FlakyStore, Receiver, SessionReceiver, World, session_queue
 from peeklock.broker.errors import SessionLockLost
 from peeklock.broker.selecting import TURN_WORK
 
@@ -38,7 +38,7 @@ def either(request: pytest.FixtureRequest) -> World:
 
 
 def test_a_holder_gets_what_it_selects_of_its_session_in_order(either: World) -> None:
-    holder = SessionReceiver(either, "one", selector=Only(even))
+    holder = SessionReceiver(either, "one", selector=BodySelector(even))
     assert holder.bodies == numbers(*range(0, 500, 2))
     assert {message.session_id for message in holder.got} == {"one"}
     for lock in holder.locks:
@@ -51,7 +51,7 @@ def test_a_holder_gets_what_it_selects_of_its_session_in_order(either: World) ->
 
 
 def test_it_takes_no_more_than_its_credit_and_looks_at_each_message_once(either: World) -> None:
-    selector = Only(even)
+    selector = BodySelector(even)
     holder = SessionReceiver(either, "one", credit=3, selector=selector)
     assert holder.bodies == numbers(0, 2, 4)
     holder.more(2)
@@ -67,7 +67,7 @@ def test_it_takes_no_more_than_its_credit_and_looks_at_each_message_once(either:
 
 
 def test_what_comes_while_it_holds_the_session_is_selected(either: World) -> None:
-    holder = SessionReceiver(either, "one", selector=Only(lambda text: text == "1000"))
+    holder = SessionReceiver(either, "one", selector=BodySelector(lambda text: text == "1000"))
     assert holder.bodies == []
     either.send("999", "1000", "1001", to="s", session_id="one")
     assert holder.bodies == ["1000"]
@@ -75,7 +75,7 @@ def test_what_comes_while_it_holds_the_session_is_selected(either: World) -> Non
 
 
 def test_what_it_abandons_comes_to_it_again_and_is_a_dead_letter_in_the_end(either: World) -> None:
-    holder = SessionReceiver(either, "one", selector=Only(lambda text: text == "400"))
+    holder = SessionReceiver(either, "one", selector=BodySelector(lambda text: text == "400"))
     for _ in range(3):
         either.settle(either.sessions().settlements.abandon, holder.locks[-1])
     assert holder.bodies == ["400"] * 3
@@ -85,13 +85,13 @@ def test_what_it_abandons_comes_to_it_again_and_is_a_dead_letter_in_the_end(eith
 
 
 def test_what_it_holds_when_it_leaves_is_there_for_the_next(either: World) -> None:
-    SessionReceiver(either, "one", selector=Only(even)).close()
+    SessionReceiver(either, "one", selector=BodySelector(even)).close()
     assert SessionReceiver(either, "one").bodies == numbers(*range(500))
     check(either)
 
 
 def test_it_gets_nothing_more_when_its_lock_has_run_out(either: World) -> None:
-    holder = SessionReceiver(either, "one", credit=1, selector=Only(even))
+    holder = SessionReceiver(either, "one", credit=1, selector=BodySelector(even))
     either.advance(2 * MINUTE)
     assert isinstance(holder.failure, SessionLockLost)
     either.send("1000", to="s", session_id="one")
@@ -106,7 +106,7 @@ def test_a_page_that_comes_after_the_session_was_lost_is_not_given_out() -> None
     world.send(*numbers(*range(10)), to="s", session_id="one")
     world = World(session_queue(), store=store)
     store.held_answers = []
-    holder = SessionReceiver(world, "one", selector=Only(even))
+    holder = SessionReceiver(world, "one", selector=BodySelector(even))
     holder.close()
     store.release_answers()
     world.run()
@@ -121,7 +121,7 @@ def test_a_store_that_cannot_be_read_is_asked_again() -> None:
     world.send(*numbers(*range(10)), to="s", session_id="one")
     world = World(session_queue(), store=store)
     store.fails_to_read = True
-    holder = SessionReceiver(world, "one", selector=Only(even))
+    holder = SessionReceiver(world, "one", selector=BodySelector(even))
     assert holder.bodies == []
     store.fails_to_read = False
     world.advance(2 * SECOND)
@@ -130,14 +130,14 @@ def test_a_store_that_cannot_be_read_is_asked_again() -> None:
 
 
 def test_the_next_free_session_is_held_though_nothing_in_it_matches(either: World) -> None:
-    first = SessionReceiver(either, selector=Only(lambda text: False))
-    second = SessionReceiver(either, selector=Only(lambda text: text == "7"))
+    first = SessionReceiver(either, selector=BodySelector(lambda text: False))
+    second = SessionReceiver(either, selector=BodySelector(lambda text: text == "7"))
     assert (first.id, first.bodies, second.id, second.bodies) == ("one", [], "two", ["7"])
     check(either)
 
 
 def test_a_holder_that_deletes_takes_only_what_matches(either: World) -> None:
-    holder = SessionReceiver(either, "one", deletes=True, selector=Only(even))
+    holder = SessionReceiver(either, "one", deletes=True, selector=BodySelector(even))
     assert holder.bodies == numbers(*range(0, 500, 2))
     holder.close()
     assert SessionReceiver(either, "one").bodies == numbers(*range(1, 500, 2))
@@ -146,7 +146,7 @@ def test_a_holder_that_deletes_takes_only_what_matches(either: World) -> None:
 
 def test_expired_messages_are_not_given_out() -> None:
     world = World(session_queue(dead_lettering_on_message_expiration=True))
-    holder = SessionReceiver(world, "one", credit=0, selector=Only(even))
+    holder = SessionReceiver(world, "one", credit=0, selector=BodySelector(even))
     world.send("2", to="s", session_id="one", ttl=SECOND)
     world.send("4", to="s", session_id="one")
     world.clock.advance(2 * SECOND)
@@ -160,7 +160,7 @@ def test_expired_messages_are_not_given_out() -> None:
 def test_the_work_of_a_turn_is_bounded() -> None:
     world = new_world()
     world.send(*numbers(*range(20)), to="s", session_id="one")
-    selector = Only(even, cost=TURN_WORK)
+    selector = BodySelector(even, cost=TURN_WORK)
     holder = SessionReceiver(world, "one", credit=0, selector=selector)
     holder.credit = 1000
     assert holder.session is not None

@@ -38,9 +38,9 @@ class Holder:
 
     def unreserve(self) -> None: ...
 
-    def starved(self) -> None: ...
+    def on_starved(self) -> None: ...
 
-    def session_lost(self, failure: BrokerError) -> None:
+    def on_session_lost(self, failure: BrokerError) -> None:
         self.session = failure
 
     def deliver(self, message: StoredMessage, lock: Lock | None) -> None:
@@ -54,7 +54,7 @@ class SlowStore(FlakyStore):
     def hold(self) -> None:
         self.held = []
 
-    def let_go(self, world: World) -> None:
+    def release(self, world: World) -> None:
         held, self.held = self.held or [], None
         for commit in held:
             commit()
@@ -103,7 +103,7 @@ def test_a_deferred_message_is_fetched_while_its_expired_lock_is_on_its_way_to_t
     world.advance(MINUTE)
     again = fetched(world, lambda done: queue.deferred.receive([1], None, False, done))
     assert again == []
-    store.let_go(world)
+    store.release(world)
     ((message, lock),) = again[0]
     assert message.sequence_number == 1
     assert lock.tag != first[0][1].tag
@@ -120,7 +120,7 @@ def test_a_session_whose_last_completion_is_on_its_way_to_the_store_is_accepted_
     world.run()
     assert waiter is not None
     assert following.session is None
-    store.let_go(world)
+    store.release(world)
     assert isinstance(following.session, Session)
     assert queue.sessions.held("s") is following.session
 
@@ -135,7 +135,7 @@ def test_who_stops_waiting_for_a_session_does_not_get_it() -> None:
     waiter = queue.sessions.accept_when_settled("s", first, first.accepted)
     assert waiter is not None
     queue.sessions.stop_waiting(waiter)
-    store.let_go(world)
+    store.release(world)
     assert first.session is None
     queue.sessions.accept_when_settled("s", second, second.accepted)
     assert isinstance(second.session, Session)
@@ -150,7 +150,7 @@ def test_of_two_who_wait_for_a_session_one_gets_it() -> None:
     first, second = Holder(), Holder()
     for each in (first, second):
         queue.sessions.accept_when_settled("s", each, each.accepted)
-    store.let_go(world)
+    store.release(world)
     assert isinstance(first.session, Session)
     assert isinstance(second.session, SessionCannotBeLocked)
 
@@ -162,7 +162,7 @@ def test_a_session_let_go_while_a_deferred_message_is_fetched_is_free() -> None:
     store.hold()
     fetched(world, lambda done: queue.deferred.receive([1], "s", False, done))
     queue.sessions.close_session(session, holder)
-    store.let_go(world)
+    store.release(world)
     following = Holder()
     queue.sessions.accept_when_settled("s", following, following.accepted)
     assert isinstance(following.session, Session)

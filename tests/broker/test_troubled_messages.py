@@ -37,7 +37,7 @@ NO_ANNEX = b"\xff"
 GUILTY = b"guilty"
 
 
-def refuse_the_guilty(changes: Changes) -> StoreError | None:
+def refuse_marked_messages(changes: Changes) -> StoreError | None:
     """Refuse commits with a marked message, like a store that cannot hold it."""
     held = [message for _, message in changes.appends]
     return StoreError("cannot hold it") if any(GUILTY in message.content for message in held) else None
@@ -61,7 +61,7 @@ def test_a_message_that_the_store_does_not_take_is_its_senders_trouble() -> None
     world = World(QueueDefinition(name="q"), QueueDefinition(name="other", max_delivery_count=1), store=store)
     world.send("to be dead-lettered", to="other")
     receiver = Receiver(world, world.queue("other"))
-    store.fails = refuse_the_guilty
+    store.fails = refuse_marked_messages
     outcomes: dict[str, list[BrokerError | None]] = {"q": [], "other": [], "settled": []}
     for _ in range(3):
         world.queue("other").send([incoming("innocent")], outcomes["other"].append)
@@ -127,7 +127,7 @@ def test_what_the_store_does_not_take_is_set_aside_and_the_others_are_forwarded(
     world = forwarding(store)
     target = world.queue("to").id
     store.fails = lambda changes: (
-        refuse_the_guilty(changes) if any(entity == target for entity, _ in changes.appends) else None
+        refuse_marked_messages(changes) if any(entity == target for entity, _ in changes.appends) else None
     )
     world.send("one", "guilty", "two", "three")
     assert world.bodies("q") == []
@@ -147,7 +147,7 @@ def test_what_the_store_takes_nowhere_stays_and_the_others_are_forwarded() -> No
         world.queue("q").send([incoming(text)], lambda error: None)
     world.run()
     store.release_commits()
-    store.fails = refuse_the_guilty
+    store.fails = refuse_marked_messages
     for _ in range(10):
         world.advance(SECOND)
     assert world.bodies("q") == ["guilty"]
@@ -177,7 +177,7 @@ def test_an_expiry_that_the_store_does_not_take_keeps_no_other_from_expiring() -
     store = FlakyStore()
     world = World(QueueDefinition(name="q", dead_lettering_on_message_expiration=True), store=store)
     world.send("one", "guilty", "two", ttl=10 * SECOND)
-    store.fails = refuse_the_guilty
+    store.fails = refuse_marked_messages
     world.advance(10 * SECOND)
     assert world.bodies("q") == ["guilty"]
     assert world.bodies("q/$DeadLetterQueue") == ["one", "two"]
@@ -212,7 +212,7 @@ def test_a_due_message_that_the_store_does_not_take_is_a_dead_letter() -> None:
     world.send("one", "guilty", "two", at=world.clock() + MINUTE)
     queue = world.queue("q").id
     store.fails = lambda changes: (
-        refuse_the_guilty(changes) if any(entity == queue for entity, _ in changes.appends) else None
+        refuse_marked_messages(changes) if any(entity == queue for entity, _ in changes.appends) else None
     )
     world.advance(MINUTE)
     assert world.bodies("q") == ["one", "two"]

@@ -417,7 +417,7 @@ class Consumer:
             self.locks.append(lock)
         self.got.append(message)
 
-    def starved(self) -> None:
+    def on_starved(self) -> None:
         self.starvations += 1
 
     @property
@@ -447,7 +447,7 @@ class Receiver(Consumer):
         self._queue.leave(self)
 
 
-class Only:
+class BodySelector:
     """A selector of messages by their bodies, which counts how often it evaluated each."""
 
     def __init__(self, selects: Callable[[str], bool] = lambda text: True, cost: int = 1) -> None:
@@ -467,7 +467,9 @@ class Only:
 class SelectingReceiver(Consumer):
     """A receiver of a queue with a selector."""
 
-    def __init__(self, world: World, queue: Queue, selector: Only, credit: int = 1000, deletes: bool = False) -> None:
+    def __init__(
+        self, world: World, queue: Queue, selector: BodySelector, credit: int = 1000, deletes: bool = False
+    ) -> None:
         super().__init__(world, credit, deletes)
         self.selector = selector
         self._queue = queue
@@ -495,7 +497,7 @@ class SessionReceiver(Consumer):
         credit: int = 1000,
         deletes: bool = False,
         time_out: int = MINUTE,
-        selector: Only | None = None,
+        selector: BodySelector | None = None,
     ) -> None:
         super().__init__(world, credit, deletes)
         self.selector = selector
@@ -517,7 +519,7 @@ class SessionReceiver(Consumer):
             self.session = outcome
             self._queue.want(outcome)
 
-    def session_lost(self, failure: BrokerError) -> None:
+    def on_session_lost(self, failure: BrokerError) -> None:
         self.session = None
         self.failure = failure
 
@@ -540,7 +542,7 @@ class SessionReceiver(Consumer):
         self._world.run()
 
 
-class Standing:
+class AttachedLink:
     """A watcher of an entity, like an attached link."""
 
     def __init__(self, entity: AnyEntity) -> None:

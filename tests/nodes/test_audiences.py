@@ -30,7 +30,7 @@ def world() -> World:
     )
 
 
-class Stranger(Wire):
+class UnauthenticatedClient(Wire):
     """A client without claims."""
 
     def __init__(self, world: World) -> None:
@@ -85,7 +85,7 @@ class Stranger(Wire):
     ],
 )
 def test_a_token_is_accepted_for_an_entity_and_what_is_below_it(audience: str, world: World) -> None:
-    assert Stranger(world).put(audience) == {"status-code": Int(202), "status-description": "Accepted"}
+    assert UnauthenticatedClient(world).put(audience) == {"status-code": Int(202), "status-description": "Accepted"}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_token_is_accepted_for_an_entity_and_what_is_below_it(audience: str, w
     ],
 )
 def test_a_good_token_for_an_entity_that_is_not_there_is_answered_404(audience: str, said: str, world: World) -> None:
-    answer = Stranger(world).put(audience)
+    answer = UnauthenticatedClient(world).put(audience)
     assert answer == {
         "status-code": Int(404),
         "status-description": f"The messaging entity 'sb://peeklock/{said}' could not be found.",
@@ -113,30 +113,30 @@ def test_a_good_token_for_an_entity_that_is_not_there_is_answered_404(audience: 
 
 
 def test_a_token_that_was_answered_404_gives_no_right_later(world: World) -> None:
-    stranger = Stranger(world)
-    assert stranger.put("later")["status-code"] == 404
+    client = UnauthenticatedClient(world)
+    assert client.put("later")["status-code"] == 404
     world.namespace.administration.create_queue(QueueDefinition(name="later"), lambda error: None)
     world.run()
-    assert not stranger.may_attach("later")
-    assert stranger.put("later")["status-code"] == 202
-    assert stranger.may_attach("later")
+    assert not client.may_attach("later")
+    assert client.put("later")["status-code"] == 202
+    assert client.may_attach("later")
 
 
 def test_a_token_for_a_subscription_that_is_made_later_is_good_for_it(world: World) -> None:
-    stranger = Stranger(world)
-    assert stranger.put("topic/Subscriptions/later")["status-code"] == 202
-    assert not stranger.may_attach("topic/Subscriptions/later")
+    client = UnauthenticatedClient(world)
+    assert client.put("topic/Subscriptions/later")["status-code"] == 202
+    assert not client.may_attach("topic/Subscriptions/later")
     definition = topic("x", "later").subscriptions[0]
     world.namespace.administration.create_subscription("topic", definition, lambda error: None)
     world.run()
-    assert stranger.may_attach("topic/Subscriptions/later")
+    assert client.may_attach("topic/Subscriptions/later")
 
 
 def test_a_404_costs_a_client_none_of_its_rights(world: World) -> None:
-    stranger = Stranger(world)
-    assert stranger.put("queue")["status-code"] == 202
-    assert stranger.put("nowhere")["status-code"] == 404
-    assert stranger.may_attach("queue")
+    client = UnauthenticatedClient(world)
+    assert client.put("queue")["status-code"] == 202
+    assert client.put("nowhere")["status-code"] == 404
+    assert client.may_attach("queue")
 
 
 @pytest.mark.parametrize(
@@ -153,28 +153,28 @@ def test_a_404_costs_a_client_none_of_its_rights(world: World) -> None:
 def test_without_a_good_token_what_is_there_and_what_is_not_are_told_in_the_same_words(
     token: dict[str, Any], world: World
 ) -> None:
-    stranger = Stranger(world)
-    answers = [stranger.put(audience, stranger.token(**token)) for audience in ("queue", "nowhere", "topic", "dir")]
+    client = UnauthenticatedClient(world)
+    answers = [client.put(audience, client.token(**token)) for audience in ("queue", "nowhere", "topic", "dir")]
     assert answers[0]["status-code"] == 401
     assert answers == [answers[0]] * 4
 
 
 def test_the_owner_of_one_entity_does_not_learn_which_others_are_below_its_name(world: World) -> None:
-    stranger = Stranger(world)
-    own = stranger.token("mine", "own", "own-key")
-    answers = [stranger.put(audience, own) for audience in ("mine/theirs", "mine/nothing", "mine/nothing/$management")]
+    client = UnauthenticatedClient(world)
+    own = client.token("mine", "own", "own-key")
+    answers = [client.put(audience, own) for audience in ("mine/theirs", "mine/nothing", "mine/nothing/$management")]
     assert answers == [answers[0]] * 3
     for address in ("mine/theirs", "mine/nothing"):
-        assert not stranger.may_attach(address)
-    assert stranger.put("mine", own)["status-code"] == 202
-    assert stranger.may_attach("mine")
+        assert not client.may_attach(address)
+    assert client.put("mine", own)["status-code"] == 202
+    assert client.may_attach("mine")
 
 
 def test_a_deleted_entity_takes_its_rules_with_it_and_its_owner_learns_no_more(world: World) -> None:
-    stranger = Stranger(world)
-    own = stranger.token("mine", "own", "own-key")
-    assert stranger.put("mine", own)["status-code"] == 202
+    client = UnauthenticatedClient(world)
+    own = client.token("mine", "own", "own-key")
+    assert client.put("mine", own)["status-code"] == 202
     world.namespace.administration.delete_queue("mine", lambda error: None)
     world.run()
-    assert stranger.put("mine", own)["status-code"] == 401
-    assert stranger.put("mine")["status-code"] == 404
+    assert client.put("mine", own)["status-code"] == 401
+    assert client.put("mine")["status-code"] == 404

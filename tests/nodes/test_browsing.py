@@ -54,10 +54,10 @@ class Browsing:
         self.granted += credit
         said = flow(self.handle, self.granted)
         said.drain = drain
-        self.wire.say(frame(said))
+        self.wire.send_bytes(frame(said))
 
     def messages(self) -> list[Message]:
-        self.wire.hear()
+        self.wire.read_output()
         found = list(self.wire.received(self.handle))
         self.ids += [id for id, _ in found]
         return [Message.decode(message) for _, message in found]
@@ -159,13 +159,13 @@ def test_whatever_a_client_says_of_a_message_changes_nothing(world: World, state
     peer = browser.wire.peer
     assert peer.held.used > 0
     first, last = browser.ids
-    browser.wire.say(frame(Disposition(role=True, first=first, last=last, settled=settled, state=state)))
+    browser.wire.send_bytes(frame(Disposition(role=True, first=first, last=last, settled=settled, state=state)))
     answers = browser.wire.take(Disposition)
     assert all(each.settled and type(each.state) is type(state) for each in answers)
     assert bool(answers) is not settled
     assert peer.held.used == 0
     assert counts(world) == (2, 0, [0, 0])
-    browser.wire.say(frame(Disposition(role=True, first=first, last=last, settled=True, state=state)))
+    browser.wire.send_bytes(frame(Disposition(role=True, first=first, last=last, settled=True, state=state)))
     assert peer.held.used == 0
     world.check()
 
@@ -238,15 +238,15 @@ def test_a_client_that_cannot_take_more_holds_one_page_which_is_counted(world: W
     world.send(*[f"{number}" + "x" * 10_000 for number in range(100)])
     browser = Browsing(world, credit=0)
     window = Flow(next_incoming_id=0, incoming_window=2, next_outgoing_id=0, outgoing_window=1 << 20)
-    browser.wire.say(frame(window))
+    browser.wire.send_bytes(frame(window))
     narrow = flow(browser.handle, 100)
     narrow.incoming_window = 2
-    browser.wire.say(frame(narrow))
+    browser.wire.send_bytes(frame(narrow))
     assert len(browser.bodies()) == 2
     held = browser.wire.peer.held
     assert 0 < held.used <= browsing.PAGE_BYTES + 20_000
     window = Flow(next_incoming_id=2, incoming_window=1000, next_outgoing_id=0, outgoing_window=1 << 20)
-    browser.wire.say(frame(window))
+    browser.wire.send_bytes(frame(window))
     assert len(browser.bodies()) == 98
     assert held.used == 0
 
@@ -256,9 +256,9 @@ def test_a_page_is_given_back_when_the_link_goes(world: World) -> None:
     browser = Browsing(world, credit=0)
     narrow = flow(browser.handle, 100)
     narrow.incoming_window = 2
-    browser.wire.say(frame(narrow))
+    browser.wire.send_bytes(frame(narrow))
     assert browser.wire.peer.held.used > 0
-    browser.wire.say(frame(Detach(handle=browser.handle, closed=True)))
+    browser.wire.send_bytes(frame(Detach(handle=browser.handle, closed=True)))
     assert browser.wire.peer.held.used == 0
 
 
@@ -285,7 +285,9 @@ def test_a_client_that_settles_nothing_is_shown_more_when_it_does(world: World) 
     assert 0 < len(shown) < 10
     while len(shown) < 10:
         last = browser.ids[-1]
-        browser.wire.say(frame(Disposition(role=True, first=browser.ids[0], last=last, settled=True, state=Accepted())))
+        browser.wire.send_bytes(
+            frame(Disposition(role=True, first=browser.ids[0], last=last, settled=True, state=Accepted()))
+        )
         more = browser.bodies()
         assert more
         shown += more
@@ -392,7 +394,7 @@ def test_what_cannot_be_browsed_is_refused(world: World, path: str, filters: dic
 def test_an_entity_that_goes_takes_its_browsers_along(world: World) -> None:
     browser = Browsing(world)
     world.administer(world.administration.delete_queue, "q")
-    browser.wire.hear()
+    browser.wire.read_output()
     (detach,) = browser.wire.take(Detach)
     assert detach.error.condition == "amqp:not-found"
 

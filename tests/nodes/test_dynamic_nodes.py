@@ -62,7 +62,7 @@ def refusal(wire: Wire) -> str:
 
 
 def close(wire: Wire, handle: int) -> None:
-    wire.say(frame(Detach(handle=handle, closed=True)))
+    wire.send_bytes(frame(Detach(handle=handle, closed=True)))
 
 
 def names(world: World) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_dynamic_target_is_a_queue_that_others_can_send_to(world: World, wire:
     receiver = wire.receiver(name)
     other = Wire(world)
     assert isinstance(other.send(other.sender(name), TEXT), Accepted)
-    wire.hear()
+    wire.read_output()
     assert len(list(wire.received(receiver))) == 1
 
 
@@ -90,7 +90,7 @@ def test_a_dynamic_source_is_received_from_at_once(world: World, wire: Wire) -> 
     (answer,) = wire.take(Attach)
     other = Wire(world)
     assert isinstance(other.send(other.sender(answer.source.address), TEXT), Accepted)
-    wire.say(frame(flow(handle, 10)))
+    wire.send_bytes(frame(flow(handle, 10)))
     assert len(list(wire.received(handle))) == 1
 
 
@@ -127,7 +127,7 @@ def test_an_entity_whose_link_went_while_it_was_made_is_deleted(world: World, wi
     attach = Attach(
         name="gone", handle=0, role=False, initial_delivery_count=0, source=Source(), target=Target(dynamic=True)
     )
-    wire.say(frame(attach) + frame(Detach(handle=0, closed=True)))
+    wire.send_bytes(frame(attach) + frame(Detach(handle=0, closed=True)))
     world.run()
     assert names(world) == before
     assert len(world.namespace.temporary) == 0

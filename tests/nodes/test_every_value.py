@@ -142,7 +142,7 @@ def _nothing_is_an_error_of_ours(caplog: pytest.LogCaptureFixture) -> Iterator[N
     assert not [record for record in caplog.get_records("call") if record.exc_info or record.levelname == "ERROR"]
 
 
-def is_told_well(error: Any) -> bool:
+def gives_reason(error: Any) -> bool:
     """Return whether an error has the reason for the peer."""
     return error is not None and error.condition != Condition.INTERNAL_ERROR and bool(error.description)
 
@@ -262,12 +262,12 @@ def test_a_value_in_a_message_is_accepted_or_rejected_and_stays_one_messages_tro
     for entity in SENT_TO:
         handle = wire.sender(entity)
         sent = {which: wire.transfer(handle, build(value), message_format=format) for which, value in VALUES.items()}
-        wire.say(b"".join(data for _, data in sent.values()))
+        wire.send_bytes(b"".join(data for _, data in sent.values()))
         outcomes = wire.outcomes()
         assert wire.closed is None, (entity, wire.closed)
         for which, (id, _) in sent.items():
             outcome = outcomes.get(id)
-            assert isinstance(outcome, Accepted) or (isinstance(outcome, Rejected) and is_told_well(outcome.error)), (
+            assert isinstance(outcome, Accepted) or (isinstance(outcome, Rejected) and gives_reason(outcome.error)), (
                 entity,
                 which,
                 outcome,
@@ -284,11 +284,11 @@ def test_a_value_in_a_message_without_a_target_is_that_messages_trouble(name: st
     handle = wire.attach(role=False, source=Source(address="here"), target=Target())
     format = 0x80013700 if name == "a message of a batch" else None
     sent = {which: wire.transfer(handle, build(value), message_format=format) for which, value in VALUES.items()}
-    wire.say(b"".join(data for _, data in sent.values()))
+    wire.send_bytes(b"".join(data for _, data in sent.values()))
     outcomes = wire.outcomes()
     for which, (id, _) in sent.items():
         outcome = outcomes[id]
-        assert isinstance(outcome, Accepted) or (isinstance(outcome, Rejected) and is_told_well(outcome.error)), which
+        assert isinstance(outcome, Accepted) or (isinstance(outcome, Rejected) and gives_reason(outcome.error)), which
     assert not wire.take(Detach, End, Close)
     world.check()
 
@@ -334,10 +334,10 @@ def settle_all(wire: Wire, path: str) -> None:
             scan(message)
             state = ways[number % len(ways)]
             said.append(frame(Disposition(role=True, first=id, settled=False, state=state)))
-        wire.say(b"".join(said))
+        wire.send_bytes(b"".join(said))
         for disposition in wire.take(Disposition):
             error = getattr(disposition.state, "error", None)
-            assert error is None or is_told_well(error), error
+            assert error is None or gives_reason(error), error
         assert wire.closed is None
 
 
@@ -359,7 +359,7 @@ class Requests:
         outcome = self._wire.send(self._handle, front + section(0x74, properties) + section(0x77, body), **fields)
         replies = list(self._wire.received(self._replies))
         if isinstance(outcome, Rejected):
-            assert is_told_well(outcome.error), outcome
+            assert gives_reason(outcome.error), outcome
             assert not replies
             return 0, Message()
         assert isinstance(outcome, Accepted | TransactionalState), outcome
@@ -658,10 +658,10 @@ def test_a_value_in_an_outcome_settles_the_message_or_says_what_is_wrong(name: s
         handle = wire.receiver("plain", credit=1)
         ((id, _),) = wire.received(handle)
         state = OUTCOMES[name](value)
-        wire.say(encode_frame(0, described(0x15, b"\x41", encode_number(id), NULL, b"\x42", state)))
+        wire.send_bytes(encode_frame(0, described(0x15, b"\x41", encode_number(id), NULL, b"\x42", state)))
         for disposition in wire.take(Disposition):
             error = getattr(disposition.state, "error", None)
-            assert error is None or is_told_well(error), (which, error)
+            assert error is None or gives_reason(error), (which, error)
         assert_ended_well(wire, which)
         wire.peer.on_closed()
         world.advance(HOUR)
@@ -678,13 +678,13 @@ def empty(world: World, path: str) -> None:
     wire = Wire(world)
     handle = wire.receiver(path)
     for id, _ in list(wire.received(handle)):
-        wire.say(frame(Disposition(role=True, first=id, settled=True, state=Accepted())))
+        wire.send_bytes(frame(Disposition(role=True, first=id, settled=True, state=Accepted())))
     wire.peer.on_closed()
 
 
 def assert_ended_well(wire: Wire, which: str) -> None:
     for ending in wire.take(Detach, End, Close):
-        assert ending.error is None or is_told_well(ending.error), (which, ending)
+        assert ending.error is None or gives_reason(ending.error), (which, ending)
 
 
 # --- transactions ---
@@ -709,7 +709,7 @@ def test_a_value_for_the_coordinator_is_answered_with_an_outcome(name: str, worl
     for which, value in VALUES.items():
         outcome = wire.send(handle, DISCHARGES[name](value))
         assert isinstance(outcome, Declared | Accepted) or (
-            isinstance(outcome, Rejected) and is_told_well(outcome.error)
+            isinstance(outcome, Rejected) and gives_reason(outcome.error)
         ), (which, outcome)
     assert not wire.take(Detach, End, Close)
 
@@ -725,7 +725,7 @@ def test_a_value_in_a_message_of_a_transaction_rolls_that_back_at_most(name: str
         state = TransactionalState(declared.txn_id)
         outcome = wire.send(handle, MESSAGES[name](value), state=state)
         if isinstance(outcome, Rejected):
-            assert is_told_well(outcome.error), (which, outcome)
+            assert gives_reason(outcome.error), (which, outcome)
         else:
             assert isinstance(outcome, TransactionalState), (which, outcome)
         discharged = wire.send(coordinator, section(0x77, described(0x32, sized(0xA0, declared.txn_id))))
@@ -821,7 +821,7 @@ FIELDS = [
 ]
 
 
-def say_performative(wire: Wire, name: str, index: int, value: bytes) -> None:
+def send_performative(wire: Wire, name: str, index: int, value: bytes) -> None:
     performative = PERFORMATIVES[name][1]
     fields = encoded_fields(performative)
     fields[index] = value
@@ -832,18 +832,18 @@ def say_performative(wire: Wire, name: str, index: int, value: bytes) -> None:
         outer[at] = body
         body = described(Attach.CODE, *outer)
     elif name in ("open", "begin"):
-        wire.say(AMQP_HEADER)
+        wire.send_bytes(AMQP_HEADER)
         if name == "begin":
-            wire.say(frame(Open(container_id="client", max_frame_size=1 << 20)))
+            wire.send_bytes(frame(Open(container_id="client", max_frame_size=1 << 20)))
     elif name in ("flow", "disposition"):
         wire.receiver("plain", credit=1)
     elif name in ("transfer", "detach"):
         wire.sender("plain")
-    wire.say(encode_frame(0, body + (message() if name == "transfer" else b"")))
+    wire.send_bytes(encode_frame(0, body + (message() if name == "transfer" else b"")))
     if name == "open":
-        wire.say(frame(Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)))
+        wire.send_bytes(frame(Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)))
     if name in ("open", "begin"):
-        wire.say(frame(sending()))
+        wire.send_bytes(frame(sending()))
 
 
 @pytest.mark.parametrize(("name", "index", "field_name"), FIELDS, ids=[f"{name}.{of}" for name, _, of in FIELDS])
@@ -853,7 +853,7 @@ def test_a_value_in_a_performative_is_taken_or_refused_with_a_condition(
     for which, value in VALUES.items():
         world.send("one", to="plain")
         wire = Wire(world, opened=PERFORMATIVES[name][0])
-        say_performative(wire, name, index, value)
+        send_performative(wire, name, index, value)
         assert_ended_well(wire, which)
         wire.peer.on_closed()
     world.advance(HOUR)
@@ -915,9 +915,9 @@ def test_a_value_in_an_attach_is_taken_or_refused_with_a_condition(name: str, wo
         attach, index, replaced = ATTACHED[name](value)
         fields = encoded_fields(attach)
         fields[index] = replaced
-        wire.say(encode_frame(0, described(attach.CODE, *fields)))
+        wire.send_bytes(encode_frame(0, described(attach.CODE, *fields)))
         world.advance(61 * SECOND)  # as long as a receiver waits for a session
-        wire.hear()
+        wire.read_output()
         answered = wire.take(Attach)
         assert answered or wire.closed or "timeout" in name, which
         assert_ended_well(wire, which)

@@ -61,7 +61,7 @@ class Requests:
         """Send requests together, and return the order of the broker's output."""
         self.wire.heard.clear()
         transfers = [self.wire.transfer(self.requests, message.encode(), **fields) for message in messages]
-        self.wire.say(b"".join(data for _, data in transfers))
+        self.wire.send_bytes(b"".join(data for _, data in transfers))
         return self.order()
 
     def order(self) -> list[str]:
@@ -114,7 +114,7 @@ def test_a_request_is_accepted_before_a_reply_that_waits_for_the_store(
     store.release_commits()
     store.release_answers()
     world.run()
-    requests.wire.hear()
+    requests.wire.read_output()
     assert requests.order() == ["accepted", "reply"]
     assert found[:1] == ["accepted"]
 
@@ -132,7 +132,7 @@ def test_each_of_several_requests_in_one_turn_is_accepted_before_its_reply_leave
 def test_a_request_is_accepted_before_a_reply_that_waits_for_credit(name: str, world: World) -> None:
     requests = management(world, name, credit=0)
     assert requests.ask(good(name)) == ["accepted"]
-    requests.wire.say(frame(flow(requests.replies, 1)))
+    requests.wire.send_bytes(frame(flow(requests.replies, 1)))
     assert requests.order() == ["accepted", "reply"]
 
 
@@ -171,7 +171,7 @@ def test_a_request_is_accepted_before_its_reply_leaves_in_another_session(world:
     begin = Begin(next_outgoing_id=0, incoming_window=1 << 20, outgoing_window=1 << 20, handle_max=9999)
     source, target = Source(address="q/$management"), Target(address="here")
     attach = Attach(name="replies", handle=0, role=True, source=source, target=target)
-    wire.say(b"".join(encode_frame(1, each.encode()) for each in (begin, attach, flow(0, 10))))
+    wire.send_bytes(b"".join(encode_frame(1, each.encode()) for each in (begin, attach, flow(0, 10))))
     found = Requests.__new__(Requests)
     found.wire, found.requests = wire, requests
     assert found.ask(*[good("com.microsoft:peek-message")] * 3) == ["accepted", "reply"] * 3
@@ -248,7 +248,7 @@ def test_the_outcome_of_a_send_in_a_transaction_leaves_before_that_of_its_discha
     wire.heard.clear()
     _, sent = wire.transfer(sender, encoded("a"), state=TransactionalState(declared.txn_id))
     _, discharge = wire.transfer(coordinator, Message(value=Discharge(declared.txn_id, False)).encode())
-    wire.say(sent + discharge)
+    wire.send_bytes(sent + discharge)
     states = [each.state for each in wire.take(Disposition)]
     assert states == [TransactionalState(declared.txn_id, Accepted()), Accepted()]
     assert world.bodies() == ["a"]

@@ -74,7 +74,7 @@ def test_the_answer_has_a_target_without_an_address(wire: Wire, target: Target |
 def test_what_one_turn_brings_for_an_entity_is_one_commit_in_order(wire: Wire, world: World, relay: int) -> None:
     sent = [("q", "1"), ("other", "2"), ("q", "3"), ("nowhere", "4"), ("q", "5")]
     transfers = [wire.transfer(relay, message(to, body)) for to, body in sent]
-    wire.say(b"".join(data for _, data in transfers))
+    wire.send_bytes(b"".join(data for _, data in transfers))
     outcomes = wire.outcomes()
     assert [type(outcomes[id]) for id, _ in transfers] == [Accepted, Accepted, Accepted, Rejected, Accepted]
     assert [Message.decode(each.payload).body for each in world.stored()] == [b"1", b"3", b"5"]
@@ -98,7 +98,7 @@ def test_what_one_turn_brings_for_an_entity_is_one_commit_in_order(wire: Wire, w
 def test_a_message_is_refused_alone(wire: Wire, world: World, relay: int, to: str | None, expected: str) -> None:
     good, first = wire.transfer(relay, message("q"))
     bad, second = wire.transfer(relay, message(to))
-    wire.say(first + second)
+    wire.send_bytes(first + second)
     outcomes = wire.outcomes()
     assert isinstance(outcomes[good], Accepted)
     assert condition(outcomes[bad]) == expected
@@ -122,7 +122,7 @@ def test_rights_are_those_of_the_moment(wire: Wire, world: World, relay: int) ->
     wire.peer.claims.add(Claim("other", "", frozenset({Right.SEND}), None))
     good, first = wire.transfer(relay, message("other"))
     bad, second = wire.transfer(relay, message("q"))
-    wire.say(first + second)
+    wire.send_bytes(first + second)
     outcomes = wire.outcomes()
     assert isinstance(outcomes[good], Accepted)
     assert condition(outcomes[bad]) == Condition.UNAUTHORIZED_ACCESS

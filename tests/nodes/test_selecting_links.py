@@ -37,8 +37,8 @@ def test_a_link_gets_what_its_selector_matches_and_locks_no_more(world: World, p
     assert link.bodies() == ["m2", "m5"]
     queue = world.queue(path)
     assert len(queue.locks.by_number) == 2
-    link.wire.say(frame(Disposition(role=True, first=link.ids[0], settled=True, state=Accepted())))
-    link.wire.say(frame(Disposition(role=True, first=link.ids[1], settled=True, state=Released())))
+    link.wire.send_bytes(frame(Disposition(role=True, first=link.ids[0], settled=True, state=Accepted())))
+    link.wire.send_bytes(frame(Disposition(role=True, first=link.ids[1], settled=True, state=Released())))
     link.wire.world.run()
     assert link.bodies() == ["m5"], "it came back, and is selected again"
     assert queue.counters.active == 9
@@ -85,7 +85,7 @@ def test_a_drain_is_answered_when_all_was_looked_at(world: World) -> None:
 
 def test_a_link_that_goes_leaves_nothing_behind(world: World) -> None:
     link = selecting(world, "n = 1")
-    link.wire.say(frame(Detach(handle=link.handle, closed=True)))
+    link.wire.send_bytes(frame(Detach(handle=link.handle, closed=True)))
     assert world.queue()._selecting is None
 
 
@@ -116,7 +116,7 @@ def test_a_session_link_with_a_selector_gets_what_matches_and_is_answered_with_b
     link = selecting(world, "", "s", filter=both | {Symbol("other"): "x"})
     assert link.attach.source.filter == both
     assert link.bodies() == ["m1", "m1"]
-    link.wire.say(frame(Detach(handle=link.handle, closed=True)))
+    link.wire.send_bytes(frame(Detach(handle=link.handle, closed=True)))
     all_of_it = selecting(world, "", "s", filter={SESSION_FILTER: None})
     assert all_of_it.attach.source.filter == {SESSION_FILTER: "b"}
     assert selecting(world, "", "s", filter={SESSION_FILTER: "a"}).bodies() == ["m1", "m2", "m3", "m1"]

@@ -40,7 +40,7 @@ class Client(Wire):
 
     def settle(self, id: int, transaction: bytes, outcome: Any = None, *, settled: bool = True) -> None:
         state = TransactionalState(transaction, outcome or Accepted())
-        self.say(frame(Disposition(role=True, first=id, settled=settled, state=state)))
+        self.send_bytes(frame(Disposition(role=True, first=id, settled=settled, state=state)))
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def world() -> World:
 
 ROLLBACKS: dict[str, Callable[[Client, bytes], object]] = {
     "asked for": lambda client, transaction: client.discharge(transaction, fail=True),
-    "a coordinator that is closed": lambda client, transaction: client.say(
+    "a coordinator that is closed": lambda client, transaction: client.send_bytes(
         frame(Detach(handle=client.coordinator, closed=True))
     ),
-    "time-out": lambda client, transaction: (client.world.advance(2 * MINUTE), client.hear()),
+    "time-out": lambda client, transaction: (client.world.advance(2 * MINUTE), client.read_output()),
 }
 
 
@@ -158,6 +158,6 @@ def test_the_messages_of_a_client_that_left_are_released(world: World) -> None:
     ((id, _, _),) = client.deliveries()
     transaction = client.declare()
     client.settle(id, transaction)
-    client.say(frame(End()))
+    client.send_bytes(frame(End()))
     assert [found[1:] for found in Client(world).deliveries()] == [("a", 1)]
     world.check()

@@ -64,7 +64,7 @@ class Client(Wire):
         )
         self._names[handle] = name or f"link-{handle}"
         attach = Attach(name=self._names[handle], handle=handle, role=True, source=source, target=Target())
-        self.say(frame(attach) + frame(flow(handle, 100)))
+        self.send_bytes(frame(attach) + frame(flow(handle, 100)))
         return handle
 
     def durable(self, name: str = "mine", **more: Any) -> int:
@@ -77,25 +77,27 @@ class Client(Wire):
         """Attach a link without a source, close it, and return the answer to the attach."""
         handle = self.next_handle()
         desired = ["shared", "global"] if everybody else None
-        self.say(frame(Attach(name=name, handle=handle, role=True, target=Target(), desired_capabilities=desired)))
+        self.send_bytes(
+            frame(Attach(name=name, handle=handle, role=True, target=Target(), desired_capabilities=desired))
+        )
         (answer,) = self.take(Attach)
         assert isinstance(answer, Attach)
         if answer.source is not None:
             self.close(handle)
         return answer
 
-    def hear(self) -> None:
-        super().hear()
+    def read_output(self) -> None:
+        super().read_output()
         self.handles |= {each.name: each.handle for each, _ in self.heard if isinstance(each, Attach)}
 
     def detach(self, handle: int) -> None:
-        self.say(frame(Detach(handle=handle, closed=False)))
+        self.send_bytes(frame(Detach(handle=handle, closed=False)))
 
     def close(self, handle: int) -> None:
-        self.say(frame(Detach(handle=handle, closed=True)))
+        self.send_bytes(frame(Detach(handle=handle, closed=True)))
 
     def got(self, handle: int) -> list[str]:
-        self.hear()
+        self.read_output()
         theirs = self.handles[self._names[handle]]
         return [Message.decode(encoded).body.decode() for _, encoded in self.received(theirs)]
 
@@ -169,7 +171,7 @@ def test_a_link_to_a_topic_without_the_capability_is_refused(client: Client) -> 
 def test_a_link_that_is_gone_before_its_subscription_is_made_leaves_none(world: World, client: Client) -> None:
     source = Source(address="t", capabilities=["topic"])
     attach = Attach(name="gone", handle=0, role=True, source=source, target=Target())
-    client.say(frame(attach) + frame(Detach(handle=0, closed=True)))
+    client.send_bytes(frame(attach) + frame(Detach(handle=0, closed=True)))
     world.run()
     assert subscriptions(world) == ["all"]
     assert len(world.namespace.temporary) == 0
@@ -464,7 +466,7 @@ def test_a_link_without_a_source_that_finds_nothing_is_refused(client: Client) -
 def test_a_look_up_that_is_only_detached_deletes_nothing(world: World, client: Client) -> None:
     client.detach(client.durable())
     handle = client.next_handle()
-    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.send_bytes(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
     client.take(Attach, Detach)
     client.detach(handle)
     assert len(client.take(Detach)) == 1
@@ -474,7 +476,7 @@ def test_a_look_up_that_is_only_detached_deletes_nothing(world: World, client: C
 def closing(client: Client, store: FlakyStore) -> None:
     """Close a link without a source for the subscription `mine`, while the store holds back commits."""
     handle = client.next_handle()
-    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.send_bytes(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
     client.take(Attach, Detach)
     store.held = []
     client.close(handle)
@@ -488,7 +490,7 @@ def test_the_close_is_answered_when_the_deletion_is_durable(world: World, client
     assert client.take(Detach) == []
     store.release_commits()
     world.run()
-    client.hear()
+    client.read_output()
     (answer,) = client.take(Detach)
     assert (answer.closed, answer.error) == (True, None)
     assert subscriptions(world) == ["all"]
@@ -502,7 +504,7 @@ def test_the_answer_says_why_the_subscription_could_not_be_deleted(world: World,
     store.fails = lambda changes: StoreError("the disk is broken") if changes.dropped_entities else None
     store.release_commits()
     world.run()
-    client.hear()
+    client.read_output()
     (answer,) = client.take(Detach)
     assert answer.error is not None
     assert subscriptions(world) == ["all", "mine$me$D"]
@@ -525,7 +527,7 @@ def test_a_client_that_leaves_before_the_answer_harms_nobody(world: World, clien
 def test_a_consumer_that_comes_between_look_up_and_close_keeps_the_subscription(world: World, client: Client) -> None:
     client.detach(client.durable())
     handle = client.next_handle()
-    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.send_bytes(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
     Client(world).durable()
     client.take(Attach, Detach)
     client.close(handle)
@@ -547,7 +549,7 @@ def test_a_subscription_can_be_made_right_after_it_was_deleted(world: World, cli
     client.detach(client.durable())
     publish(world, "old")
     handle = client.next_handle()
-    client.say(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
+    client.send_bytes(frame(Attach(name="mine", handle=handle, role=True, target=Target())))
     client.take(Attach, Detach)
     data = frame(Detach(handle=handle, closed=True))
     client.peer.handle(client.connection.receive(data))  # and nothing is in the store yet
@@ -607,5 +609,5 @@ def test_a_temporary_topic_is_received_from_by_its_connection_alone(world: World
 def test_the_client_id_is_the_id_of_the_container(world: World) -> None:
     wire = Wire(world, opened=False)
     assert wire.peer.container_id == ""
-    wire.say(b"AMQP\x00\x01\x00\x00" + frame(Open(container_id="my-client")))
+    wire.send_bytes(b"AMQP\x00\x01\x00\x00" + frame(Open(container_id="my-client")))
     assert wire.peer.container_id == "my-client"

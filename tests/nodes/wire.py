@@ -47,19 +47,19 @@ class Wire:
         self._deliveries = 0
         self._handles = 0
         if opened:
-            self.say(
+            self.send_bytes(
                 AMQP_HEADER
                 + frame(Open(container_id="client", max_frame_size=1 << 20))
                 + frame(Begin(next_outgoing_id=0, incoming_window=1 << 20, outgoing_window=1 << 20, handle_max=9999))
             )
 
-    def say(self, data: bytes) -> None:
+    def send_bytes(self, data: bytes) -> None:
         """Send bytes, and run all that follows from them."""
         self.peer.handle(self.connection.receive(data))
         self.world.run()
-        self.hear()
+        self.read_output()
 
-    def hear(self) -> None:
+    def read_output(self) -> None:
         data = b"".join(self.connection.take_output())
         at = 0
         while at < len(data):
@@ -91,13 +91,13 @@ class Wire:
 
     def receiver(self, address: str, credit: int = 10_000, **fields: Any) -> int:
         handle = self.attach(role=True, source=Source(address=address, **fields), target=Target(address="here"))
-        self.say(frame(flow(handle, credit)))
+        self.send_bytes(frame(flow(handle, credit)))
         return handle
 
     def attach(self, *, role: bool, **fields: Any) -> int:
         handle = self.next_handle()
         counted = {} if role else {"initial_delivery_count": 0}
-        self.say(frame(Attach(name=f"link-{handle}", handle=handle, role=role, **counted, **fields)))
+        self.send_bytes(frame(Attach(name=f"link-{handle}", handle=handle, role=role, **counted, **fields)))
         return handle
 
     def next_handle(self) -> int:
@@ -115,7 +115,7 @@ class Wire:
     def send(self, handle: int, payload: bytes, **fields: Any) -> Any:
         """Send a message, and return its outcome."""
         id, data = self.transfer(handle, payload, **fields)
-        self.say(data)
+        self.send_bytes(data)
         return self.outcomes().get(id)
 
     def outcomes(self) -> dict[int, Any]:

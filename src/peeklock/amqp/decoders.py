@@ -39,7 +39,7 @@ from peeklock.amqp.types import (
 from peeklock.limits.amqp import MAX_TOTAL_ELEMENTS, MAX_VALUE_DEPTH, MAX_VALUE_ELEMENTS
 
 Budget = list[int]
-"""How many more elements may be decoded. It is a list of one number, so that all readers of a call share it."""
+"""The number of elements that may still be decoded, as a list with one item that all readers of a call share."""
 Reader = Callable[[bytes, int, int, Budget], tuple[Any, int]]
 
 FAILURES = (IndexError, struct.error, UnicodeDecodeError)

@@ -61,9 +61,9 @@ __all__ = [
 ]
 
 SND_SETTLE_MODE = one_of(UBYTE, 0, 1, 2)
-"""2.8.2: unsettled, settled, mixed."""
+"""sender-settle-mode (2.8.2): unsettled, settled, mixed."""
 RCV_SETTLE_MODE = one_of(UBYTE, 0, 1)
-"""2.8.3: first, second."""
+"""receiver-settle-mode (2.8.3): first, second."""
 
 UINT_MAX = 0xFFFFFFFF
 
@@ -71,7 +71,7 @@ UINT_MAX = 0xFFFFFFFF
 @composite
 @dataclass(slots=True, kw_only=True)
 class Open(Composite):
-    """2.7.1: negotiate connection parameters."""
+    """open (2.7.1): negotiate connection parameters."""
 
     CODE: ClassVar[int] = 0x10
     container_id: Annotated[str, STRING]
@@ -89,7 +89,7 @@ class Open(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Begin(Composite):
-    """2.7.2: map a session to a channel."""
+    """begin (2.7.2): map a session to a channel."""
 
     CODE: ClassVar[int] = 0x11
     remote_channel: Annotated[int | None, USHORT] = None
@@ -105,7 +105,7 @@ class Begin(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Attach(Composite):
-    """2.7.3: attach a link to a session. The role is true for a receiver (2.8.1)."""
+    """attach (2.7.3): attach a link to a session. The role is true for a receiver (2.8.1)."""
 
     CODE: ClassVar[int] = 0x12
     name: Annotated[str, STRING]
@@ -127,7 +127,7 @@ class Attach(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Flow(Composite):
-    """2.7.4: update the state of a session, and of a link if it has a handle."""
+    """flow (2.7.4): update the state of a session, and of a link if it has a handle."""
 
     CODE: ClassVar[int] = 0x13
     next_incoming_id: Annotated[int | None, UINT] = None
@@ -146,7 +146,7 @@ class Flow(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Transfer(Composite):
-    """2.7.5: a message, or a part of one, which follows in the frame."""
+    """transfer (2.7.5): a message, or a part of one, which follows in the frame."""
 
     CODE: ClassVar[int] = 0x14
     handle: Annotated[int, UINT]
@@ -165,7 +165,7 @@ class Transfer(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Disposition(Composite):
-    """2.7.6: the state of a range of deliveries. The role is true if a receiver sends it (2.8.1)."""
+    """disposition (2.7.6): the state of a range of deliveries. The role is true if a receiver sends it (2.8.1)."""
 
     CODE: ClassVar[int] = 0x15
     role: Annotated[bool, BOOLEAN]
@@ -179,7 +179,7 @@ class Disposition(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Detach(Composite):
-    """2.7.7: detach a link, and close it if `closed`."""
+    """detach (2.7.7): detach a link, and close it if `closed`."""
 
     CODE: ClassVar[int] = 0x16
     handle: Annotated[int, UINT]
@@ -190,7 +190,7 @@ class Detach(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class End(Composite):
-    """2.7.8: end a session."""
+    """end (2.7.8): end a session."""
 
     CODE: ClassVar[int] = 0x17
     error: Annotated[Error | None, ERROR] = None
@@ -199,7 +199,7 @@ class End(Composite):
 @composite
 @dataclass(slots=True, kw_only=True)
 class Close(Composite):
-    """2.7.9: close the connection."""
+    """close (2.7.9): close the connection."""
 
     CODE: ClassVar[int] = 0x18
     error: Annotated[Error | None, ERROR] = None

@@ -1,1 +1,1 @@
-"""What a namespace does: entities, queues, locks, rights. No sockets and no performatives."""
+"""A namespace and its behaviour: entities, queues, locks, rights. It has no sockets and no performatives."""

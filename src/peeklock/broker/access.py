@@ -81,8 +81,8 @@ class Claim:
 class KeysWatcher(Protocol):
     """A connection, whose claims depend on authorization rules."""
 
-    def rules_changed(self, path: str) -> None:
-        """Update the claims: the rules of the entity at this folded path changed. Empty path: those of the namespace.
+    def on_rules_changed(self, path: str) -> None:
+        """The rules of the entity at a folded path have changed. The empty path is that of the namespace.
 
         A deleted entity has no rules.
         """
@@ -112,7 +112,7 @@ class Keys:
         else:
             self._rules.pop(path, None)
         for watcher in list(self.watchers):
-            watcher.rules_changed(path)
+            watcher.on_rules_changed(path)
 
     def current(self, claim: Claim) -> Claim | None:
         """Return the claim with the rights that its rule gives now; None if the rule or its key no longer exists."""

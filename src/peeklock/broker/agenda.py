@@ -81,7 +81,7 @@ class Appointment:
 
     def __init__(self, at: int, action: Callable[[], None], heap: _Heap) -> None:
         self.at = at
-        """When it is due, in the reading of the clock that it was made for."""
+        """The time when it is due, in the reading of the clock that it was made for."""
         self.action: Callable[[], None] | None = action
         self._heap = heap
 

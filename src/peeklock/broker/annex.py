@@ -19,11 +19,11 @@ class Annex(NamedTuple):
     annotation_fields: int = 0
     dead_letter_source: str | None = None
     ttl_ms: int | None = None
-    """The time to live of a scheduled message, which starts when it is enqueued."""
+    """The time to live of a scheduled message. It starts when the message is enqueued."""
     enqueued_number: int | None = None
     """For a forwarded message: its sequence number in the entity that the client sent it to."""
     hops: int = 0
-    """How often the message was forwarded."""
+    """The number of times that the message was forwarded."""
     delivery_annotations: bytes = b""
     """The sender's delivery annotations, which are delivered with the message: an encoded map, or empty."""
     durable: bool = False

@@ -66,7 +66,7 @@ class Backlog(Waiting):
         self._watch = watch
         """Reads a page and notes which messages change meanwhile. Used if messages of the page may have been taken."""
         self._ready: deque[StoredMessage] = deque()
-        """By ascending number."""
+        """The messages of the window except returned ones, by ascending number."""
         self._returned = ReturnedMessages()
         """Messages that were returned, or that arrived late with a low number."""
         self._bytes = 0
@@ -87,7 +87,7 @@ class Backlog(Waiting):
         self._late: list[StoredMessage] = []
         """Messages that arrived with a number in the range that is being read. The page may not have them."""
         self._missed: int | None = None
-        """The lowest number of messages that belong to `_late`, but for which there was no memory."""
+        """The lowest number of messages that belong into `_late` but did not fit into the memory budget."""
         self.held = False
         """While set, no page is read, because a sweep removes messages beyond the window."""
 

@@ -89,7 +89,7 @@ def _main_path(row: StoredEntity) -> str:
 
 
 class Catalogue:
-    """Every entity of a namespace."""
+    """All entities of a namespace."""
 
     def __init__(
         self, machinery: Machinery, keys: Keys, idleness: Idleness, highest_entity_id: int = MAX_ENTITY_ID
@@ -100,7 +100,7 @@ class Catalogue:
         self._queues: dict[str, AnyQueue] = {}
         """Queues, subscriptions and sub-queues, by folded path."""
         self._topics: dict[str, Topic] = {}
-        """By folded path."""
+        """Topics by folded path."""
         self._count = 0
         self._stored: dict[int, StoredEntity] = {}
         """Rows by id, as last written."""
@@ -292,7 +292,7 @@ class Catalogue:
         entity.touch()
         entity.reconfigure(definition)
         if entity.kind is EntityKind.SUBSCRIPTION:
-            self._topics[topic_of(entity.path)].rules_changed(self.queue(entity.path))
+            self._topics[topic_of(entity.path)].apply_rules(self.queue(entity.path))
         self._apply(entity)
         entity.notify_changed()
 

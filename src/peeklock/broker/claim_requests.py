@@ -58,17 +58,17 @@ class Request:
         self.sessions = sessions
         """The most sessions to claim messages of."""
         self.wait_ms = wait_ms
-        """How long to wait for the first message."""
+        """The milliseconds to wait for the first message."""
         self.linger_ms = linger_ms
-        """How long to wait for more messages after the first one."""
+        """The milliseconds to wait for more messages after the first one."""
         self.holder: object = None
         """The link of the client."""
         self.waiters = [done]
         """Callbacks for the outcome. There are several if the client repeats the request before the answer."""
         self.deadline: Appointment | None = None
-        """When the request ends without a claim."""
+        """The appointment at which the request ends without a claim."""
         self.lingering: Appointment | None = None
-        """When the request stops waiting for more messages."""
+        """The appointment at which the request stops waiting for more messages."""
 
     def answer(self, outcome: Claim | BrokerError | None) -> None:
         for appointment in (self.deadline, self.lingering):
@@ -138,7 +138,7 @@ class ClaimRequests:
             self._call_soon(self._wake)
 
     def begin_search(self) -> None:
-        """Note messages that become available from now on: the search of the current request may miss them."""
+        """Record from now on whether messages become available: the search of the current request may miss them."""
         self._has_new_messages = False
 
     def end(self, outcome: Claim | BrokerError) -> None:

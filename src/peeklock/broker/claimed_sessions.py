@@ -21,7 +21,7 @@ class ClaimHolder:
     def selector(self) -> Selects | None:
         return None
 
-    def session_lost(self, failure: BrokerError) -> None: ...
+    def on_session_lost(self, failure: BrokerError) -> None: ...
 
     def ready(self) -> bool:
         return False
@@ -32,7 +32,7 @@ class ClaimHolder:
 
     def unreserve(self) -> None: ...
 
-    def starved(self) -> None: ...
+    def on_starved(self) -> None: ...
 
 
 def is_kept_for(session: Session, name: str) -> bool:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from peeklock.broker.machinery import Machinery
 
 CLAIM_RETRY_MS: Final = 10
-"""How soon a request is tried again if the entity is reading a page of messages."""
+"""The delay before a request is tried again if the entity is reading a page of messages."""
 SESSIONS_AT_ONCE: Final = 64
-"""How many sessions are searched at the same time."""
+"""The number of sessions that are searched at the same time."""
 
 
 class ClaimHost(RequestHost, Protocol):

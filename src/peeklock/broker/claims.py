@@ -68,9 +68,9 @@ class Claims:
         self._claims: dict[bytes, Claim] = {}
         """Claims by id, the oldest first, including those whose first commit is under way."""
         self._lanes: Counter[str | None] = Counter()
-        """By session: how many claims have messages of it."""
+        """The number of claims that have messages of a session, by session."""
         self._owners: dict[str, _Owner] = {}
-        """By claim name."""
+        """The owners by claim name."""
         self._holders: set[object] = set()
         self._endings: list[_Ending] = []
         """Endings whose commit is under way."""

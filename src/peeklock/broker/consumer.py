@@ -28,6 +28,6 @@ class Consumer(Protocol):
         """Release the room: the removal failed, and the message is not delivered."""
         ...
 
-    def starved(self) -> None:
+    def on_starved(self) -> None:
         """The queue has no more messages for the consumer at the moment. The consumer may answer a drain."""
         ...

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 16
 """Long enough that no two ids get the same fingerprint by chance."""
 TIDY_MS: Final = 1000
-"""How long expired ids may stay, so that many are dropped together."""
+"""The time that expired ids may stay, so that many are dropped together."""
 
 
 class _Batch:

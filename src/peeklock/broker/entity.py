@@ -56,7 +56,7 @@ class Entity:
         self.path = path
         self.definition = definition
         self.kind = definition.kind
-        """For a sub-queue: the kind of the entity it belongs to."""
+        """The kind of the entity. A sub-queue has the kind of the entity it belongs to."""
         self.holds_copies = self.kind is EntityKind.SUBSCRIPTION
         """Whether its messages are copies of messages of a topic."""
         self.dead_letters = dead_letters
@@ -70,7 +70,7 @@ class Entity:
             part.parent = self
         self.created_at = self.updated_at = machinery.agenda.now()
         self.used_at = machinery.agenda.monotonic()
-        """By the monotonic clock, so that setting the system's clock does not make an entity idle."""
+        """When a client last used it, by the monotonic clock: setting the system's clock must not make it idle."""
         self.watchers: set[Watcher] = set()
         self.browsers = WaitingBrowsers(machinery.call_soon)
         self.is_deleting = False
@@ -86,7 +86,7 @@ class Entity:
         self.staged_bytes = 0
         """Bytes of messages whose commit is under way."""
         self.max_bytes = definition.max_size_in_megabytes << 20
-        """Its maximum size."""
+        """The maximum size of the entity."""
         self.state_bytes = 0
         """The part of its size that the states of its sessions use."""
         self._refusal = why_no_sends(self)

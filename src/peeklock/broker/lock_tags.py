@@ -11,7 +11,7 @@ from typing import Final
 
 TAG_BYTES: Final = 16
 DRAWN: Final = 256
-"""How many tags one system call reads: one page of memory."""
+"""The number of tags that one system call reads: one page of memory."""
 _ORDER: Final = (3, 2, 1, 0, 5, 4, 7, 6, *range(8, TAG_BYTES))
 """Positions of the bytes of a token in the tag: a delivery tag is the UUID with its first three groups reversed."""
 

@@ -42,9 +42,9 @@ class Lock:
         self.token = token
         """The tag in the byte order of a UUID on the wire."""
         self.expires_at = expires_at
-        """When the lock expires, by the monotonic clock."""
+        """The expiry of the lock by the monotonic clock."""
         self.locked_until = locked_until
-        """When the lock expires, in Unix time. It is only for the client: the broker decides by `expires_at`."""
+        """The expiry of the lock in Unix time. It is only for the client: the broker decides by `expires_at`."""
         self.session = session
         """The session of the message, in a queue with sessions."""
         self.settling = False

@@ -15,7 +15,7 @@ from peeklock.broker.agenda import Agenda
 LONG_MS: Final = 5
 """A turn of at least this length is followed by a rest."""
 REST: Final = 3
-"""How many times longer the rest is than the turn."""
+"""The rest is this many times as long as the turn."""
 
 
 class Pace:

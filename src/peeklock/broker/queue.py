@@ -178,7 +178,7 @@ class Queue(MessageQueue):
             self._lock_expiry.expect(expires_at)
         if not self._waiting.loading and not self._sweeps:  # otherwise more messages may be read soon
             for consumer in list(consumers):
-                consumer.starved()
+                consumer.on_starved()
 
     # --- consumers with selectors ---
 

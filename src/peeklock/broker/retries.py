@@ -5,6 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 RETRY_MS: Final = 1000
-"""After a failure: the store refused or could not be read, an entity could not be deleted, an appointment failed."""
+"""The delay after a failure: the store refused a change or could not be read, or an entity could not be deleted."""
 BUSY_RETRY_MS: Final = 100
-"""If a page of messages is being read, so that messages may not be removed from the queue."""
+"""The delay if a page of messages is being read, so that messages may not be removed from the queue."""

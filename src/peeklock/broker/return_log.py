@@ -17,7 +17,7 @@ class ReturnLog:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque()
         self._first = 0
-        """How many numbers were dropped."""
+        """The number of dropped entries."""
         self.lowest_forgotten = 0
         """The lowest number that was dropped; 0 if none was."""
 

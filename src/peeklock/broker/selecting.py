@@ -194,7 +194,7 @@ class Selecting:
             work, is_complete = self._evaluate_lane(selection, place, work)
             if not is_complete:
                 return work
-        selection.consumer.starved()
+        selection.consumer.on_starved()
         return work
 
     def _evaluate_lane(self, selection: Selection, place: Place, work: int) -> tuple[int, bool]:

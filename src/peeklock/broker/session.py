@@ -24,7 +24,7 @@ class SessionHolder(Consumer, Protocol):
         """The selector of the messages that the receiver takes; None: it takes all."""
         ...
 
-    def session_lost(self, failure: BrokerError) -> None:
+    def on_session_lost(self, failure: BrokerError) -> None:
         """The receiver lost the session, because its lock expired."""
         ...
 
@@ -53,9 +53,9 @@ class Session:
         """The number of active messages, including locked ones."""
         self.holder: SessionHolder | None = None
         self.expires_at = 0
-        """When the session's lock expires, by the monotonic clock."""
+        """The expiry of the session's lock by the monotonic clock."""
         self.locked_until = 0
-        """When the lock expires, in Unix time. It is only for the client: the broker decides by `expires_at`."""
+        """The expiry of the lock in Unix time. It is only for the client: the broker decides by `expires_at`."""
         self.timer: Appointment | None = None
         """The appointment for the expiry of the lock."""
         self.backlog: Backlog | None = None

@@ -137,7 +137,7 @@ class SessionQueue(MessageQueue):
                 break
             self._deliver(session, holder, message, now)
         if not backlog.loading and not self.is_swept and session.holder is holder:
-            holder.starved()
+            holder.on_starved()
 
     def _deliver(self, session: Session, holder: SessionHolder, message: StoredMessage, now: int) -> None:
         lock = self.locks.make(message, session.expires_at, session.locked_until, session)

@@ -40,7 +40,7 @@ class SessionStates:
         self._journal = machinery.journal
         self._agenda = machinery.agenda
         self._sizes: dict[str, int] = {}
-        """By session id: the size that is counted for the state."""
+        """The sizes that are counted for the states, by session id."""
         self._waiting: dict[str, deque[_Change]] = {}
         """By session id, while a change of its state is being committed: the changes that wait. Only one is committed
         at a time, because the journal may try a commit again after later ones."""

@@ -277,7 +277,7 @@ class SessionTable(Windows):
             if not lock.settling:
                 self._queue.settlements.return_expired(lock)
         self.offer(session)
-        holder.session_lost(SessionLockLost(f"The session lock of '{session.id}' has expired."))
+        holder.on_session_lost(SessionLockLost(f"The session lock of '{session.id}' has expired."))
 
     def resume(self) -> None:
         """Handle locks that expired while deliveries were stopped, and deliver messages again."""

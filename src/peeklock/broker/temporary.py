@@ -49,17 +49,17 @@ class TemporaryEntities:
         self._agenda = agenda
         self._profile = profile
         self._owners: dict[str, Owner] = {}
-        """By folded path, from before an entity is created until it is deleted."""
+        """The owners by folded path of the entity, from before its creation until its deletion."""
         self._of_rules: Counter[str] = Counter()
-        """How many entities were made with each authorization rule."""
+        """The number of entities that were made with an authorization rule, by rule."""
         self._of_connections: Counter[int] = Counter()
-        """How many entities each connection owns, by `id`: the connection object exists as long as it owns entities."""
+        """The number of entities of a connection, by the `id` of the connection, which lives as long as it owns one."""
 
         self._links: Counter[str] = Counter()
-        """By folded path: how many links use an entity that is deleted when the last one detaches."""
+        """The number of links that use an entity, by folded path. The entity is deleted when the last one detaches."""
 
         self._waiting: dict[str, list[Callable[[], None]]] = {}
-        """By folded path: callbacks to call after the creation or deletion of the entity."""
+        """Callbacks to call after the creation or deletion of an entity, by folded path."""
 
     def __len__(self) -> int:
         return len(self._owners)

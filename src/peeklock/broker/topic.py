@@ -90,7 +90,7 @@ class Topic(Entity):
 
     def add(self, subscription: AnyQueue) -> None:
         """Add a subscription. It gets copies of messages that are sent from now on."""
-        self.rules_changed(subscription)
+        self.apply_rules(subscription)
         subscription.parent = self
         self.subscriptions[fold(subscription.definition.name)] = subscription
         self._subscriptions_changed()
@@ -100,7 +100,7 @@ class Topic(Entity):
         self.subscriptions.pop(fold(subscription.definition.name), None)
         self._subscriptions_changed()
 
-    def rules_changed(self, subscription: AnyQueue) -> None:
+    def apply_rules(self, subscription: AnyQueue) -> None:
         """Apply the rules of a subscription's definition to the next messages."""
         self._matcher.set(subscription, subscription.subscription_definition.rules)
 

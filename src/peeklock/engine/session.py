@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from peeklock.engine.connection import Connection
 
 INCOMING_WINDOW: Final = 8192
-"""How many transfer frames the peer may send before the next flow. The window is renewed when half of it is used."""
+"""The number of transfer frames that the peer may send before the next flow, which is sent when half are used."""
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 
 _RENEW_AFTER: Final = INCOMING_WINDOW // 2

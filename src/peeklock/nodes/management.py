@@ -134,7 +134,7 @@ class _Reply:
         """The name of the operation, if it is written to the audit log."""
         self.entity = ""
         self.count: int | None = None
-        """How many messages the request names."""
+        """The number of messages in the request; None if it does not list messages."""
         self.explain: Callable[[str], str] | None = None
         """Adds information to the reason of a refusal."""
 

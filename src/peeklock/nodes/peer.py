@@ -45,7 +45,7 @@ from peeklock.nodes.read_slot import ReadSlot
 log = logging.getLogger(__name__)
 
 EXPIRY_GRACE_MS: Final = 10_000
-"""How long links stay attached after their token has expired, since clients renew a little late."""
+"""The time that links stay attached after their token has expired, because clients renew tokens a little late."""
 
 
 class Logins(Protocol):
@@ -183,7 +183,7 @@ class Peer:
 
     # --- changes of authorization rules ---
 
-    def rules_changed(self, path: str) -> None:
+    def on_rules_changed(self, path: str) -> None:
         names = self.claims.revise(path, self.namespace.keys.current)
         if not names:
             return

@@ -66,7 +66,7 @@ class Receiving(Node):
         if self._link.credit <= self._reserved or not self._link.ready():
             return False
         if self._held.is_full and not self.deletes:
-            self.starved()  # no more messages are sent for now, so a drain is answered
+            self.on_starved()  # no more messages are sent for now, so a drain is answered
             return False
         return True
 
@@ -100,7 +100,7 @@ class Receiving(Node):
         if self._link.drain and not self._reserved and self._link.attached:
             self.on_credit()
 
-    def starved(self) -> None:
+    def on_starved(self) -> None:
         if self._link.drain and not self._reserved and self._link.attached:
             self._link.finish_drain()
             self._link.drain = False
@@ -228,7 +228,7 @@ class ReceivingNode(Receiving):
         if self._link.credit > 0:
             self._queue.want(self)
         else:
-            self.starved()
+            self.on_starved()
 
     def on_closed(self) -> None:
         self._queue.leave(self)
@@ -255,7 +255,7 @@ class SelectingNode(Receiving):
         if self._link.credit > 0:
             self._queue.want_selected(self._selection)
         else:
-            self.starved()
+            self.on_starved()
 
     def on_closed(self) -> None:
         self._queue.stop_selecting(self._selection)

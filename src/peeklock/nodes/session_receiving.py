@@ -88,7 +88,7 @@ class SessionReceivingNode(Receiving):
         """Return the session that this link holds; None if its name or queue are different."""
         return self.session if self._queue is queue and self._link.name == link_name else None
 
-    def session_lost(self, failure: BrokerError) -> None:
+    def on_session_lost(self, failure: BrokerError) -> None:
         self.session = None
         self._link.detach(error_of(failure))
         self.peer.drop(self._link)
@@ -100,7 +100,7 @@ class SessionReceivingNode(Receiving):
         if self._link.credit > 0:
             self._queue.want(self.session)
         else:
-            self.starved()
+            self.on_starved()
 
     def on_closed(self) -> None:
         if self._waiter is not None:

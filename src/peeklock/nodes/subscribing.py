@@ -61,7 +61,7 @@ DELIMITER: Final = "|"
 AUTO_DELETE: Final = "com.microsoft:subscriber-auto-delete-on-idle-duration-in-seconds"
 """A property of the open of azure-servicebus-jms."""
 ATTEMPTS: Final = 20
-"""How often a link waits for a change of its subscription that another client has made, before it is refused."""
+"""The number of times that a link waits for another client's change of its subscription, before it is refused."""
 CREATE: Final = "create subscription"
 DELETE: Final = "delete subscription"
 

@@ -118,7 +118,7 @@ class Receive:
         else:
             self._queue.want(self)
 
-    def starved(self) -> None:
+    def on_starved(self) -> None:
         if not self._timeout_ms:
             self.end(None)
 
@@ -138,7 +138,7 @@ class Receive:
         except BrokerError as failure:
             self.end(failure)
 
-    def rules_changed(self, path: str) -> None:
+    def on_rules_changed(self, path: str) -> None:
         """End the receive if the client's authorization rule was removed or no longer gives the right Listen."""
         if path == self._claim.owner:
             current = self._namespace.keys.current(self._claim)

@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _MARGIN = 50
-"""How many characters of a long line are shown on either side of the error."""
+"""The number of characters of a long line that are shown on either side of the error."""
 
 
 class SqlError(ValueError):

@@ -35,7 +35,7 @@ class Fields(Protocol):
 
     @property
     def delivery_count(self) -> int:
-        """How often the message was delivered before."""
+        """The number of earlier deliveries of the message."""
         ...
 
     def field(self, index: int) -> Any:
