@@ -105,9 +105,9 @@ def test_an_unknown_constructor_is_named(code: int) -> None:
         ("c0 00 00", "too small to include its count"),
         ("d0 00000003 00000000", "too small to include its count"),
         ("c0 02 02 40", "a list of 2 elements has only 1 bytes"),
-        ("c0 03 01 40 40", "do not have exactly the size"),
-        ("c0 03 02 40 53 01", "do not have exactly the size"),
-        ("c1 03 02 40 53 01", "do not have exactly the size"),
+        ("c0 03 01 40 40", "is not the size of its elements"),
+        ("c0 03 02 40 53 01", "is not the size of its elements"),
+        ("c1 03 02 40 53 01", "is not the size of its elements"),
         ("c1 04 03 41 40 42", "a key has no value"),
         ("c1 02 02 40", "a map of 2 elements has only 1 bytes"),
         ("c1 03 02 45 40", "the key of a map must be a scalar"),
@@ -116,8 +116,8 @@ def test_an_unknown_constructor_is_named(code: int) -> None:
         ("c1 06 02 00 53 01 40 40", "the key of a map must be a scalar"),
         ("c1 05 04 41 40 41 42", "the same key twice"),
         ("e0 04 03 60 0001", "an array of 3 elements has only 2 bytes"),
-        ("e0 04 01 50 0001", "do not have exactly the size"),
-        ("e0 01 00 40", "do not have exactly the size"),
+        ("e0 04 01 50 0001", "is not the size of its elements"),
+        ("e0 01 00 40", "is not the size of its elements"),
     ],
 )
 def test_malformed_bytes_are_refused_with_the_reason(recorded: str, reason: str) -> None:

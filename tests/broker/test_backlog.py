@@ -52,9 +52,9 @@ class Bench:
         for number in range(1, stored + 1):
             self.store.messages[number] = self.message(number)
         self.lent: dict[int, StoredMessage] = {}
-        """Taken and not given back, where a test tells."""
+        """Numbers that are taken and not returned."""
         self.changed: set[int] = set()
-        """What an entity would note while a page is read."""
+        """Numbers that change while a page is read."""
         self.backlog = Backlog(
             1,
             self.store,  # type: ignore[arg-type]

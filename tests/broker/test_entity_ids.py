@@ -41,7 +41,7 @@ from peeklock.store.base import MAX_ENTITY_ID, StoredMessage, StoreError
 from peeklock.store.disk.index.writer import Writer
 
 FEW = 16
-"""So many ids that all of them are used again and again."""
+"""A number of ids so small that all of them are used repeatedly."""
 
 
 def queue(name: str = "q", **settings: Any) -> QueueDefinition:
@@ -365,7 +365,7 @@ class Churn:
         self.number = 0
         self.born = {"kept": 0}
         self.ids: dict[int, int] = {}
-        """How often each was given."""
+        """The number of times that each id was assigned."""
         self.receivers: list[tuple[str, int, Receiver | SessionReceiver]] = []
         self.stale: list[tuple[Any, Lock]] = []
 

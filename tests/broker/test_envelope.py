@@ -565,7 +565,7 @@ def test_a_message_is_split_before_its_body(front: bytes, body: bytes) -> None:
 
 
 UNREADABLE = b"\x00\x53\x73\xc0\x05\x01\xa1\x10ab"
-"""Properties with one field, which says that it is longer than they are."""
+"""A properties section with one field, whose size is beyond the end of the section."""
 
 
 def test_properties_that_nobody_can_read_are_refused_and_no_obstacle_in_what_is_kept() -> None:

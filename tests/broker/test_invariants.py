@@ -41,19 +41,19 @@ from peeklock.store.base import DEFERRED, MAX_NUMBER, StoredMessage, StoreError,
 PATHS = ("q", "s", "q/$DeadLetterQueue", "s/$DeadLetterQueue")
 SESSIONS = ("x", "y", "z")
 NAMES = ("a", "b")
-"""Of claims."""
+"""The names of claims."""
 SETTLEMENTS = ("complete", "abandon", "defer", "dead_letter", "release")
 HELD = ("held", "held_outcomes", "held_answers")
 
 happens = rule(chance=st.randoms(use_true_random=True))
-"""Something that may happen; the details are up to chance."""
+"""Marks an operation of the state machine. Its details are random."""
 
 
 class Broker(RuleBasedStateMachine):
     """Random operations of clients, on a store that is slow, answers late, and sometimes refuses."""
 
     orders = False
-    """Whether `q` delivers by priority."""
+    """Whether the queue `q` delivers by priority."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,17 +65,17 @@ class Broker(RuleBasedStateMachine):
             store=self.store,
         )
         self.sent: dict[str, BrokerError | None] = {}
-        """By body: the outcome, once there is one."""
+        """The outcomes of sends by body, if they are known. None is success."""
         self.expirable: set[str] = set()
         self.gone: set[str] = set()
-        """Known to be completed, cancelled, or received for good."""
+        """Bodies that were completed, cancelled, or received and deleted."""
         self.deleted = 0
-        """By a deletion, which does not say which."""
+        """The number of messages removed by batch deletions, which do not return their bodies."""
         self.claims_made = 0
         self.states: dict[str, bytes] = {}
         """By session: what was set last."""
         self.named: dict[tuple[str, int], str] = {}
-        """The body of each number that was ever delivered."""
+        """The bodies of all delivered messages by sequence number."""
         self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +85,7 @@ class Broker(RuleBasedStateMachine):
         namespace = self.world.namespace
         self.transactions = Transactions(namespace.journal, namespace.agenda)
         self.open: list[tuple[bytes, list[str], list[str]]] = []
-        """Transactions, with the bodies they send and complete."""
+        """Open transactions, with the bodies that they send and complete."""
         self.fetched: list[tuple[str, Lock]] = []
         self.scheduled: list[tuple[str, int, str]] = []
 

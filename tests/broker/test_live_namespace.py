@@ -46,7 +46,7 @@ HELD = ("held", "held_outcomes", "held_answers")
 SETTLEMENTS = ("complete", "abandon", "defer", "dead_letter", "release")
 SESSIONS = ("x", "y")
 LONG = "." * 400
-"""Makes a body worth sharing."""
+"""A suffix that makes a body long enough to be shared."""
 
 
 def parts(*paths: str) -> tuple[str, ...]:
@@ -60,9 +60,9 @@ GROUPS = {
     "s": parts("t/Subscriptions/s"),
     "forwarded": parts("t/Subscriptions/forwards", "sink", "letters"),
 }
-"""Where the copies of a message can be, one of each group."""
+"""Groups of entities: each group has one copy of a message."""
 SOURCE = parts("q")
-"""Where a message can be that did not reach the topic yet."""
+"""The entities of a message that has not reached the topic yet."""
 RECEIVED = (
     "t/Subscriptions/all",
     "t/Subscriptions/reds",
@@ -99,9 +99,9 @@ class LiveNamespace(RuleBasedStateMachine):
             profile=PROFILES["unlimited"],
         )
         self.outcomes: dict[tuple[str, str], list[BrokerError | None]] = {}
-        """By body and where it was sent: what became of each attempt."""
+        """The outcomes of all attempts by body and destination."""
         self.gone: set[tuple[str, str]] = set()
-        """Group and body of what was completed or received for good."""
+        """The groups and bodies of messages that were completed, or received and deleted."""
         self._begin()
 
     def _begin(self) -> None:

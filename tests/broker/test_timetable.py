@@ -23,12 +23,12 @@ class Bench:
         self.due: list[int] = []
         self.reads: list[TimedRead] = []
         self.acts: list[tuple[int, Finished]] = []
-        """How many messages there were, and whom to tell."""
+        """The number of messages of each batch, and the callback to call."""
         self.good_moment = True
         self.held = 0
         self.looks = 0
         self.places: list[Position | None] = []
-        """Where each read was to go on."""
+        """The positions after which the reads began."""
         self.timetable = Timetable(self.agenda, self._read, enqueued_at, self._act, self._begin, self._end)
 
     def run(self) -> None:

@@ -47,7 +47,7 @@ from peeklock.store.base import ACTIVE, Changes, StoredMessage, StoreError
 
 ALL = "t/Subscriptions/all"
 LONG = "x" * 2000
-"""A body that is worth sharing."""
+"""A body that is long enough to be shared."""
 
 
 def colour(name: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from peeklock.entities.definitions import QueueDefinition
 from peeklock.store.base import Changes, StoredMessage, StoreError
 
 NO_CHAR = b"\x73\x00\x00\xd8\x00"
-"""A char that is no character."""
+"""A value of the AMQP type char that is not a character."""
 NO_ANNEX = b"\xff"
 GUILTY = b"guilty"
 

@@ -57,7 +57,7 @@ HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
 Counted = tuple[int, int, int, int, int]
-"""Active, deferred, scheduled, claimed, and their bytes."""
+"""The numbers of active, deferred, scheduled and claimed messages, and their bytes."""
 
 
 class World:
@@ -332,11 +332,11 @@ class FlakyStore(MemoryStore):
         super().__init__()
         self.fails: Callable[[Changes], StoreError | None] = lambda changes: None
         self.held: list[Callable[[], None]] | None = None
-        """While it is a list: commits that are not made yet."""
+        """While it is a list: commits that wait to be made."""
         self.held_outcomes: list[Callable[[], None]] | None = None
-        """While it is a list: outcomes of commits that were made at once and are told late."""
+        """While it is a list: outcomes of commits that were made, and that wait to be reported."""
         self.held_answers: list[Callable[[], None]] | None = None
-        """While it is a list: answers to reads that were made at once and are told late, when they may be untrue."""
+        """While it is a list: answers to reads, which wait to be reported and may be stale then."""
         self.fails_to_read = False
         self.reads = 0
         self.commits = 0
@@ -503,7 +503,7 @@ class SessionReceiver(Consumer):
         self.selector = selector
         self.session: Session | None = None
         self.failure: BrokerError | None = None
-        """Why there is no session, or none any more."""
+        """The error with which the session was refused or lost."""
         self._queue = world.sessions(path)
         self.waiter: Waiter | None
         if id is None:

@@ -146,7 +146,7 @@ CONNECTION_INPUTS: dict[ConnectionInput, Callable[[Peer], object]] = {
     CI.DROP_TRANSPORT: lambda peer: peer.engine.lost(),
 }
 REFUSED = "refused"
-"""The connection is closed with an error."""
+"""The result if the connection is closed with an error."""
 CONNECTION_OUTCOMES: dict[ConnectionState, tuple[ConnectionState | str, ...]] = {
     C.START: (C.HEADERS_EXCHANGED, REFUSED, REFUSED, C.ENDED, C.ENDED),
     C.HEADERS_EXCHANGED: (REFUSED, C.OPENED, REFUSED, C.CLOSE_SENT, C.ENDED),

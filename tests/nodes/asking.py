@@ -14,7 +14,7 @@ STATUS_KEYS = {"statusCode", "statusDescription", "status-code", "status-descrip
 ERROR_KEYS = {"errorCondition", "error-condition"}
 SUBSCRIPTION = "topic/Subscriptions/sub"
 FOREVER = 253_402_300_800_000
-"""The year 10000, which SDKs give as last-updated-time when they want all sessions."""
+"""The year 10000, which SDKs send as last-updated-time to list all sessions."""
 
 
 class Management:
@@ -229,4 +229,4 @@ GOOD: dict[str, dict[str, Any]] = {
     "peeklock:release-claim": CLAIM,
     "peeklock:list-claims": {"skip": Int(0), "top": Int(10)},
 }
-"""A request for each operation with all that it needs."""
+"""A valid request for each operation."""

@@ -380,7 +380,7 @@ def body_with(operation: str, key: str, value: bytes) -> bytes:
 
 
 KEYS = [(name, field.name) for name in GOOD for field in OPERATIONS[full_name(name)].request]
-"""Every key of the table, those that may be left out too."""
+"""All keys of the table, including optional ones."""
 
 
 def path_for(operation: str) -> str:
@@ -787,7 +787,7 @@ TERMINI: dict[str, tuple[Callable[[], Attach], int]] = {
     "source of a consumer": (consuming, 5),
     "dynamic target": (making, 6),
 }
-"""The attach that has it, and where."""
+"""The attach that has the field, and the index of the field."""
 PERFORMATIVES: dict[str, tuple[bool, Any]] = {
     "open": (False, Open(container_id="client", max_frame_size=1 << 20)),
     "begin": (False, Begin(next_outgoing_id=0, incoming_window=100, outgoing_window=100)),

@@ -100,9 +100,9 @@ com.microsoft:update-disposition
     > deadletter-description                                 string              optional
     > properties-to-modify                                   map                 optional
 """
-"""Requests (>) and responses (<) as the documentation tabulates them, both peeks in one.
+"""Requests (>) and responses (<) as in the tables of the documentation. The two peeks are one operation.
 
-Where versions differ the newest has the word on what is required. Its `array of byte` is AMQP's binary.
+If versions differ, the newest decides which keys are required. Its `array of byte` is AMQP's binary.
 """
 
 RELAXED = {
@@ -113,7 +113,7 @@ RELAXED = {
     ("com.microsoft:add-rule", ">", "rule-description.sql-rule-action"): "SDKs leave it out when there is none",
     ("com.microsoft:receive-by-sequence-number", "<", "messages.lock-token"): "only under a lock, as it says itself",
 }
-"""Required by the documentation and not here."""
+"""Keys that the documentation requires and the broker does not."""
 LEFT_OUT = {
     ("com.microsoft:cancel-scheduled-message", "<", "sequence-numbers"): "listed in 2017, no longer in 2021",
 }
@@ -121,7 +121,7 @@ OURS = {
     f"peeklock:{name}" for name in ("claim-messages", "read-packed", "remove-claim", "release-claim", "list-claims")
 }
 BEYOND = {"com.microsoft:batch-delete-messages", *OURS}
-"""Operations that SDKs use and the documentation does not have, and those that only we have."""
+"""Operations that SDKs use but the documentation lacks, and operations that only Peeklock has."""
 
 
 class Key(NamedTuple):

@@ -38,11 +38,11 @@ class Client(Wire):
 
     def __init__(self, world: World, client_id: str = "me", **more: Any) -> None:
         self.handles: dict[str, int] = {}
-        """The broker's, by the names of links."""
+        """The broker's handles by the names of links."""
         super().__init__(world, **more)
         self.peer.container_id = client_id
         self._names: dict[int, str] = {}
-        """Of links, by our handles."""
+        """The names of links by our handles."""
 
     def consumer(self, name: str = "", topic: str = "t", *, selector: str | None = None, **more: Any) -> int:
         """Attach a link to the topic, as Qpid JMS does."""

@@ -43,7 +43,7 @@ class Wire:
         )
         self.peer.claims.add(Claim("", "", frozenset(Right), None))
         self.heard: list[tuple[Any, bytes]] = []
-        """Performatives and what was behind them."""
+        """Received performatives, with their payloads."""
         self._deliveries = 0
         self._handles = 0
         if opened:

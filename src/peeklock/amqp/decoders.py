@@ -167,7 +167,7 @@ def too_deep() -> DecodeError:
 
 
 def wrong_size(kind: str) -> DecodeError:
-    return DecodeError(f"the elements of {kind} do not have exactly the size that it states")
+    return DecodeError(f"the size of {kind} is not the size of its elements")
 
 
 def empty_list(data: bytes, offset: int, depth: int, budget: Budget) -> tuple[Any, int]:

@@ -103,7 +103,7 @@ class Account:
             if self.is_full:
                 raise QuotaExceeded(
                     f"{self._what} hold {self.used} bytes of this connection and {self._accounts.used} bytes in all; "
-                    "this is more than the broker keeps in memory for it."
+                    "the broker accepts no more until memory is released."
                 )
 
     def take(self, size: int) -> None:

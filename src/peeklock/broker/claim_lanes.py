@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from peeklock.broker.claim_records import Claim
-from peeklock.broker.claimed_sessions import ClaimHolder, is_kept_for
+from peeklock.broker.claimed_sessions import ClaimHolder, is_reserved_for
 from peeklock.store.base import Run
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class SessionLanes(ClaimLanes):
     def names(self, claim_name: str, most: int) -> list[str | None]:
         """Return the sessions that claims of this name hold, so that later messages follow, and then free sessions."""
         kept: list[str | None] = [
-            session.id for session in self._sessions if session.active and is_kept_for(session, claim_name)
+            session.id for session in self._sessions if session.active and is_reserved_for(session, claim_name)
         ]
         return [*kept, *self._sessions.free_ids][:most]
 
@@ -113,7 +113,7 @@ class SessionLanes(ClaimLanes):
             return None
         if session.is_free:
             self._sessions.reserve(session, ClaimHolder(claim_name))
-        return 0 if is_kept_for(session, claim_name) else None
+        return 0 if is_reserved_for(session, claim_name) else None
 
     def load(self, claim: Claim) -> None:
         for lane in claim.parts:

@@ -35,6 +35,6 @@ class ClaimHolder:
     def on_starved(self) -> None: ...
 
 
-def is_kept_for(session: Session, name: str) -> bool:
+def is_reserved_for(session: Session, name: str) -> bool:
     """Return whether the session is reserved for claims of that name."""
     return isinstance(session.holder, ClaimHolder) and session.holder.name == name

@@ -17,7 +17,7 @@ def why_no_sends(entity: Entity) -> BrokerError | None:
     if entity.is_deleting:
         return EntityNotFound(entity.path)
     if entity.is_dead_letter_queue:
-        return OperationNotAllowed(f"Messages cannot be sent to '{entity.path}'.")
+        return OperationNotAllowed(f"Messages cannot be sent to '{entity.path}': it is a dead-letter queue.")
     if entity.kind is EntityKind.SUBSCRIPTION:
         return OperationNotAllowed(f"Messages cannot be sent to '{entity.path}': send to its topic.")
     status = entity.definition.status

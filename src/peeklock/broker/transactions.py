@@ -170,7 +170,7 @@ class Transaction:
 
     def _enter(self, scope: Scope, messages: int, size: int, *, sends: bool) -> None:
         if self._messages + messages > MAX_TRANSACTION_MESSAGES:
-            raise QuotaExceeded(f"A transaction takes at most {MAX_TRANSACTION_MESSAGES} messages.")
+            raise QuotaExceeded(f"A transaction can have at most {MAX_TRANSACTION_MESSAGES} messages.")
         first = self._scope
         if first is not None and scope.entity != first.entity and not (sends and scope.session is first.session):
             raise OperationNotAllowed(
@@ -235,7 +235,7 @@ class Transactions:
 
     def declare(self) -> bytes:
         if len(self._open) >= MAX_OPEN_TRANSACTIONS:
-            raise QuotaExceeded(f"The connection has {MAX_OPEN_TRANSACTIONS} transactions open.")
+            raise QuotaExceeded(f"The connection has {MAX_OPEN_TRANSACTIONS} open transactions; no more are allowed.")
         id = os.urandom(16)
         self._open[id] = self._make()
         return id

@@ -75,7 +75,7 @@ def _read(delivery: IncomingDelivery) -> Declare | Discharge:
         if isinstance(value, Described):
             value = decode_composite(encode_value(value))[0]
     except AmqpError as error:  # a described value is encoded again for `decode_composite`
-        raise InvalidMessage(f"The coordinator could not read the message: {error.description}.") from error
+        raise InvalidMessage(f"The coordinator could not decode the message: {error.description}.") from error
     if not isinstance(value, Declare | Discharge):
         raise InvalidMessage("The coordinator accepts declare and discharge only.")
     return value

@@ -170,8 +170,10 @@ class ConsumerNode(WaitingNode):
         definition = found.definition
         assert isinstance(definition, SubscriptionDefinition)
         if definition.shared is not None and definition.shared is not wanted.shared:
-            kind = "shared" if definition.shared else "not shared"
-            raise OperationNotAllowed(f"The subscription '{found.path}' is {kind}.")
+            kind, needed = ("shared", "with") if definition.shared else ("not shared", "without")
+            raise OperationNotAllowed(
+                f"The subscription '{found.path}' is {kind}: attach {needed} the capability '{SHARED}'."
+            )
         if not wanted.shared and _is_active(found):
             raise SubscriptionInUse(f"The subscription '{found.path}' is not shared and has a consumer.")
         if definition.rules == (wanted.rule,) or (definition.shared is None and wanted.rule == RuleDefinition()):

@@ -13,7 +13,7 @@ from peeklock.broker.rules.like import PatternError, compile_pattern
 from peeklock.limits.broker import MAX_PATTERN, MAX_PATTERN_WORK
 
 Element = str | None
-"""A character of a pattern that stands for itself, or "" for any run, or None for any one."""
+"""An element of a pattern: a character, "" for `%`, or None for `_`."""
 
 
 def elements(pattern: str, escape: str | None) -> list[Element]:

@@ -41,7 +41,7 @@ KNOWN: dict[tuple[str, str], set[str]] = {
     ("guid", "guid"): EQUALITY,
     ("binary", "binary"): EQUALITY,
 }
-"""What is known of a pair. Everything else is unknown, whatever the values."""
+"""The defined results for pairs of types. The results for all other pairs are unknown."""
 
 
 def is_known(symbol: str, properties: Properties) -> bool:

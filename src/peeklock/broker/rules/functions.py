@@ -297,14 +297,14 @@ def exists_by_name(name: Expression) -> Condition:
 
 
 def set_user(name: str, value: Expression) -> Statement:
-    return lambda properties: properties.set_user(name, _known(value(properties)))
+    return lambda properties: properties.set_user(name, _null_if_missing(value(properties)))
 
 
 def set_system(name: str, value: Expression) -> Statement:
-    return lambda properties: properties.set_system(name, _known(value(properties)))
+    return lambda properties: properties.set_system(name, _null_if_missing(value(properties)))
 
 
-def _known(value: Operand) -> Value:
+def _null_if_missing(value: Operand) -> Value:
     return None if value is MISSING else value
 
 

@@ -95,7 +95,7 @@ def as_float(number: Any) -> float:
     try:
         return float(number)
     except OverflowError:
-        raise EvaluationError(f"The integer {_digits(number)} is outside the range of numbers.") from None
+        raise EvaluationError(f"The integer {_digits(number)} is outside the range of doubles.") from None
 
 
 # --- calculating
