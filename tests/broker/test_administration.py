@@ -606,7 +606,7 @@ def test_a_subscription_is_created_with_its_rules() -> None:
     assert {rule.created_at for name in ("one", "all") for rule in rules("t", name)} == {world.clock()}
 
 
-# --- what is told ---
+# --- runtime properties ---
 
 
 def test_the_runtime_tells_what_is_there() -> None:
@@ -618,11 +618,11 @@ def test_the_runtime_tells_what_is_there() -> None:
     receiver = Receiver(world, world.queue(), credit=3)
     world.settle(world.queue().settlements.defer, receiver.locks[0])
     world.settle(world.queue().settlements.dead_letter, receiver.locks[1])
-    told = world.runtime()
-    assert (told.active, told.deferred, told.scheduled, told.dead_letter) == (2, 1, 1, 1)
-    assert told.total == 5
+    runtime = world.runtime()
+    assert (runtime.active, runtime.deferred, runtime.scheduled, runtime.dead_letter) == (2, 1, 1, 1)
+    assert runtime.total == 5
     messages = [*world.stored(), *world.stored("q/$DeadLetterQueue")]
-    assert told.size_in_bytes == sum(message.size for message in messages)
+    assert runtime.size_in_bytes == sum(message.size for message in messages)
     of_topic = world.runtime("t")
     assert (of_topic.active, of_topic.scheduled, of_topic.subscription_count) == (0, 1, 1)
     copies = [*world.stored("t"), *world.stored("t/Subscriptions/a")]
@@ -636,19 +636,19 @@ def test_the_runtime_tells_when() -> None:
     world.advance(SECOND)
     create(world, queue())
     created = world.clock()
-    told = world.runtime()
-    assert (told.created_at, told.updated_at, told.accessed_at) == (created, created, created)
+    runtime = world.runtime()
+    assert (runtime.created_at, runtime.updated_at, runtime.accessed_at) == (created, created, created)
     world.advance(SECOND)
     assert world.administer(world.administration.update_queue, queue(max_delivery_count=2)) is None
     updated = world.clock()
     world.advance(SECOND)
     world.send("one")
-    told = world.runtime()
-    assert (told.created_at, told.updated_at, told.accessed_at) == (created, updated, world.clock())
+    runtime = world.runtime()
+    assert (runtime.created_at, runtime.updated_at, runtime.accessed_at) == (created, updated, world.clock())
     world.advance(SECOND)
     world = world.restarted()
-    told = world.runtime()
-    assert (told.created_at, told.updated_at) == (created, updated)
+    runtime = world.runtime()
+    assert (runtime.created_at, runtime.updated_at) == (created, updated)
     assert world.namespace.created_at == first
 
 

@@ -509,14 +509,14 @@ def test_an_annex_survives_the_store() -> None:
 def test_a_copy_of_a_topic_tells_the_number_that_the_topic_gave() -> None:
     for annex, given_number in ((None, 5), (Annex(priority=7).encode(), 5), (Annex(enqueued_number=3).encode(), 3)):
         message = stored(annex=annex)
-        told = Message.decode(head(message, None, is_copy=True) + BODY).message_annotations or {}
-        assert (told["x-opt-sequence-number"], told["x-opt-enqueue-sequence-number"]) == (5, given_number)
+        annotations = Message.decode(head(message, None, is_copy=True) + BODY).message_annotations or {}
+        assert (annotations["x-opt-sequence-number"], annotations["x-opt-enqueue-sequence-number"]) == (5, given_number)
 
 
 @pytest.mark.parametrize("fields", [{}, {"annex": Annex(priority=7).encode()}])
 def test_a_message_that_was_not_forwarded_tells_one_number(fields: dict[str, bytes]) -> None:
-    told = delivered(stored(**fields)).message_annotations or {}
-    assert set(told) == {"x-opt-sequence-number", "x-opt-enqueued-time"}
+    annotations = delivered(stored(**fields)).message_annotations or {}
+    assert set(annotations) == {"x-opt-sequence-number", "x-opt-enqueued-time"}
 
 
 @pytest.mark.parametrize("priority", [None, 7])
@@ -538,8 +538,8 @@ def test_durable_that_is_no_boolean_is_nothing() -> None:
 
 def test_a_message_that_came_another_way_tells_the_number_it_was_first_given() -> None:
     message = StoredMessage(7, Message(data=[b"x"]).encode(), 1000, annex=Annex(enqueued_number=3).encode())
-    told = delivered(message).message_annotations or {}
-    assert (told["x-opt-sequence-number"], told["x-opt-enqueue-sequence-number"]) == (7, 3)
+    annotations = delivered(message).message_annotations or {}
+    assert (annotations["x-opt-sequence-number"], annotations["x-opt-enqueue-sequence-number"]) == (7, 3)
 
 
 # --- front and body ---

@@ -37,7 +37,7 @@ class Disk:
             assert self.answer(error) == PROBE
 
 
-class Desk:
+class Bench:
     """A journal with a store, whose turns the test runs."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Desk:
         self._turn: deque[Callable[[], None]] = deque()
         self.journal = Journal(self.disk, self._turn.append)  # type: ignore[arg-type]
         self.journal.make_probe = lambda: PROBE
-        self.told: list[tuple[str, type[BrokerError] | None]] = []
+        self.outcomes: list[tuple[str, type[BrokerError] | None]] = []
 
     def turn(self) -> None:
         while self._turn:
@@ -62,14 +62,14 @@ class Desk:
         self.wait(self.journal.rest, name)
 
     def wait(self, lane: Lane, name: str) -> None:
-        lane.then(self._tell, name)
+        lane.then(self._record, name)
 
     def _append(self, lane: Lane, name: str) -> None:
         lane.changes.appends.append((1, message(name)))
         self.wait(lane, name)
 
-    def _tell(self, name: Any, error: BrokerError | None) -> None:
-        self.told.append((name, None if error is None else type(error)))
+    def _record(self, name: Any, error: BrokerError | None) -> None:
+        self.outcomes.append((name, None if error is None else type(error)))
 
 
 def message(name: str) -> StoredMessage:
@@ -81,253 +81,253 @@ def names(messages: list[tuple[int, StoredMessage]]) -> list[str]:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def bench() -> Bench:
+    return Bench()
 
 
-def test_what_one_turn_staged_is_one_commit(desk: Desk) -> None:
-    desk.send("a")
-    desk.settle("b")
-    desk.send("c")
-    assert desk.disk.commits == []
-    desk.turn()
-    (commit,) = desk.disk.commits
+def test_what_one_turn_staged_is_one_commit(bench: Bench) -> None:
+    bench.send("a")
+    bench.settle("b")
+    bench.send("c")
+    assert bench.disk.commits == []
+    bench.turn()
+    (commit,) = bench.disk.commits
     assert names(commit[0].appends) == ["a", "c"]
     assert names(commit[0].removals) == ["b"]
 
 
-def test_nobody_is_told_before_the_commit_is_done(desk: Desk) -> None:
-    desk.send("a")
-    desk.settle("b")
-    desk.turn()
-    assert desk.told == []
-    desk.disk.answer()
-    assert desk.told == [("a", None), ("b", None)]
+def test_nobody_is_told_before_the_commit_is_done(bench: Bench) -> None:
+    bench.send("a")
+    bench.settle("b")
+    bench.turn()
+    assert bench.outcomes == []
+    bench.disk.answer()
+    assert bench.outcomes == [("a", None), ("b", None)]
 
 
-def test_everybody_is_told_in_the_order_of_staging(desk: Desk) -> None:
+def test_everybody_is_told_in_the_order_of_staging(bench: Bench) -> None:
     for name in "abcde":
-        desk.send(name)
-    desk.turn()
-    desk.disk.answer()
-    assert [name for name, _ in desk.told] == list("abcde")
+        bench.send(name)
+    bench.turn()
+    bench.disk.answer()
+    assert [name for name, _ in bench.outcomes] == list("abcde")
 
 
-def test_much_is_committed_before_its_turn_ends_and_little_is_not(desk: Desk) -> None:
+def test_much_is_committed_before_its_turn_ends_and_little_is_not(bench: Bench) -> None:
     for number in range(HURRY_MESSAGES - 1):
-        desk.send(str(number))
-    desk.journal.hurry()
-    assert desk.disk.commits == []
-    desk.settle("one more")
-    desk.journal.hurry()
-    assert len(desk.disk.commits) == 1
-    desk.turn()
-    assert len(desk.disk.commits) == 1
+        bench.send(str(number))
+    bench.journal.hurry()
+    assert bench.disk.commits == []
+    bench.settle("one more")
+    bench.journal.hurry()
+    assert len(bench.disk.commits) == 1
+    bench.turn()
+    assert len(bench.disk.commits) == 1
 
 
-def test_a_store_that_has_enough_to_do_is_not_hurried(desk: Desk) -> None:
+def test_a_store_that_has_enough_to_do_is_not_hurried(bench: Bench) -> None:
     for _ in range(COMMITS_IN_FLIGHT + 1):
         for number in range(HURRY_MESSAGES):
-            desk.send(str(number))
-        desk.journal.hurry()
-    assert len(desk.disk.commits) == COMMITS_IN_FLIGHT
-    desk.disk.answer()
-    desk.turn()
-    assert [len(changes.appends) for changes, _ in desk.disk.commits] == [HURRY_MESSAGES, HURRY_MESSAGES]
+            bench.send(str(number))
+        bench.journal.hurry()
+    assert len(bench.disk.commits) == COMMITS_IN_FLIGHT
+    bench.disk.answer()
+    bench.turn()
+    assert [len(changes.appends) for changes, _ in bench.disk.commits] == [HURRY_MESSAGES, HURRY_MESSAGES]
 
 
-def test_a_turn_that_was_asked_for_before_a_hurry_adds_no_commit_too_many(desk: Desk) -> None:
+def test_a_turn_that_was_asked_for_before_a_hurry_adds_no_commit_too_many(bench: Bench) -> None:
     for _ in range(COMMITS_IN_FLIGHT):
         for number in range(HURRY_MESSAGES):
-            desk.send(str(number))
-        desk.journal.hurry()
-    desk.send("last")
-    desk.turn()
-    assert len(desk.disk.commits) == COMMITS_IN_FLIGHT
-    desk.disk.answer()
-    desk.turn()
-    assert names(desk.disk.commits[-1][0].appends) == ["last"]
+            bench.send(str(number))
+        bench.journal.hurry()
+    bench.send("last")
+    bench.turn()
+    assert len(bench.disk.commits) == COMMITS_IN_FLIGHT
+    bench.disk.answer()
+    bench.turn()
+    assert names(bench.disk.commits[-1][0].appends) == ["last"]
 
 
-def test_an_empty_turn_commits_nothing(desk: Desk) -> None:
-    desk.journal.flush()
-    assert desk.disk.commits == []
-    assert desk.journal.idle
+def test_an_empty_turn_commits_nothing(bench: Bench) -> None:
+    bench.journal.flush()
+    assert bench.disk.commits == []
+    assert bench.journal.idle
 
 
-def test_only_so_many_commits_are_on_their_way_and_the_rest_share_the_next(desk: Desk) -> None:
+def test_only_so_many_commits_are_on_their_way_and_the_rest_share_the_next(bench: Bench) -> None:
     for number in range(10):
-        desk.send(str(number))
-        desk.turn()
-    assert len(desk.disk.commits) == COMMITS_IN_FLIGHT
-    desk.disk.answer()
-    desk.turn()
-    assert len(desk.disk.commits) == COMMITS_IN_FLIGHT
-    assert names(desk.disk.commits[-1][0].appends) == [str(n) for n in range(COMMITS_IN_FLIGHT, 10)]
-    while desk.disk.commits:
-        desk.disk.answer()
-        desk.turn()
-    assert [name for name, _ in desk.told] == [str(n) for n in range(10)]
+        bench.send(str(number))
+        bench.turn()
+    assert len(bench.disk.commits) == COMMITS_IN_FLIGHT
+    bench.disk.answer()
+    bench.turn()
+    assert len(bench.disk.commits) == COMMITS_IN_FLIGHT
+    assert names(bench.disk.commits[-1][0].appends) == [str(n) for n in range(COMMITS_IN_FLIGHT, 10)]
+    while bench.disk.commits:
+        bench.disk.answer()
+        bench.turn()
+    assert [name for name, _ in bench.outcomes] == [str(n) for n in range(10)]
 
 
-def test_it_is_idle_when_nothing_is_staged_and_nothing_on_its_way(desk: Desk) -> None:
-    assert desk.journal.idle
-    desk.send("a")
-    assert not desk.journal.idle
-    desk.turn()
-    assert not desk.journal.idle
-    desk.disk.answer()
-    assert desk.journal.idle
+def test_it_is_idle_when_nothing_is_staged_and_nothing_on_its_way(bench: Bench) -> None:
+    assert bench.journal.idle
+    bench.send("a")
+    assert not bench.journal.idle
+    bench.turn()
+    assert not bench.journal.idle
+    bench.disk.answer()
+    assert bench.journal.idle
 
 
-def test_something_that_waits_without_a_change_is_told_too(desk: Desk) -> None:
-    told: list[BrokerError | None] = []
-    desk.journal.rest.then(lambda _, error: told.append(error), None)
-    desk.turn()
-    desk.disk.answer()
-    assert told == [None]
+def test_something_that_waits_without_a_change_is_told_too(bench: Bench) -> None:
+    outcomes: list[BrokerError | None] = []
+    bench.journal.rest.then(lambda _, error: outcomes.append(error), None)
+    bench.turn()
+    bench.disk.answer()
+    assert outcomes == [None]
 
 
 # --- failures ---
 
 
-def test_a_full_store_fails_the_sends(desk: Desk) -> None:
-    desk.send("a")
-    desk.send("b")
-    desk.turn()
-    desk.disk.answer(StoreFull("no room"))
-    assert desk.told == [("a", StorageFull), ("b", StorageFull)]
+def test_a_full_store_fails_the_sends(bench: Bench) -> None:
+    bench.send("a")
+    bench.send("b")
+    bench.turn()
+    bench.disk.answer(StoreFull("no room"))
+    assert bench.outcomes == [("a", StorageFull), ("b", StorageFull)]
 
 
-def test_another_failure_is_told_as_one_worth_another_try(desk: Desk) -> None:
-    desk.settle("a")
-    desk.turn()
-    desk.disk.fail(StoreError("on fire"))
-    assert desk.told == [("a", StorageFailed)]
+def test_another_failure_is_told_as_one_worth_another_try(bench: Bench) -> None:
+    bench.settle("a")
+    bench.turn()
+    bench.disk.fail(StoreError("on fire"))
+    assert bench.outcomes == [("a", StorageFailed)]
 
 
-def test_settlements_are_tried_again_without_the_sends_that_failed_with_them(desk: Desk) -> None:
-    desk.send("a")
-    desk.settle("b")
-    desk.turn()
-    desk.disk.answer(StoreFull("no room"))
-    assert desk.told == [("a", StorageFull)]
-    assert not desk.journal.idle
-    again = desk.disk.answer()
+def test_settlements_are_tried_again_without_the_sends_that_failed_with_them(bench: Bench) -> None:
+    bench.send("a")
+    bench.settle("b")
+    bench.turn()
+    bench.disk.answer(StoreFull("no room"))
+    assert bench.outcomes == [("a", StorageFull)]
+    assert not bench.journal.idle
+    again = bench.disk.answer()
     assert again.appends == []
     assert names(again.removals) == ["b"]
-    assert desk.told == [("a", StorageFull), ("b", None)]
-    assert desk.journal.idle
+    assert bench.outcomes == [("a", StorageFull), ("b", None)]
+    assert bench.journal.idle
 
 
-def test_settlements_that_fail_alone_too_are_told(desk: Desk) -> None:
-    desk.send("a")
-    desk.settle("b")
-    desk.turn()
-    desk.disk.answer(StoreFull("no room"))
-    desk.disk.answer(StoreFull("not even for this"))
-    assert desk.told == [("a", StorageFull), ("b", StorageFull)]
-    assert desk.journal.idle
+def test_settlements_that_fail_alone_too_are_told(bench: Bench) -> None:
+    bench.send("a")
+    bench.settle("b")
+    bench.turn()
+    bench.disk.answer(StoreFull("no room"))
+    bench.disk.answer(StoreFull("not even for this"))
+    assert bench.outcomes == [("a", StorageFull), ("b", StorageFull)]
+    assert bench.journal.idle
 
 
-def test_what_is_staged_by_those_who_are_told_goes_with_the_next_commit(desk: Desk) -> None:
-    desk.journal.rest.then(lambda _, error: desk.send("follows"), None)
-    desk.turn()
-    desk.disk.answer()
-    desk.turn()
-    assert names(desk.disk.commits[0][0].appends) == ["follows"]
+def test_what_is_staged_by_those_who_are_told_goes_with_the_next_commit(bench: Bench) -> None:
+    bench.journal.rest.then(lambda _, error: bench.send("follows"), None)
+    bench.turn()
+    bench.disk.answer()
+    bench.turn()
+    assert names(bench.disk.commits[0][0].appends) == ["follows"]
 
 
-def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_who_fails_when_told_keeps_nobody_else_from_hearing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: Any, error: BrokerError | None) -> None:
         raise RuntimeError("a mistake of ours")
 
-    desk.journal.sends.then(fail, None)
-    desk.send("a")
-    desk.turn()
-    desk.disk.answer()
-    assert desk.told == [("a", None)]
+    bench.journal.sends.then(fail, None)
+    bench.send("a")
+    bench.turn()
+    bench.disk.answer()
+    assert bench.outcomes == [("a", None)]
     assert "a mistake of ours" in caplog.text
 
 
 # --- what the store does not take although it works ---
 
 
-def refuse_together(desk: Desk, guilty: str) -> None:
+def refuse_together(bench: Bench, guilty: str) -> None:
     """Make the store refuse commits that have all of these changes."""
-    desk.disk.answer(StoreError("cannot hold it"))
-    assert desk.disk.answer() == PROBE
-    while desk.disk.commits:
-        changes = desk.disk.commits[0][0]
+    bench.disk.answer(StoreError("cannot hold it"))
+    assert bench.disk.answer() == PROBE
+    while bench.disk.commits:
+        changes = bench.disk.commits[0][0]
         refused = guilty in names(changes.appends) + names(changes.removals)
-        desk.disk.answer(StoreError("cannot hold it") if refused else None)
+        bench.disk.answer(StoreError("cannot hold it") if refused else None)
 
 
-def test_only_the_guilty_one_fails_and_all_are_told_in_order(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_guilty_one_fails_and_all_are_told_in_order(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     for name in "abc":
-        desk.send(name)
-        desk.settle(name.upper())
-    desk.turn()
-    refuse_together(desk, "b")
-    assert desk.told == [("a", None), ("b", ChangeRefused), ("c", None), ("A", None), ("B", None), ("C", None)]
-    assert desk.journal.idle
+        bench.send(name)
+        bench.settle(name.upper())
+    bench.turn()
+    refuse_together(bench, "b")
+    assert bench.outcomes == [("a", None), ("b", ChangeRefused), ("c", None), ("A", None), ("B", None), ("C", None)]
+    assert bench.journal.idle
     assert "the store refused a change: cannot hold it" in caplog.text
 
 
-def test_what_was_committed_behind_changes_that_are_tried_again_is_told_after_them(desk: Desk) -> None:
-    desk.send("first")
-    desk.turn()
-    desk.send("second")
-    desk.turn()
-    desk.disk.answer(StoreError("a sync failed"))
-    desk.disk.answer()
-    assert desk.told == []
-    assert desk.disk.answer() == PROBE
-    assert desk.told == []
-    desk.disk.answer()
-    assert desk.told == [("first", None), ("second", None)]
-    assert desk.journal.idle
+def test_what_was_committed_behind_changes_that_are_tried_again_is_told_after_them(bench: Bench) -> None:
+    bench.send("first")
+    bench.turn()
+    bench.send("second")
+    bench.turn()
+    bench.disk.answer(StoreError("a sync failed"))
+    bench.disk.answer()
+    assert bench.outcomes == []
+    assert bench.disk.answer() == PROBE
+    assert bench.outcomes == []
+    bench.disk.answer()
+    assert bench.outcomes == [("first", None), ("second", None)]
+    assert bench.journal.idle
 
 
-def test_changes_that_are_tried_again_keep_their_order_when_the_commits_behind_them_fail_too(desk: Desk) -> None:
+def test_changes_that_are_tried_again_keep_their_order_when_the_commits_behind_them_fail_too(bench: Bench) -> None:
     for name in ("first", "second"):
-        desk.send(name)
-        desk.turn()
+        bench.send(name)
+        bench.turn()
     for _ in range(2):
-        desk.disk.answer(StoreError("a sync failed"))
+        bench.disk.answer(StoreError("a sync failed"))
     for name in ("first", "second"):
-        assert desk.disk.answer() == PROBE
-        assert names(desk.disk.answer().appends) == [name]
-    assert desk.told == [("first", None), ("second", None)]
-    assert desk.journal.idle
+        assert bench.disk.answer() == PROBE
+        assert names(bench.disk.answer().appends) == [name]
+    assert bench.outcomes == [("first", None), ("second", None)]
+    assert bench.journal.idle
 
 
-def test_a_commit_is_told_after_the_settlements_of_the_one_before_it(desk: Desk) -> None:
-    desk.send("refused")
-    desk.settle("settled")
-    desk.turn()
-    desk.send("behind it")
-    desk.turn()
-    desk.disk.answer(StoreFull("no room"))
-    desk.disk.answer()
-    assert desk.told == [("refused", StorageFull)]
-    desk.disk.answer()
-    assert desk.told == [("refused", StorageFull), ("settled", None), ("behind it", None)]
-    assert desk.journal.idle
+def test_a_commit_is_told_after_the_settlements_of_the_one_before_it(bench: Bench) -> None:
+    bench.send("refused")
+    bench.settle("settled")
+    bench.turn()
+    bench.send("behind it")
+    bench.turn()
+    bench.disk.answer(StoreFull("no room"))
+    bench.disk.answer()
+    assert bench.outcomes == [("refused", StorageFull)]
+    bench.disk.answer()
+    assert bench.outcomes == [("refused", StorageFull), ("settled", None), ("behind it", None)]
+    assert bench.journal.idle
 
 
-def test_a_change_that_is_refused_is_no_failure_of_the_store(desk: Desk) -> None:
+def test_a_change_that_is_refused_is_no_failure_of_the_store(bench: Bench) -> None:
     failed: list[int] = []
-    desk.journal.on_failed = lambda: failed.append(1)
-    desk.send("guilty")
-    desk.turn()
-    refuse_together(desk, "guilty")
-    assert desk.told == [("guilty", ChangeRefused)]
-    assert (desk.journal.failure, failed) == (None, [])
+    bench.journal.on_failed = lambda: failed.append(1)
+    bench.send("guilty")
+    bench.turn()
+    refuse_together(bench, "guilty")
+    assert bench.outcomes == [("guilty", ChangeRefused)]
+    assert (bench.journal.failure, failed) == (None, [])
 
 
-def test_each_is_committed_with_all_that_it_had_staged(desk: Desk) -> None:
-    journal = desk.journal
+def test_each_is_committed_with_all_that_it_had_staged(bench: Bench) -> None:
+    journal = bench.journal
     row = StoredEntity(1, "q", "queue", {})
     for name, number in (("first", 5), ("second", 6)):
         lane = journal.rest
@@ -342,138 +342,138 @@ def test_each_is_committed_with_all_that_it_had_staged(desk: Desk) -> None:
             lane.changes.dropped_entities.append(number)
         lane.changes.advances[number] = number
         lane.changes.entities[number] = row
-        desk.wait(lane, name)
-    desk.wait(journal.rest, "nothing")
-    desk.turn()
-    desk.disk.answer(StoreError("cannot hold it"))
-    desk.disk.answer()
+        bench.wait(lane, name)
+    bench.wait(journal.rest, "nothing")
+    bench.turn()
+    bench.disk.answer(StoreError("cannot hold it"))
+    bench.disk.answer()
     for number in (5, 6):
-        part = desk.disk.answer()
+        part = bench.disk.answer()
         lists = (part.appends, part.removals, part.updates, part.rewrites, part.seen)
         for each in (*lists, part.forgotten, part.session_states):
             assert [entry[0] for entry in each] == [number, number]
         assert part.dropped_entities == [number, number]
         assert list(part.entities) == [number]
         assert part.advances == {5: 5, 6: 6}, "numbers that are left out do no harm"
-    assert desk.disk.answer().advances == {5: 5, 6: 6}
-    assert desk.told == [("first", None), ("second", None), ("nothing", None)]
+    assert bench.disk.answer().advances == {5: 5, 6: 6}
+    assert bench.outcomes == [("first", None), ("second", None), ("nothing", None)]
 
 
-def test_what_is_all_or_nothing_stays_together_when_it_is_tried_again(desk: Desk) -> None:
+def test_what_is_all_or_nothing_stays_together_when_it_is_tried_again(bench: Bench) -> None:
     def both() -> None:
-        desk.move("moved")
-        desk.settle("guilty")
+        bench.move("moved")
+        bench.settle("guilty")
 
-    desk.move("before")
-    desk.journal.all_or_nothing(both)
-    desk.move("after")
-    desk.turn()
-    refuse_together(desk, "guilty")
-    assert desk.told == [("before", None), ("moved", ChangeRefused), ("guilty", ChangeRefused), ("after", None)]
+    bench.move("before")
+    bench.journal.all_or_nothing(both)
+    bench.move("after")
+    bench.turn()
+    refuse_together(bench, "guilty")
+    assert bench.outcomes == [("before", None), ("moved", ChangeRefused), ("guilty", ChangeRefused), ("after", None)]
 
 
-def test_a_full_store_that_refuses_a_change_takes_the_others_as_far_as_they_fit(desk: Desk) -> None:
+def test_a_full_store_that_refuses_a_change_takes_the_others_as_far_as_they_fit(bench: Bench) -> None:
     for name in "ab":
-        desk.send(name)
-    desk.settle("c")
-    desk.turn()
-    desk.disk.answer(StoreError("cannot hold it"))
-    desk.disk.answer(StoreFull("no room"))
-    desk.disk.answer(StoreError("cannot hold it"))
-    desk.disk.answer(StoreFull("no room"))
-    desk.disk.answer()
-    assert desk.told == [("a", ChangeRefused), ("b", StorageFull), ("c", None)]
-    assert str(desk.journal.failure) == "no room"
-    assert desk.journal.idle
+        bench.send(name)
+    bench.settle("c")
+    bench.turn()
+    bench.disk.answer(StoreError("cannot hold it"))
+    bench.disk.answer(StoreFull("no room"))
+    bench.disk.answer(StoreError("cannot hold it"))
+    bench.disk.answer(StoreFull("no room"))
+    bench.disk.answer()
+    assert bench.outcomes == [("a", ChangeRefused), ("b", StorageFull), ("c", None)]
+    assert str(bench.journal.failure) == "no room"
+    assert bench.journal.idle
 
 
-def test_what_is_staged_while_each_is_tried_goes_with_the_next_commit(desk: Desk) -> None:
-    desk.send("guilty")
-    desk.turn()
-    desk.disk.answer(StoreError("cannot hold it"))
-    desk.send("later")
-    desk.disk.answer()
-    desk.disk.answer(StoreError("cannot hold it"))
-    desk.turn()
-    desk.disk.answer()
-    assert desk.told == [("guilty", ChangeRefused), ("later", None)]
-    assert desk.journal.idle
+def test_what_is_staged_while_each_is_tried_goes_with_the_next_commit(bench: Bench) -> None:
+    bench.send("guilty")
+    bench.turn()
+    bench.disk.answer(StoreError("cannot hold it"))
+    bench.send("later")
+    bench.disk.answer()
+    bench.disk.answer(StoreError("cannot hold it"))
+    bench.turn()
+    bench.disk.answer()
+    assert bench.outcomes == [("guilty", ChangeRefused), ("later", None)]
+    assert bench.journal.idle
 
 
 # --- whether the store works ---
 
 
-def fail_a_send(desk: Desk, error: StoreError) -> None:
-    desk.send("failed")
-    desk.turn()
-    desk.disk.answer(error) if desk.journal.failure is not None else desk.disk.fail(error)
+def fail_a_send(bench: Bench, error: StoreError) -> None:
+    bench.send("failed")
+    bench.turn()
+    bench.disk.answer(error) if bench.journal.failure is not None else bench.disk.fail(error)
 
 
-def test_a_failure_is_known_and_logged_once_until_it_is_over(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_known_and_logged_once_until_it_is_over(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     failed: list[int] = []
-    desk.journal.on_failed = lambda: failed.append(1)
+    bench.journal.on_failed = lambda: failed.append(1)
     for _ in range(3):
-        fail_a_send(desk, StoreFull("no room"))
-    assert str(desk.journal.failure) == "no room"
+        fail_a_send(bench, StoreFull("no room"))
+    assert str(bench.journal.failure) == "no room"
     assert len(failed) == 3
     assert caplog.text.count("the store refused changes: no room") == 1
-    desk.send("a")
-    desk.turn()
-    desk.disk.answer()
-    assert desk.journal.failure is None
+    bench.send("a")
+    bench.turn()
+    bench.disk.answer()
+    assert bench.journal.failure is None
     assert caplog.text.count("accepts messages again") == 1
 
 
-def test_a_settlement_that_works_does_not_prove_that_there_is_room(desk: Desk) -> None:
-    fail_a_send(desk, StoreFull("no room"))
-    desk.settle("a")
-    desk.turn()
-    desk.disk.answer()
-    assert desk.journal.failure is not None
+def test_a_settlement_that_works_does_not_prove_that_there_is_room(bench: Bench) -> None:
+    fail_a_send(bench, StoreFull("no room"))
+    bench.settle("a")
+    bench.turn()
+    bench.disk.answer()
+    assert bench.journal.failure is not None
 
 
-def test_a_settlement_that_works_proves_that_the_disk_does(desk: Desk) -> None:
-    fail_a_send(desk, StoreError("on fire"))
-    desk.settle("a")
-    desk.turn()
-    desk.disk.answer()
-    assert desk.journal.failure is None
+def test_a_settlement_that_works_proves_that_the_disk_does(bench: Bench) -> None:
+    fail_a_send(bench, StoreError("on fire"))
+    bench.settle("a")
+    bench.turn()
+    bench.disk.answer()
+    assert bench.journal.failure is None
 
 
 def test_settlements_between_sends_that_fail_do_not_make_it_flicker(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fail_a_send(desk, StoreError("on fire"))
+    fail_a_send(bench, StoreError("on fire"))
     for _ in range(3):
-        desk.send("a")
-        desk.settle("b")
-        desk.turn()
-        desk.disk.answer(StoreError("on fire"))
-        desk.disk.answer()
-        assert desk.journal.failure is not None
+        bench.send("a")
+        bench.settle("b")
+        bench.turn()
+        bench.disk.answer(StoreError("on fire"))
+        bench.disk.answer()
+        assert bench.journal.failure is not None
     assert caplog.text.count("the store refused") == 1
 
 
-def test_a_probe_that_works_proves_it_and_one_that_fails_asks_for_another(desk: Desk) -> None:
+def test_a_probe_that_works_proves_it_and_one_that_fails_asks_for_another(bench: Bench) -> None:
     failed: list[int] = []
-    fail_a_send(desk, StoreFull("no room"))
-    desk.journal.on_failed = lambda: failed.append(1)
-    desk.journal.probe(Changes())
-    assert not desk.journal.idle
-    desk.disk.answer(StoreFull("still no room"))
+    fail_a_send(bench, StoreFull("no room"))
+    bench.journal.on_failed = lambda: failed.append(1)
+    bench.journal.probe(Changes())
+    assert not bench.journal.idle
+    bench.disk.answer(StoreFull("still no room"))
     assert failed == [1]
-    assert str(desk.journal.failure) == "still no room"
-    desk.journal.probe(Changes())
-    desk.disk.answer()
-    assert desk.journal.failure is None
-    assert desk.journal.idle
+    assert str(bench.journal.failure) == "still no room"
+    bench.journal.probe(Changes())
+    bench.disk.answer()
+    assert bench.journal.failure is None
+    assert bench.journal.idle
 
 
 # --- what goes together ---
 
 
-def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(desk: Desk) -> None:
-    journal = desk.journal
+def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(bench: Bench) -> None:
+    journal = bench.journal
     row = StoredEntity(1, "q", "queue", {})
     for lane, number in ((journal.sends, 5), (journal.moves, 7), (journal.rest, 6)):
         lane.changes.advances = {1: number, number: number}
@@ -482,9 +482,9 @@ def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(desk: Desk) -> None
         lane.changes.session_states.append((number, "s", None, 0))
         lane.changes.dropped_entities.append(number)
         lane.changes.entities[number] = row
-        desk.wait(lane, "any")
-    desk.turn()
-    ((changes, _),) = desk.disk.commits
+        bench.wait(lane, "any")
+    bench.turn()
+    ((changes, _),) = bench.disk.commits
     assert changes.advances == {1: 7, 5: 5, 6: 6, 7: 7}, "the highest number given out"
     for of in (changes.seen, changes.forgotten, changes.session_states):
         assert [each[0] for each in of] == [5, 7, 6]
@@ -492,71 +492,71 @@ def test_all_kinds_of_changes_of_all_lanes_are_in_the_commit(desk: Desk) -> None
     assert list(changes.entities) == [5, 7, 6]
 
 
-def test_what_is_all_or_nothing_goes_with_the_moves_or_with_the_rest(desk: Desk) -> None:
+def test_what_is_all_or_nothing_goes_with_the_moves_or_with_the_rest(bench: Bench) -> None:
     def move() -> None:
-        desk.move("moved")
-        desk.settle("removed")
+        bench.move("moved")
+        bench.settle("removed")
 
-    desk.send("sent")
-    desk.journal.all_or_nothing(move)
-    desk.journal.all_or_nothing(lambda: desk.settle("settled"))
-    desk.turn()
-    desk.disk.answer(StoreFull("no room"))
-    desk.disk.answer(StoreFull("no room"))
-    desk.disk.answer()
+    bench.send("sent")
+    bench.journal.all_or_nothing(move)
+    bench.journal.all_or_nothing(lambda: bench.settle("settled"))
+    bench.turn()
+    bench.disk.answer(StoreFull("no room"))
+    bench.disk.answer(StoreFull("no room"))
+    bench.disk.answer()
     expected = [("sent", StorageFull), ("moved", StorageFull), ("removed", StorageFull), ("settled", None)]
-    assert desk.told == expected
+    assert bench.outcomes == expected
 
 
-def test_what_cannot_be_staged_whole_is_undone_at_once(desk: Desk) -> None:
+def test_what_cannot_be_staged_whole_is_undone_at_once(bench: Bench) -> None:
     def fail() -> None:
-        desk.settle("first")
+        bench.settle("first")
         raise StorageFailed("no")
 
-    desk.settle("other")
+    bench.settle("other")
     with pytest.raises(StorageFailed):
-        desk.journal.all_or_nothing(fail)
-    assert desk.told == [("first", StorageFailed)]
-    desk.turn()
-    assert names(desk.disk.answer().removals) == ["other"]
+        bench.journal.all_or_nothing(fail)
+    assert bench.outcomes == [("first", StorageFailed)]
+    bench.turn()
+    assert names(bench.disk.answer().removals) == ["other"]
 
 
 # --- when all is settled ---
 
 
-def test_what_waits_for_all_to_be_settled_is_called_at_once_if_nothing_is_on_its_way(desk: Desk) -> None:
+def test_what_waits_for_all_to_be_settled_is_called_at_once_if_nothing_is_on_its_way(bench: Bench) -> None:
     called: list[str] = []
-    desk.journal.when_settled(lambda: called.append("now"))
+    bench.journal.when_settled(lambda: called.append("now"))
     assert called == ["now"]
 
 
-def test_it_is_called_after_what_is_staged_and_what_is_on_its_way_and_not_later(desk: Desk) -> None:
+def test_it_is_called_after_what_is_staged_and_what_is_on_its_way_and_not_later(bench: Bench) -> None:
     called: list[str] = []
-    desk.send("on its way")
-    desk.turn()
-    desk.settle("staged")
-    desk.journal.when_settled(lambda: called.append("all"))
-    desk.turn()
-    desk.send("later")
-    desk.disk.answer()
+    bench.send("on its way")
+    bench.turn()
+    bench.settle("staged")
+    bench.journal.when_settled(lambda: called.append("all"))
+    bench.turn()
+    bench.send("later")
+    bench.disk.answer()
     assert called == []
-    desk.disk.answer()
+    bench.disk.answer()
     assert called == ["all"]
-    assert desk.told[-1] == ("staged", None), "after those who wait for the commit"
+    assert bench.outcomes[-1] == ("staged", None), "after those who wait for the commit"
 
 
-def test_a_commit_that_is_tried_again_without_its_sends_is_on_its_way_until_it_is_done(desk: Desk) -> None:
+def test_a_commit_that_is_tried_again_without_its_sends_is_on_its_way_until_it_is_done(bench: Bench) -> None:
     called: list[str] = []
-    desk.send("refused")
-    desk.settle("tried again")
-    desk.turn()
-    desk.journal.when_settled(lambda: called.append("all"))
-    desk.settle("later")
-    desk.turn()
-    desk.disk.answer(StoreFull("no room"))
-    (later, _), (again, _) = desk.disk.commits
+    bench.send("refused")
+    bench.settle("tried again")
+    bench.turn()
+    bench.journal.when_settled(lambda: called.append("all"))
+    bench.settle("later")
+    bench.turn()
+    bench.disk.answer(StoreFull("no room"))
+    (later, _), (again, _) = bench.disk.commits
     assert (names(later.removals), names(again.removals)) == (["later"], ["tried again"])
-    desk.disk.answer()
+    bench.disk.answer()
     assert called == []
-    desk.disk.answer()
+    bench.disk.answer()
     assert called == ["all"]

@@ -114,7 +114,7 @@ class LiveNamespace(RuleBasedStateMachine):
     # --- sending ---
 
     def _message(self, chance: Random) -> tuple[str, Any]:
-        """A new one, or one that was sent before."""
+        """Return a new message, or one that was sent before."""
         texts = [text for text, _ in self.outcomes]
         if texts and chance.random() < 0.2:
             text = chance.choice(texts[-10:])
@@ -126,7 +126,7 @@ class LiveNamespace(RuleBasedStateMachine):
         session = SESSIONS[len(text) % 2]
         return text, incoming(text, session_id=session, at=at, application_properties=colour)
 
-    def _told(self, to: str, texts: list[str]) -> Any:
+    def _on_sent(self, to: str, texts: list[str]) -> Any:
         lists = [self.outcomes.setdefault((text, to), []) for text in texts]
 
         def outcome(error: BrokerError | None) -> None:
@@ -141,7 +141,7 @@ class LiveNamespace(RuleBasedStateMachine):
         made = [self._message(chance) for _ in range(chance.randrange(1, 4))]
         with suppress(BrokerError):
             container = self.world.namespace.entity(to)
-            container.send([message for _, message in made], self._told(to, [text for text, _ in made]))
+            container.send([message for _, message in made], self._on_sent(to, [text for text, _ in made]))
         self.world.run()
 
     @happens
@@ -157,15 +157,15 @@ class LiveNamespace(RuleBasedStateMachine):
         text, message = self._message(chance)
         with suppress(BrokerError):
             self.transactions.get(id).send(self.world.topic(), [message], Scope("t", self))
-            self.open.append((id, self._told("t", [text])))
+            self.open.append((id, self._on_sent("t", [text])))
 
     @happens
     def discharge(self, chance: Random) -> None:
         if self.open:
-            id, told = self.open.pop(chance.randrange(len(self.open)))
+            id, on_sent = self.open.pop(chance.randrange(len(self.open)))
             fail = chance.random() < 0.3
             with suppress(BrokerError):
-                self.transactions.discharge(id, fail=fail, done=(lambda error: None) if fail else told)
+                self.transactions.discharge(id, fail=fail, done=(lambda error: None) if fail else on_sent)
             self.world.run()
 
     # --- receiving ---
@@ -214,9 +214,9 @@ class LiveNamespace(RuleBasedStateMachine):
 
     def _completed(self, path: str, lock: Lock, error: BrokerError | None) -> None:
         if error is None:
-            self._went(path, body(lock.message))
+            self._mark_gone(path, body(lock.message))
 
-    def _went(self, path: str, text: str) -> None:
+    def _mark_gone(self, path: str, text: str) -> None:
         for group, paths in (*GROUPS.items(), ("q", SOURCE)):
             if path in paths:
                 self.gone.add((group, text))
@@ -333,7 +333,7 @@ class LiveNamespace(RuleBasedStateMachine):
         for path, receiver in self.receivers:
             if receiver.deletes:
                 for message in receiver.got:
-                    self._went(path, body(message))
+                    self._mark_gone(path, body(message))
 
     def _check(self) -> None:
         self.world.check()

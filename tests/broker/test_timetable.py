@@ -24,10 +24,10 @@ class Bench:
         self.reads: list[TimedRead] = []
         self.acts: list[tuple[int, Finished]] = []
         """The number of messages of each batch, and the callback to call."""
-        self.good_moment = True
+        self.may_begin = True
         self.held = 0
         self.looks = 0
-        self.places: list[Position | None] = []
+        self.positions: list[Position | None] = []
         """The positions after which the reads began."""
         self.timetable = Timetable(self.agenda, self._read, enqueued_at, self._act, self._begin, self._end)
 
@@ -60,7 +60,7 @@ class Bench:
 
     def _read(self, now: int, limit: int, max_bytes: int, after: Position | None, done: TimedRead) -> None:
         assert (now, limit, max_bytes) == (self.clock(), BATCH, BATCH_BYTES)
-        self.places.append(after)
+        self.positions.append(after)
         self.looks += 1
         self.reads.append(done)
 
@@ -68,8 +68,8 @@ class Bench:
         self.acts.append((len(messages), finished))
 
     def _begin(self) -> bool:
-        self.held += self.good_moment
-        return self.good_moment
+        self.held += self.may_begin
+        return self.may_begin
 
     def _end(self) -> None:
         self.held -= 1
@@ -165,11 +165,11 @@ def test_a_read_that_failed_is_tried_again_in_a_while() -> None:
 
 def test_a_bad_moment_is_waited_out() -> None:
     bench = Bench()
-    bench.good_moment = False
+    bench.may_begin = False
     bench.expect_in(0)
     bench.run()
     assert bench.looks == 0
-    bench.good_moment = True
+    bench.may_begin = True
     bench.advance(RETRY_MS)
     assert bench.looks == 1
     assert bench.held == 1
@@ -186,9 +186,9 @@ def test_a_batch_that_ends_early_is_followed_by_the_next_behind_it() -> None:
     bench.finish()
     bench.answer_with([30, 40], 2_000_000)
     bench.finish()
-    assert bench.places == [None, (20, 20)]
+    assert bench.positions == [None, (20, 20)]
     bench.advance(1_000_000)
-    assert bench.places == [None, (20, 20), None]
+    assert bench.positions == [None, (20, 20), None]
 
 
 def test_what_came_back_before_the_place_is_looked_at_again() -> None:
@@ -203,7 +203,7 @@ def test_what_came_back_before_the_place_is_looked_at_again() -> None:
     bench.run()
     bench.answer_with([20], 30)
     bench.finish()
-    assert bench.places == [None, None, None, (20, 20)]
+    assert bench.positions == [None, None, None, (20, 20)]
 
 
 def test_what_is_due_and_does_not_come_is_looked_for_in_a_while_and_not_at_once() -> None:
@@ -221,7 +221,7 @@ def test_after_a_failure_it_begins_anew() -> None:
     bench.answer_with([10, 20], 30)
     bench.finish(well=False)
     bench.advance(RETRY_MS)
-    assert bench.places == [None, None]
+    assert bench.positions == [None, None]
 
 
 def test_a_timetable_that_is_stopped_during_a_look_does_not_look_again() -> None:

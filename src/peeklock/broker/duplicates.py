@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from peeklock.entities.definitions import AnyDefinition
 
 KEY_BYTES: Final = 16
-"""Long enough that no two ids get the same fingerprint by chance."""
+"""The length of a fingerprint: long enough that no two ids get the same one by chance."""
 TIDY_MS: Final = 1000
 """The time that expired ids may stay, so that many are dropped together."""
 

@@ -22,7 +22,7 @@ Outcome = Callable[[Any, BrokerError | None], None]
 """Called once after the commit, with the argument it was staged with, and with the error if the commit failed."""
 
 COMMITS_IN_FLIGHT = 2
-"""One commit is synced while the next is written. More would only make each of them smaller."""
+"""One commit is being synced while the next one is ready to follow. More would only make each of them smaller."""
 
 HURRY_MESSAGES = 100
 """With this many messages staged, `hurry` commits at once; fewer wait for other messages of the same turn."""

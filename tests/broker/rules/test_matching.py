@@ -38,7 +38,7 @@ def matcher(**subscriptions: RuleDefinition | list[RuleDefinition]) -> Matcher:
     return made
 
 
-def told(copies: list[Copy]) -> list[str]:
+def described(copies: list[Copy]) -> list[str]:
     """Format copies: `subscription`, `subscription/rule` if it has an action, `subscription!rule` for an error."""
     words = []
     for copy in copies:
@@ -62,9 +62,9 @@ def test_no_rules_or_a_false_filter_take_none(rules: list[RuleDefinition]) -> No
 
 def test_a_sql_filter_takes_what_it_is_true_of() -> None:
     made = matcher(s=sql("colour = 'red' AND sys.Label LIKE 'l%'"))
-    assert told(made.match(view({"colour": "red"}, subject="label"))) == ["s"]
-    assert told(made.match(view({"colour": "blue"}, subject="label"))) == []
-    assert told(made.match(view({"colour": "red"}))) == []
+    assert described(made.match(view({"colour": "red"}, subject="label"))) == ["s"]
+    assert described(made.match(view({"colour": "blue"}, subject="label"))) == []
+    assert described(made.match(view({"colour": "red"}))) == []
 
 
 def test_a_filter_and_an_action_use_their_parameters() -> None:
@@ -84,8 +84,8 @@ def test_a_filter_and_an_action_use_their_parameters() -> None:
 
 def test_a_correlation_filter_takes_what_meets_it() -> None:
     made = matcher(s=label("l"))
-    assert told(made.match(view(subject="l"))) == ["s"]
-    assert told(made.match(view(subject="m"))) == []
+    assert described(made.match(view(subject="l"))) == ["s"]
+    assert described(made.match(view(subject="m"))) == []
 
 
 def test_all_rules_without_action_together_give_one_copy() -> None:
@@ -105,7 +105,7 @@ def test_each_rule_with_an_action_gives_a_copy_of_its_own() -> None:
         ]
     )
     copies = made.match(view({"a": 1}, subject="l"))
-    assert told(copies) == ["s", "s/one", "s/two", "s/four"]
+    assert described(copies) == ["s", "s/one", "s/two", "s/four"]
     changed = [after(copy.view).application_properties for copy in copies if copy.view is not None]
     assert changed == [
         {"a": 1, "b": 1, "RuleName": "one"},
@@ -139,7 +139,7 @@ def test_the_rule_name_replaces_whatever_had_that_name() -> None:
 def test_sql_that_is_always_true_or_never_needs_no_view(text: str, always: bool) -> None:
     made = matcher(s=sql(text))
     assert not made.needs_view
-    assert told(made.match(None)) == (["s"] if always else [])
+    assert described(made.match(None)) == (["s"] if always else [])
 
 
 # --- errors ---
@@ -149,7 +149,7 @@ def test_a_filter_that_fails_does_not_match_and_is_told() -> None:
     made = matcher(s=[sql("1 / a = 1", "bad"), sql("a = 0", "good")], t=TRUE)
     plain, failed, other = made.match(view({"a": 0}))
     assert (plain, other) == (Copy("s"), Copy("t"))
-    assert told([failed]) == ["s!bad"]
+    assert described([failed]) == ["s!bad"]
     assert failed.error is not None
     assert failed.error.endswith(".")
     assert "\n" not in failed.error
@@ -174,7 +174,7 @@ def test_every_failing_rule_is_told_in_order() -> None:
     made = matcher(
         s=[sql("1 / a = 1", "one"), sql("2 / a = 1", "two"), TRUE, sql("1 / a = 1", "three")], t=sql("1 / a = 1")
     )
-    assert told(made.match(view({"a": 0}))) == ["s", "s!one", "s!two", "s!three", "t!rule"]
+    assert described(made.match(view({"a": 0}))) == ["s", "s!one", "s!two", "s!three", "t!rule"]
 
 
 def test_a_message_that_cannot_be_read_still_reaches_those_that_do_not_look() -> None:
@@ -187,7 +187,7 @@ def test_a_message_that_cannot_be_read_still_reaches_those_that_do_not_look() ->
         u=RuleDefinition(name="c", filter_kind=FilterKind.CORRELATION, correlation=tested),
         v=RuleDefinition(name="action", action="SET a = 1"),
     )
-    assert told(made.match(broken)) == ["s!rule", "t", "u!c", "v!action"]
+    assert described(made.match(broken)) == ["s!rule", "t", "u!c", "v!action"]
 
 
 # --- many subscriptions ---
@@ -195,7 +195,7 @@ def test_a_message_that_cannot_be_read_still_reaches_those_that_do_not_look() ->
 
 def test_copies_come_in_the_order_in_which_subscriptions_were_set() -> None:
     made = matcher(d=label("l"), c=TRUE, b=sql("a = 1"), a=RuleDefinition(name="r", action="SET b = 1"))
-    assert told(made.match(view({"a": 1}, subject="l"))) == ["d", "c", "b", "a/r"]
+    assert described(made.match(view({"a": 1}, subject="l"))) == ["d", "c", "b", "a/r"]
 
 
 def test_a_subscription_that_is_set_again_keeps_its_place_and_not_its_rules() -> None:
@@ -203,19 +203,19 @@ def test_a_subscription_that_is_set_again_keeps_its_place_and_not_its_rules() ->
     made.set("a", [sql("a = 2")])
     made.set("b", [TRUE])
     made.set("c", [label("m")])
-    assert told(made.match(view({"a": 1}, subject="l"))) == ["b", "d"]
-    assert told(made.match(view({"a": 2}, subject="m"))) == ["a", "b", "c", "d"]
+    assert described(made.match(view({"a": 1}, subject="l"))) == ["b", "d"]
+    assert described(made.match(view({"a": 2}, subject="m"))) == ["a", "b", "c", "d"]
 
 
 def test_a_subscription_that_is_removed_gets_nothing_and_comes_back_at_the_end() -> None:
     made = matcher(a=[TRUE, sql("a = 1", "one"), label("l", "two"), FALSE], b=sql("a = 1"), c=label("l"))
-    assert told(made.match(view({"a": 1}, subject="l"))) == ["a", "b", "c"]
+    assert described(made.match(view({"a": 1}, subject="l"))) == ["a", "b", "c"]
     made.remove("a")
     made.remove("unknown")
-    assert told(made.match(view({"a": 1}, subject="l"))) == ["b", "c"]
+    assert described(made.match(view({"a": 1}, subject="l"))) == ["b", "c"]
     made.set("a", [TRUE])
-    assert told(made.match(view())) == ["a"]
-    assert told(made.match(view({"a": 1}, subject="l"))) == ["b", "c", "a"]
+    assert described(made.match(view())) == ["a"]
+    assert described(made.match(view({"a": 1}, subject="l"))) == ["b", "c", "a"]
 
 
 def test_a_matcher_that_has_lost_all_that_looks_needs_no_view() -> None:
@@ -231,7 +231,7 @@ def test_a_matcher_that_has_lost_all_that_looks_needs_no_view() -> None:
         made.set("s", [rule])
         made.remove("s")
         assert not made.needs_view
-        assert told(made.match(None)) == ["true"]
+        assert described(made.match(None)) == ["true"]
 
 
 def test_without_a_view_rules_that_look_are_not_asked() -> None:
@@ -243,7 +243,7 @@ def test_the_copies_may_be_kept_and_changed_by_whoever_asked() -> None:
     made = matcher(s=TRUE)
     made.match(None).clear()
     made.match(view()).clear()
-    assert told(made.match(None)) == ["s"]
+    assert described(made.match(None)) == ["s"]
 
 
 def test_one_text_is_evaluated_once_for_all_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,8 +262,8 @@ def test_one_text_is_evaluated_once_for_all_that_have_it(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("first", "second"), [(1, True), (0, False), (1, "1")])
 def test_parameters_that_are_equal_but_of_other_types_make_other_filters(first: Any, second: Any) -> None:
     made = matcher(a=sql("a = @p", parameters={"p": first}), b=sql("a = @p", parameters={"p": second}))
-    assert told(made.match(view({"a": first}))) == ["a"]
-    assert told(made.match(view({"a": second}))) == ["b"]
+    assert described(made.match(view({"a": first}))) == ["a"]
+    assert described(made.match(view({"a": second}))) == ["b"]
 
 
 # --- rules that are wrong ---
@@ -286,8 +286,8 @@ def test_a_rule_that_is_no_sql_is_refused_with_a_caret_and_changes_nothing(rule:
         assert raised.value.setting == setting
         line, caret = raised.value.rule.splitlines()[-2:]
         assert line[caret.index("^") :] == "= 1"
-    assert told(made.match(view({"a": 1}))) == ["s"]
-    assert told(made.match(view({"a": 2}))) == []
+    assert described(made.match(view({"a": 1}))) == ["s"]
+    assert described(made.match(view({"a": 2}))) == []
 
 
 def test_a_rule_that_is_right_passes_the_check() -> None:
@@ -328,4 +328,4 @@ def test_any_rules_give_the_copies_that_are_documented(
         acting = {i for i, a in matching if a == "good"}
         expected += [f"{number}"] if any(a == "none" for _, a in matching) else []
         expected += [f"{number}{'!' if i in failing else '/'}r{i}" for i in sorted(failing | acting)]
-    assert told(made.match(view({"a": 1}, subject="l"))) == expected
+    assert described(made.match(view({"a": 1}, subject="l"))) == expected
