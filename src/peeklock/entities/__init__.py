@@ -1,1 +1,1 @@
-"""Definitions of entities: settings, names, authorization rules and rules. Used by the broker, client and CLI."""
+"""Definitions of entities: settings, names, keys and filter rules. Used by the broker, the client and the CLI."""

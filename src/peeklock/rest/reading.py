@@ -142,8 +142,7 @@ def _ttl(broker_properties: Mapping[str, Any]) -> int | None:
 
 
 def _text(name: str, value: Any) -> str | None:
-    """Return the text of a broker property; None if it is missing or empty. Clients may send a number instead of a
-    string."""
+    """Return a broker property as text; None if it is missing or empty. Clients may also send a number."""
     if value is None or value == "":
         return None
     if isinstance(value, str):

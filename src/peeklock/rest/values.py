@@ -100,8 +100,10 @@ def parse_http_date(text: str) -> Timestamp | None:
 
 
 def parse_moment(name: str, value: Any) -> Timestamp:
-    """Parse an HTTP date or an ISO 8601 date and time, which is in UTC if it has no time zone. Raise
-    InvalidProperty."""
+    """Parse an HTTP date or an ISO 8601 date and time. Raise InvalidProperty.
+
+    A time without a time zone is in UTC.
+    """
     if isinstance(value, str):
         found = parse_http_date(value.strip())
         if found is not None:

@@ -453,15 +453,11 @@ class Store(Protocol):
         ...
 
     def read_session_counts(self, entity: int, done: SessionCountsRead) -> None:
-        """Read the number of active messages by session, ordered by each session's first active message.
-
-        Sessions without active messages are left out.
-        """
+        """Read the number of active messages of each session that has any, ordered by its first active message."""
         ...
 
     def read_session_state_sizes(self, entity: int, done: SessionCountsRead) -> None:
-        """Read the size of the session state in bytes by session, in any order. Sessions without a state are left
-        out."""
+        """Read the size of the state in bytes of each session that has a state, in any order."""
         ...
 
     def read_session_state(self, entity: int, session_id: str, done: SessionStateRead) -> None:

@@ -158,8 +158,7 @@ class DiskStore:
         return self._claims
 
     def _open(self, held: ExitStack) -> tuple[Log, Writer, list[StoredEntity]]:
-        """Open the log and the index. Everything is checked before anything changes: a refused start changes no
-        file."""
+        """Open the log and the index. All checks precede all changes, so a refused start changes no file."""
         try:
             verify(self._file)
             inspected = inspect(self._file)
@@ -311,8 +310,10 @@ class DiskStore:
             self._commits.put((batch, marked))
 
     def _any_exists(self, keys: list[int]) -> bool:
-        """Return whether a message has one of these keys. Called by the log thread, which waits for the index
-        thread."""
+        """Return whether a message has one of these keys.
+
+        Called by the log thread; the index thread runs the query.
+        """
         answers: SimpleQueue[bool | StoreError] = SimpleQueue()
 
         def answer() -> None:

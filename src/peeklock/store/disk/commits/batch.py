@@ -181,8 +181,10 @@ class Batch:
 
     @property
     def is_logged_alone(self) -> bool:
-        """Whether the commit creates or drops entities: it is not in a group, so that later commits cannot precede
-        it."""
+        """Whether the commit creates or drops entities.
+
+        Such a commit is never in a group with others, so no later commit is written or applied before it.
+        """
         return bool(self.entities or self.dropped)
 
     @property

@@ -297,8 +297,10 @@ class Entry:
         row.put("dropped", self.dropped)
 
     def _copy_runs(self, row: Row) -> Iterator[tuple[Any, ...]]:
-        """Group consecutive copies with equal columns and segment; their keys differ, since they go to many
-        entities."""
+        """Group consecutive copies with equal columns and segment.
+
+        The keys in a group are not consecutive, because the copies of a message go to different entities.
+        """
         columns_of_run: Columns | None = None
         segment_of_run = -1
         copies: list[tuple[int, int, int]] = []

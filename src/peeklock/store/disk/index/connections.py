@@ -86,8 +86,10 @@ def connect_writer(file: Path) -> WriterConnection:
 
 
 def connect_inspector(file: Path) -> sqlite3.Connection:
-    """Open the database read-only before a writer is connected. Creates no file except SQLite's shared memory, and that
-    only if there is a WAL."""
+    """Open the database read-only before a writer is connected.
+
+    Creates no file except SQLite's shared memory, and that only if there is a WAL.
+    """
     has_log = wal.path(file).exists() and wal.path(file).stat().st_size > 0
     connection = _connect(file, "ro" if has_log else "ro&immutable=1", sqlite3.Connection)
     connection.execute("PRAGMA user_version").fetchone()

@@ -135,8 +135,10 @@ class Database:
         return StoreError(f"{self.file} cannot be written while another program reads it.")
 
     def checkpoint_if_long(self) -> None:
-        """Make a checkpoint if the WAL is long. A failure is logged: the commits stay valid, and it is retried
-        later."""
+        """Make a checkpoint if the WAL is long.
+
+        A failure is only logged, because the transactions stay valid; the checkpoint is retried later.
+        """
         try:
             waiting = self._checkpoints.waiting_bytes
             if waiting >= self._long:
