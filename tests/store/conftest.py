@@ -19,7 +19,7 @@ def sqlite(tmp_path: Path) -> Iterator[Driver]:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
-    """Each store in turn, opened and empty."""
+    """An open and empty store; the test runs once for each store."""
     if request.param == "sqlite":
         yield request.getfixturevalue("sqlite")
     else:

@@ -1,4 +1,4 @@
-"""What child processes of the SQLite tests do: `python -c "import store_children; store_children.name(...)"`."""
+"""Functions that tests run in child processes: `python -c "import store_children; store_children.name(...)"`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from peeklock.store.disk.store import DiskStore
 from peeklock.store.disk.upkeep import repair
 
 GROUP = 7
-"""A commit of `commit_until_killed` has this many messages for entity 1, and one for entity 2."""
+"""The number of messages for entity 1 in each commit of `commit_until_killed`, which has one more for entity 2."""
 
 KEPT = {1: 2, 2: 5, 3: 9}
-"""In `share_until_killed`: how many of the last messages are in entities 1 and 2, and of the last keys seen in 3."""
+"""For `share_until_killed`: how many messages entities 1 and 2 keep, and how many seen keys entity 3 keeps."""
 
 
 def start(call: str, module: str = "store_children") -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ def start(call: str, module: str = "store_children") -> subprocess.Popen[str]:
 
 
 def repair_and_die_after(folder: str, moment: str) -> None:
-    """Repair a folder and be killed when the function of that name has returned."""
+    """Repair a folder, and exit like a kill when the function with this name has returned."""
     owner: object = {"forget_segments": Writer, "free": Segments}.get(moment, repair)
     original = getattr(owner, moment)
 
@@ -51,7 +51,7 @@ def repair_and_die_after(folder: str, moment: str) -> None:
 
 
 def hold(folder: str) -> None:
-    """Open the store, say so, and keep it until standard input ends."""
+    """Open the store, print a line, and keep the store open until standard input ends."""
     driver = Driver(lambda call: DiskStore(Path(folder), call))
     print("open", flush=True)
     sys.stdin.read()
@@ -59,7 +59,10 @@ def hold(folder: str) -> None:
 
 
 def commit_until_killed(folder: str) -> None:
-    """Go on numbering where the store ends, several commits under way, and tell each that is done."""
+    """Commit messages with consecutive numbers after the store's last one, several commits at a time.
+
+    The number of each acknowledged commit is written to standard output.
+    """
     driver = Driver(lambda call: DiskStore(Path(folder), call))
     if not driver.entities:
         driver.create(1, 2)
@@ -86,8 +89,10 @@ def shared(number: int) -> StoredMessage:
 
 
 def share_until_killed(folder: str) -> None:
-    """Go on numbering where entity 3 ends: each commit has one message for two entities, and takes an old one from
-    each."""
+    """Commit messages with a shared body, numbered after the last one of entity 3.
+
+    Each commit adds one message to each of two entities, and removes an old message from each.
+    """
     driver = Driver(lambda call: DiskStore(Path(folder), call))
     if not driver.entities:
         driver.create(1, 2, 3)
@@ -112,7 +117,7 @@ def share_until_killed(folder: str) -> None:
 
 
 def run_out_of_room(folder: str) -> None:
-    """Fill a small disk, then get a larger one."""
+    """Fill a small disk, remove messages, and continue on a larger disk."""
     driver = Driver(lambda call: DiskStore(Path(folder), call))
     driver.commit(Changes(entities={1: entity(1)}))
     allocate, room = os.posix_fallocate, [4_000_000]

@@ -1,4 +1,4 @@
-"""Drives a store from a test: a queue stands for the event loop, and every call waits for its answer."""
+"""A synchronous interface to a store for tests: every call waits for its callback; a queue is the event loop."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ FIELDS = (
     "annex",
     "body",
 )
-"""Of a stored message."""
+"""The attributes of a stored message."""
 Call = Callable[[Callable[[], None]], object]
 Answer = TypeVar("Answer")
 
 
 class Driver:
-    """One store, opened; `make` is asked again when it is reopened."""
+    """One open store. `reopen` closes it and creates a new one with `make`."""
 
     def __init__(self, make: Callable[[Call], Store]) -> None:
         self._make = make
@@ -63,7 +63,7 @@ class Driver:
         return self.entities
 
     def wait(self, answers: list[Any], count: int = 1) -> None:
-        """Be the loop until that many answers have come."""
+        """Run callbacks until this many results have arrived."""
         while len(answers) < count:
             self._calls.get(timeout=30)()
 
@@ -97,7 +97,7 @@ class Driver:
     def spans(
         self, id: int, now: int | None = None, excluded: Sequence[int] = (), **wanted: Any
     ) -> list[tuple[int, int]]:
-        """First and last number of each run."""
+        """Return the first and the last sequence number of each run."""
         return [(run.first, run.last) for run in self.runs(id, now, excluded, **wanted)]
 
     def numbered(self, id: int, *numbers: int, max_bytes: int = MANY_BYTES) -> list[int]:
@@ -127,7 +127,7 @@ class Driver:
         return self.ask(partial(self.store.read_session_state_sizes, id))
 
     def session_counts(self, id: int) -> list[tuple[str, int]]:
-        """A list, since the order is part of the answer."""
+        """Return the counts as a list, because their order matters."""
         return list(self.ask(partial(self.store.read_session_counts, id)).items())
 
     def sessions(self, id: int, updated_after: int | None = None, skip: int = 0, top: int = 1000) -> list[str]:
@@ -138,7 +138,7 @@ class Driver:
 
     @property
     def bodies(self) -> int:
-        """How many the store keeps, once it has deleted what dropped entities left behind."""
+        """The number of bodies in the store, after the rows of dropped entities are deleted."""
         if isinstance(self.store, MemoryStore):
             entities = self.store._entities.values()
             return len({id(each.body) for entity in entities for each in entity.messages.values() if each.body})
@@ -186,7 +186,7 @@ def query(file: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def finish_purging(file: Path) -> None:
-    """What a store that is closed now would go on with when it is opened again."""
+    """Delete the rows of dropped entities in the index of a closed store."""
     writer = Writer(connect_writer(file), file)
     while writer.needs_purge:
         writer.purge()
@@ -194,7 +194,7 @@ def finish_purging(file: Path) -> None:
 
 
 def damage(folder: Path, content: bytes) -> None:
-    """Change a bit of these bytes, wherever the log has them."""
+    """Flip a bit in each occurrence of these bytes in the log."""
     found = 0
     for file in folder.glob("log-*"):
         data = file.read_bytes()

@@ -1,4 +1,4 @@
-"""What `store.base` promises of bodies that several messages have in common, asked of every store."""
+"""The contract of `store.base` for shared bodies, tested with every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of messages that are set aside, and the records of claims: what `store.base` promises, asked of every store."""
+"""The contract of `store.base` for runs of messages and for claims, tested with every store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `store.base` promises, asked of every store."""
+"""The contract of `store.base`, tested with every store."""
 
 from __future__ import annotations
 

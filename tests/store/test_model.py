@@ -1,6 +1,6 @@
-"""A SQLite store and one in memory are told the same story, and all that can be read of them stays the same.
+"""The store on disk and the store in memory have the same contents after the same workload.
 
-The first is closed and opened, and killed at any call to the disk, as the story goes on; its segments are small.
+The store on disk is closed and reopened, and killed at random calls that change the disk; its segments are small.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from store_children import start
 from store_harness import Driver
-from store_story import CLOCK, SMALL, Story, everything
+from store_workload import CLOCK, SMALL, Workload, everything
 
 from peeklock.store.base import StoredEntity, StoreError
 from peeklock.store.disk.store import DiskStore
@@ -42,11 +42,11 @@ def claims(of: Driver) -> list[tuple[int, bytes, bytes]]:
 def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Path, seed: int) -> None:
     sqlite = Driver(lambda call: DiskStore(tmp_path, call))
     memory = remembering()
-    story = Story(seed)
+    workload = Workload(seed)
     answers: list[StoreError | None] = []
     wanted: list[bool] = []
     for step in range(1, 401):
-        changes, is_refused = story.next()
+        changes, is_refused = workload.next()
         sqlite.store.commit(changes, answers.append)
         assert (memory.try_commit(changes) is not None) is is_refused
         wanted.append(is_refused)
@@ -54,41 +54,43 @@ def test_whatever_is_committed_is_what_a_store_in_memory_would_have(tmp_path: Pa
             sqlite.wait(answers, step)
             assert [error is not None for error in answers] == wanted
         if step % 100 == 0:
-            assert everything(sqlite, story) == everything(memory, story)
+            assert everything(sqlite, workload) == everything(memory, workload)
             assert by_id(sqlite.reopen()) == by_id(memory.reopen())
             assert claims(sqlite) == claims(memory)
-            assert everything(sqlite, story) == everything(memory, story)
+            assert everything(sqlite, workload) == everything(memory, workload)
     sqlite.store.close()
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("seed", [100, 101, 102])
-def test_a_store_that_dies_at_any_call_to_the_disk_has_all_that_was_told(tmp_path: Path, seed: int) -> None:
+def test_a_store_that_is_killed_at_any_call_to_the_disk_has_every_acknowledged_commit(
+    tmp_path: Path, seed: int
+) -> None:
     folder = tmp_path / "data"
-    told = 0
-    calls = Story(seed).random
+    committed = 0
+    calls = Workload(seed).random
     for life in range(6):
-        child = start(f"live({str(folder)!r}, {seed}, {calls.randint(1, 300)})", "store_story")
+        child = start(f"live({str(folder)!r}, {seed}, {calls.randint(1, 300)})", "store_workload")
         said, _ = child.communicate(timeout=60)
         assert child.returncode == 9
-        told = max([told, *map(int, said.split())])
+        committed = max([committed, *map(int, said.split())])
 
-        copy = tmp_path / f"copy-{life}"  # so that the next life begins with what this one left
+        copy = tmp_path / f"copy-{life}"  # so that the next process starts with the folder as it was left
         shutil.copytree(folder, copy)
         sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call))
         there = sqlite.entities[0].counters.last_sequence_number if sqlite.entities else 0
-        assert there >= told
+        assert there >= committed
         memory = remembering()
-        story = Story(seed)
-        while story.told < there:
-            changes, _ = story.next()
+        workload = Workload(seed)
+        while workload.count < there:
+            changes, _ = workload.next()
             memory.try_commit(changes)
         assert by_id(sqlite.entities) == by_id(memory.reopen())
         assert claims(sqlite) == claims(memory)
-        assert everything(sqlite, story) == everything(memory, story)
+        assert everything(sqlite, workload) == everything(memory, workload)
         sqlite.store.close()
-        told = there
-    assert told > CLOCK
+        committed = there
+    assert committed > CLOCK
 
 
 @pytest.mark.usefixtures("small")
@@ -101,13 +103,13 @@ def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_fail
     outcomes: list[str] = []
     for life, length in enumerate((30, 80, 60)):
         begin, end = len(outcomes), len(outcomes) + length
-        child = start(f"fail({str(folder)!r}, {seed}, {begin}, {end})", "store_story")
+        child = start(f"fail({str(folder)!r}, {seed}, {begin}, {end})", "store_workload")
         said, _ = child.communicate(timeout=60)
         assert child.returncode == 9
         outcomes += said.split()
-        story = Story(seed)
-        tale = [story.next()[0] for _ in range(end)]
-        for changes, outcome in zip(tale[begin:], outcomes[begin:], strict=True):
+        workload = Workload(seed)
+        steps = [workload.next()[0] for _ in range(end)]
+        for changes, outcome in zip(steps[begin:], outcomes[begin:], strict=True):
             if outcome == "done":
                 memory.commit(changes)
 
@@ -116,6 +118,6 @@ def test_on_a_disk_that_fails_what_was_done_is_there_after_a_crash_and_what_fail
         sqlite = Driver(lambda call, copy=copy: DiskStore(copy, call))
         assert by_id(sqlite.entities) == by_id(memory.reopen())
         assert claims(sqlite) == claims(memory)
-        assert everything(sqlite, story) == everything(memory, story)
+        assert everything(sqlite, workload) == everything(memory, workload)
         sqlite.store.close()
     assert set(outcomes) == {"done", "failed"}

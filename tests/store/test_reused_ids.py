@@ -1,4 +1,4 @@
-"""The id of a dropped entity may be given to a new one, which has nothing of its predecessor; asked of every store.
+"""A new entity with the id of a dropped one has nothing of its predecessor; tested with every store.
 
 On disk, rows of a dropped entity are deleted later, and after a crash the log is applied again.
 """

@@ -1,4 +1,4 @@
-"""What `store.base` promises of the keys an entity has seen, by which duplicates are known, asked of every store."""
+"""The contract of `store.base` for the history of duplicate detection, tested with every store."""
 
 from __future__ import annotations
 

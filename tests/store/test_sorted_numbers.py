@@ -1,4 +1,4 @@
-"""The sorted numbers under the memory store, against what they stand for."""
+"""The sorted numbers of the memory store, compared with a sorted list."""
 
 from __future__ import annotations
 

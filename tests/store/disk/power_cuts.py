@@ -1,9 +1,9 @@
-"""A disk for the index of which it is known what is on it, and power cuts at any moment.
+"""A simulated disk for the index, with power cuts and failed syncs at any time.
 
-The writes, truncations and syncs of SQLite and of `os` are followed, in blocks of 4 KiB. After a power cut the disk has
-what was synced, any of the blocks that were written since, and the old or the new length. A sync that fails leaves
-blocks marked as clean that the disk does not have; they may also be gone from memory. This is process-wide: `run` is
-called in a process of its own.
+It records the writes, truncations and syncs of SQLite and of `os`, in blocks of 4 KiB. After a power cut the disk has
+everything that was synced, a random selection of the blocks that were written since, and the old or the new length. A
+failed sync leaves blocks marked as clean that are not on the disk; they may also be dropped from memory. The simulation
+affects the whole process, so `run` is called in a process of its own.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ WRITE = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, POINTER, ctypes.c_int, ctypes.c_
 TRUNCATE = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, ctypes.c_int64)
 SYNC = ctypes.CFUNCTYPE(ctypes.c_int, POINTER, ctypes.c_int)
 OPEN_AT = 40
-"""Of `xOpen` in `sqlite3_vfs`, where pointers have eight bytes."""
+"""The offset of `xOpen` in `sqlite3_vfs`, with pointers of eight bytes."""
 METHODS = 19
-"""Pointers in `sqlite3_io_methods`, from its version on."""
+"""The indexes of function pointers in `sqlite3_io_methods`, after its version."""
 
 
 @dataclass
@@ -49,14 +49,14 @@ class File:
 
 
 class Disk:
-    """Follows the files of one folder from `watch` on."""
+    """Records the changes of the files of one folder, from the call of `watch` on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: dict[str, File] = {}
         self.on_event: Callable[[bool], None] = lambda is_important: None
         self.fails: Callable[[str], bool] = lambda name: False
-        """Whether a sync of this file fails now."""
+        """Return whether a sync of this file fails now."""
         self.evicts = False
         self.syncs = 0
         self._names: dict[int, str] = {}
@@ -75,13 +75,13 @@ class Disk:
         setattr(os, "fsync", self._os_sync)  # noqa: B010
 
     def watch(self) -> None:
-        """All that is there is on the disk."""
+        """Start recording: the current contents of all files count as synced."""
         for file in self.folder.iterdir():
             if not file.name.endswith("-shm"):
                 self.files[file.name] = File(file.read_bytes())
 
     def after_power_cut(self, chance: Random, kept: float) -> dict[str, bytes]:
-        """Blocks that are not synced are kept with this probability."""
+        """Cut the power: each block that is not synced is kept with this probability."""
         found = {}
         for name, file in self.files.items():
             current = (self.folder / name).read_bytes()
@@ -108,7 +108,7 @@ class Disk:
             self.on_event(True)
 
     def _syncs(self, name: str) -> bool:
-        """Whether it succeeds."""
+        """Sync a file. Return False if the sync fails."""
         if name not in self.files:
             return True
         self.on_event(True)
@@ -189,7 +189,7 @@ def connect(file: Path) -> WriterConnection:
 
 
 def dump(connection: sqlite3.Connection) -> str:
-    """All that is in all tables."""
+    """Read all rows of all tables."""
     content = sha256()
     tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
     for (table,) in tables:
@@ -205,7 +205,7 @@ def commit_of(connection: sqlite3.Connection) -> int:
 
 
 class Run:
-    """Commits and checkpoints, with power cuts on the way."""
+    """Makes commits and checkpoints, with power cuts in between."""
 
     def __init__(self, folder: str, seed: int) -> None:
         self.chance = Random(seed)
@@ -220,7 +220,7 @@ class Run:
         self.commits = 0
         self.states = {0: dump(self.database.connected())}
         self.freed = 0
-        """The commit that the index must not fall behind, since segments were freed after it."""
+        """The commit that the index must not lose, because segments were freed after it."""
         self.cuts: list[tuple[dict[str, bytes], int]] = []
         self.disk.on_event = self.cut
 
@@ -246,12 +246,12 @@ class Run:
         self.freed = self.commits
 
     def restart_log(self) -> None:
-        """As if the disk were full: SQLite's log is written from its start, and keeps its room."""
+        """Restart the WAL, as if the disk were full: it is overwritten from its start and not truncated."""
         if self.database.restart_wal():
             self.freed = self.commits
 
     def check_cuts(self) -> None:
-        """None is refused, and each has a state that was committed, and not one that is too old."""
+        """Check the folder after each power cut: it can be opened, and has a committed state that is not too old."""
         folder = self.file.parent.parent / "cut"
         folder.mkdir()
         for number, (contents, freed) in enumerate(self.cuts):
@@ -269,7 +269,7 @@ class Run:
 
 
 def run(folder: str, seed: int, failing: int | None = None, evicts: bool = False) -> None:
-    """Have the sync of this number fail, and go on."""
+    """Make the sync with this number fail, and continue."""
     run = Run(folder, seed)
     run.disk.evicts = evicts
     first = run.disk.syncs

@@ -1,4 +1,4 @@
-"""Claims in a data folder: what a kill leaves, what damage does to them, and what looks after the folder."""
+"""Claims in a data folder: after a kill, with damage, and in check, repair and backup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room in the log: it is given back, what is needed is never lost, and little that stays keeps little alive."""
+"""Compaction of the log: disk space is freed, no needed message is lost, and few messages do not keep many segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that a disk did not keep: never given out, reported once, and everything else goes on."""
+"""Messages whose bytes are damaged on disk are never delivered and are reported once; all others are not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SQLite store promises beyond the contract: crashes, full disks, foreign files, versions."""
+"""The store on disk beyond the common contract: crashes, full disks, foreign files, versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sync that fails drops what was written, and the next one succeeds without it: what was acknowledged still stays.
+"""A failed sync drops written pages, and the next sync succeeds without them: acknowledged commits are not lost.
 
 Commits are made while syncs fail so, by one process after the other; between them the power fails, or only the process.
 """

@@ -1,4 +1,4 @@
-"""What is in the log and what the index does of it: as bytes, alone, and joined with others."""
+"""Entries have the same effect on the index alone, joined with others, and decoded from the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from store_harness import body, entity, message
-from store_story import Story
+from store_workload import Workload
 
 from peeklock.store.base import ACTIVE, CLAIMED, DEFERRED, Changes, Counters, Run, StoreError
 from peeklock.store.disk.commits.batch import Batch
@@ -114,9 +114,9 @@ def test_keys_are_told_as_runs(keys: list[int], runs: list[tuple[int, int]]) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_was_made_bytes_comes_back_as_it_was(seed: int) -> None:
-    story = Story(seed)
+    workload = Workload(seed)
     for _ in range(100):
-        entry = made(story.next()[0])
+        entry = made(workload.next()[0])
         assert parameters_of(to_bytes(entry)) == entry.parameters()
 
 
@@ -243,7 +243,7 @@ def test_copies_that_came_and_went_are_left_out_and_their_body_goes(tmp_path: Pa
 @pytest.mark.parametrize("seed", range(4))
 def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed: int) -> None:
     """And so do those that were bytes in between, as after a crash."""
-    story = Story(seed)
+    workload = Workload(seed)
     randomness = random.Random(seed)
     places: dict[int, set[tuple[int, int]]] = {}
     with indexes(tmp_path, "alone", "joined", "replayed") as (alone, joined, replayed):
@@ -256,7 +256,7 @@ def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed
 
         offset = 100
         for step in range(1, 301):
-            changes, is_refused = story.next()
+            changes, is_refused = workload.next()
             if is_refused:
                 continue
             entry, payloads = Entry.of(Batch(changes), step // 20 + 1, offset)
@@ -274,9 +274,9 @@ def test_joined_entries_do_what_they_do_one_after_the_other(tmp_path: Path, seed
                 join()
             if step % 100 == 0:
                 join()
-                wanted = _tables(alone, story)
-                assert _tables(replayed, story) == wanted
-                assert _tables(joined, story) == wanted
+                wanted = _tables(alone, workload)
+                assert _tables(replayed, workload) == wanted
+                assert _tables(joined, workload) == wanted
                 for body_key, *place in joined.rows("SELECT key, segment, place FROM body"):
                     assert tuple(place) in places[body_key]
                 _assert_extents_have_all(joined)
@@ -311,20 +311,22 @@ def test_a_mark_of_damage_counts_a_message_off_the_state_that_it_is_in_by_then(t
         assert index.rows(f"SELECT {counters} FROM entity") == [(0, 0, 0, 1, 3, 4)]
 
 
-def _tables(index: Index, story: Story) -> dict[str, list[Any]]:
-    # What dropped entities leave behind is no one's; it is deleted later.
+def _tables(index: Index, workload: Workload) -> dict[str, list[Any]]:
+    # Rows of dropped entities are ignored, because they are deleted later.
     history = index.rows(f"SELECT key, seen FROM history WHERE key >> {NUMBER_BITS} IN (SELECT id FROM entity)")
     sessions = "SELECT entity, session_id, updated_at, state FROM session WHERE entity IN (SELECT id FROM entity)"
     return {
         "entity": index.rows("SELECT * FROM entity"),
         "message": index.rows("SELECT * FROM message"),
-        # A body that went and came back is at one of its places or at the other.
+        # Without places: a body that was deleted and stored again may have either place.
         "body": index.rows("SELECT key FROM body"),
         "session": sorted(index.rows(sessions)),
         "claim": sorted(index.rows("SELECT * FROM claim WHERE entity IN (SELECT id FROM entity)")),
         "dropped": index.rows("SELECT * FROM dropped_entity"),
         "history": [
-            row for row in history if row[0] & (1 << NUMBER_BITS) - 1 >= story.forgotten.get(row[0] >> NUMBER_BITS, 0)
+            row
+            for row in history
+            if row[0] & (1 << NUMBER_BITS) - 1 >= workload.forgotten.get(row[0] >> NUMBER_BITS, 0)
         ],
     }
 

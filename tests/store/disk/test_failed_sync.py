@@ -1,7 +1,7 @@
-"""A commit whose sync fails is told as failed, and is not there after a crash either.
+"""A commit whose sync fails is reported as failed, and does not exist after a crash either.
 
-Its bytes may all be in the log by then: what a start would find there must not be what nobody was promised. And what a
-start does find, it must be able to rely on, whatever happens next.
+Its bytes may all be in the log, but a start must not apply them. And the records that a start does apply must be
+durable, whatever happens next.
 """
 
 from __future__ import annotations

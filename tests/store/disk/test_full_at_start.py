@@ -1,4 +1,4 @@
-"""A store is opened on a disk without any room: what it holds is read and removed, and nothing is added."""
+"""A store that is opened on a full disk: messages can be read and removed, but not added."""
 
 from __future__ import annotations
 

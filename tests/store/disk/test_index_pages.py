@@ -1,5 +1,4 @@
-"""The index on the disk: never wrong and never refused without damage, whatever a crash, a failed sync or a flipped bit
-leaves of it."""
+"""The index after crashes, failed syncs and flipped bits: never wrong, and refused only if it is damaged."""
 
 from __future__ import annotations
 

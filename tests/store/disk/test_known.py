@@ -1,4 +1,4 @@
-"""What the log knows before it takes a commit: who may be appended to, and which numbers are taken."""
+"""The check of a commit before it is logged: the entities must exist, and the sequence numbers must be unused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log: what was committed is replayed, whatever else is in its segments, and nothing more."""
+"""The log: exactly the committed records are replayed, whatever else is in its segments."""
 
 from __future__ import annotations
 

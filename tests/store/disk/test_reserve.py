@@ -1,4 +1,4 @@
-"""Room that is kept for a full disk: given up when receiving and settling need it, and kept again later."""
+"""The reserve: it is freed when receiving and settling need disk space, and allocated again later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the log: how they are made, read, cut and used again."""
+"""Segments of the log: creating, reading, truncating and reusing them."""
 
 from __future__ import annotations
 

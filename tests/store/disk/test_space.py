@@ -1,4 +1,4 @@
-"""The room that a data folder has."""
+"""The free space of a data folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that says through which commit the log is durable."""
+"""The file `synced`, with the number of the last durable commit."""
 
 from __future__ import annotations
 

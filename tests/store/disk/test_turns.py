@@ -1,4 +1,4 @@
-"""Long work in turns with other threads."""
+"""Long loops that let other threads run."""
 
 from __future__ import annotations
 

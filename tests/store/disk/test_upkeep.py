@@ -1,4 +1,4 @@
-"""Looking after a data folder: what a check finds, what a repair takes out, and what a backup holds."""
+"""Check, repair, backup and restore of a data folder."""
 
 from __future__ import annotations
 

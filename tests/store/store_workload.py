@@ -1,6 +1,6 @@
-"""A story for stores: changes of all kinds, one after the other, that follow from a seed and from nothing else.
+"""A random workload for stores: a sequence of changes of all kinds, which depends only on the seed.
 
-So two stores can be told the same one, and what a store that was killed must have is told again to one in memory.
+So the same changes can be committed to two stores, and after a kill to a store in memory, to compare the contents.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from peeklock.store.disk.log import writer as log
 from peeklock.store.disk.store import DiskStore
 
 CLOCK = 1
-"""The entity whose last sequence number says how many changes were told; it has no messages and stays."""
+"""The entity whose last sequence number is the number of changes that were committed. It has no messages."""
 
 NOBODY = 99_999
-"""An entity that never was."""
+"""The id of an entity that never existed."""
 
 SMALL = {
     (segments, "SMALLEST"): 4 * 1024,
@@ -52,27 +52,27 @@ SMALL = {
     (index_compaction, "_MOVED_ROWS"): 5,
     (index_compaction, "_MOVED_BYTES"): 3000,
 }
-"""Sizes at which all that seldom happens happens often. What is compiled keeps its own, and all holds all the same."""
+"""Small sizes, so that rare events happen often. Compiled modules keep their own constants; the tests hold for both."""
 
 CALLS = ("pwritev", "pwrite", "fdatasync", "fsync", "posix_fallocate", "truncate", "rename", "unlink")
-"""By which the disk is changed."""
+"""The functions of `os` that change the disk."""
 
 CLAIMS = (b"the first claim.", bytes(16), bytes(15) + b"1")
 
 SESSIONS = ("", "a", "b\0", "\N{SNOWMAN}")
 
 
-class Story:
-    """Every change is one that a store must take, unless it says otherwise."""
+class Workload:
+    """Creates the changes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.told = 0
+        self.count = 0
         self.entities: list[int] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
-        """By entity and number."""
+        """By entity id and sequence number."""
         self.forgotten: dict[int, int] = {}
-        """By entity: from when on it must know what it has seen."""
+        """By entity id: the time from which on the seen keys must still be stored."""
         self._last: dict[int, int] = {}
         self._skipped: dict[int, list[int]] = {}
         self._gone: list[int] = []
@@ -81,19 +81,19 @@ class Story:
         self._now = 1000
 
     def next(self) -> tuple[Changes, bool]:
-        """Changes, and whether they must be refused; those change nothing."""
-        if self.told and self.random.random() < 0.05:
+        """Return the next changes, and whether the store must refuse them; refused changes have no effect."""
+        if self.count and self.random.random() < 0.05:
             return self._refused(), True
-        self.told += 1
+        self.count += 1
         self._now += self.random.randint(0, 3)
-        changes = Changes(advances={CLOCK: self.told})
-        if self.told == 1:
+        changes = Changes(advances={CLOCK: self.count})
+        if self.count == 1:
             changes.entities[CLOCK] = entity(CLOCK)
         if len(self.entities) < 3 or self.random.random() < 0.03:
             self._create(changes)
         if self.random.random() < 0.02:
             id = self.random.choice([CLOCK, *self.entities])
-            changes.entities[id] = entity(id, path=f"renamed-{self.told}", definition={"of": self.told})
+            changes.entities[id] = entity(id, path=f"renamed-{self.count}", definition={"of": self.count})
         self._append(changes)
         for _ in range(self._few()):
             self._update(changes)
@@ -113,14 +113,14 @@ class Story:
         return self.random.choice([0, 0, 0, 1, 1, 2, 5])
 
     def _create(self, changes: Changes) -> None:
-        """Half of them have the id of one that was dropped, and start their numbers again."""
+        """Create an entity: in half of the cases with the id of a dropped one, and sequence numbers from 1."""
         if self._gone and self.random.random() < 0.5:
             id = self._gone.pop(self.random.randrange(len(self._gone)))
             self.forgotten.pop(id, None)
         else:
             self._ids += 1
             id = self._ids
-        changes.entities[id] = entity(id, path=f"created-{self.told}")
+        changes.entities[id] = entity(id, path=f"created-{self.count}")
         self.entities.append(id)
         self.messages[id] = {}
         self._last[id] = 0
@@ -163,7 +163,7 @@ class Story:
     def _message(self, number: int, body: Body | None) -> StoredMessage:
         message = StoredMessage(number, self._bytes(), self._now, body=body)
         if self.random.random() < 0.4:
-            return message  # as nearly all are
+            return message  # a plain message, like nearly all
         if self.random.random() < 0.4:
             message.session_id = self.random.choice(SESSIONS)
         if self.random.random() < 0.2:
@@ -180,7 +180,7 @@ class Story:
 
     def _bytes(self) -> bytes:
         return self.random.randbytes(
-            self.random.choice([0, 10, 100, 100, 500, 500, 3000] + [40_000] * (self.told % 9 == 0))
+            self.random.choice([0, 10, 100, 100, 500, 500, 3000] + [40_000] * (self.count % 9 == 0))
         )
 
     def _choose(self) -> tuple[int, StoredMessage] | None:
@@ -188,7 +188,7 @@ class Story:
         messages = self.messages[id]
         if not messages:
             return None
-        # Mostly an old one, as for messages that are settled, and else any.
+        # Mostly an old message, because messages are settled mostly in order.
         numbers = sorted(messages)
         return id, messages[numbers[0] if self.random.random() < 0.7 else self.random.choice(numbers)]
 
@@ -220,7 +220,7 @@ class Story:
             self.messages[id] = {}
 
     def _change_run(self, changes: Changes) -> None:
-        """Mostly claims of active messages, and claims that are released."""
+        """Change the state of runs: mostly claims of active messages, and releases of claims."""
         if chosen := self._choose_run():
             id, run, before = chosen
             others = [ACTIVE, DEFERRED, SCHEDULED]
@@ -264,7 +264,7 @@ class Story:
             self.forgotten[id] = max(before, self.forgotten.get(id, 0))
 
     def _refused(self) -> Changes:
-        """With a message that cannot be, among others that could."""
+        """Return changes with one invalid message among valid ones."""
         id = self.random.choice(self.entities)
         fine = self._message(self._last[id] + 1, None)
         taken = [*self.messages[id], fine.sequence_number]
@@ -280,11 +280,11 @@ class Story:
         return changes
 
 
-def everything(driver: Driver, story: Story) -> dict[Any, Any]:
-    """All that can be read of what the story told."""
+def everything(driver: Driver, workload: Workload) -> dict[Any, Any]:
+    """Read everything from a store that the workload may have changed."""
     found: dict[Any, Any] = {}
-    now = story._now
-    for id in [CLOCK, *story.entities, *story._gone, NOBODY]:
+    now = workload._now
+    for id in [CLOCK, *workload.entities, *workload._gone, NOBODY]:
         messages = driver.read(id, state=None, limit=100_000)
         found[id, "messages"] = [as_dict(each) for each in messages]
         for state in ACTIVE, DEFERRED, SCHEDULED, CLAIMED:
@@ -305,46 +305,49 @@ def everything(driver: Driver, story: Story) -> dict[Any, Any]:
         for session in SESSIONS:
             found[id, session] = driver.state(id, session)
             found[id, session, "messages"] = driver.numbers(id, session_id=session, state=None)
-        found[id, "seen"] = driver.seen(id, story.forgotten.get(id, 0))
+        found[id, "seen"] = driver.seen(id, workload.forgotten.get(id, 0))
     return found
 
 
 def live(folder: str, seed: int, calls: int) -> None:
-    """Go on with the story where the store ends and tell each change that is done; die at this call to the disk."""
+    """Continue the workload after the last commit of the store, and die at this call that changes the disk.
+
+    The number of each acknowledged change is written to standard output.
+    """
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
     _die_at(calls, random.Random(calls))
     driver = Driver(lambda call: DiskStore(Path(folder), call))
-    story = Story(seed)
-    told = driver.entities[0].counters.last_sequence_number if driver.entities else 0
-    while story.told < told:
-        story.next()
+    workload = Workload(seed)
+    committed = driver.entities[0].counters.last_sequence_number if driver.entities else 0
+    while workload.count < committed:
+        workload.next()
     answers: list[int] = []
 
-    def done(told: int, is_refused: bool, error: StoreError | None) -> None:
+    def done(committed: int, is_refused: bool, error: StoreError | None) -> None:
         assert (error is not None) is is_refused, error
-        answers.append(told)
-        os.write(1, b"%d\n" % told)
+        answers.append(committed)
+        os.write(1, b"%d\n" % committed)
 
     for asked in range(1_000_000):
-        changes, is_refused = story.next()
-        driver.store.commit(changes, partial(done, story.told, is_refused))
+        changes, is_refused = workload.next()
+        driver.store.commit(changes, partial(done, workload.count, is_refused))
         driver.wait(answers, asked - 8)
 
 
 def fail(folder: str, seed: int, begin: int, end: int) -> None:
-    """Commit this part of the story on a disk that fails at times, tell what came of it, and be gone as if killed."""
+    """Commit a part of the workload on a disk with random failures, print the outcomes, and exit like a kill."""
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
     driver = Driver(lambda call: DiskStore(Path(folder), call))
     randomness = random.Random(begin)
     chances = _fail_sometimes(randomness)
-    story = Story(seed)
-    tale = [story.next()[0] for _ in range(end)][begin:]
-    while tale:
+    workload = Workload(seed)
+    steps = [workload.next()[0] for _ in range(end)][begin:]
+    while steps:
         chances[0] = randomness.choice([0.0, 0.02, 0.2])
         count = randomness.randint(1, 12)
-        group, tale = tale[:count], tale[count:]
+        group, steps = steps[:count], steps[count:]
         answers: list[StoreError | None] = []
         for changes in group:
             driver.store.commit(changes, answers.append)
@@ -356,25 +359,27 @@ def fail(folder: str, seed: int, begin: int, end: int) -> None:
 
 
 def _fail_sometimes(randomness: random.Random) -> list[float]:
-    """How likely a call to the disk is to fail, before it did anything or after; to be changed as one likes."""
+    """Make calls that change the disk fail at random, before or after their effect.
+
+    The caller may change the probability in the list that is returned.
+    """
     chances = [0.0]
 
     def failing(function: Callable[..., Any], *arguments: Any) -> Any:
         if randomness.random() < chances[0]:
             if randomness.random() < 0.5:
                 function(*arguments)
-            raise OSError(randomness.choice([errno.EIO, errno.ENOSPC]), "told to fail")
+            raise OSError(randomness.choice([errno.EIO, errno.ENOSPC]), "simulated failure")
         return function(*arguments)
 
-    for name in set(CALLS) - {
-        "pwrite"
-    }:  # by which a failed commit is undone: where that fails too, a start may find it
+    # Except pwrite, which undoes a failed commit: if that fails too, a start may find the commit.
+    for name in set(CALLS) - {"pwrite"}:
         setattr(os, name, partial(failing, getattr(os, name)))
     return chances
 
 
 def _die_at(calls: int, randomness: random.Random) -> None:
-    """Before that call, after it, or, where it writes, halfway."""
+    """Exit before this call, after it, or, if it writes, after a part of the bytes."""
     left = iter(range(calls - 1))
 
     def mortal(function: Callable[..., Any], *arguments: Any) -> Any:
