@@ -744,7 +744,7 @@ def test_what_was_made_again_starts_clean(store: Any) -> None:
 def test_numbers_are_not_given_again_after_a_restart_in_the_middle_of_the_purge(
     disk: AwaitedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Writer, "has_leftovers", property(lambda self: False))
+    monkeypatch.setattr(Writer, "needs_purge", property(lambda self: False))
     world = start(queue("other"), store=disk)
     create(world, queue(), topic("t"))
     subscribe(world, "t", subscription("a"), subscription("b"))

@@ -546,5 +546,5 @@ def test_whatever_happens_no_entity_has_anything_of_the_one_that_had_its_id(
 def test_nor_has_it_if_the_store_has_deleted_nothing_by_then(
     disk: AwaitedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Writer, "has_leftovers", property(lambda self: False))
+    monkeypatch.setattr(Writer, "needs_purge", property(lambda self: False))
     tell(Churn(3, disk))
