@@ -8,7 +8,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from peeklock.client import Message, Properties
 from peeklock.spark import columns, rows
 from peeklock.spark.rows import (
     ARROW_SCHEMA,
+    CAPTURED_AT,
     SCHEMA,
     TYPED_PROPERTIES,
     UnreadableMessage,
@@ -161,6 +162,15 @@ def test_properties_that_are_no_text_are_a_column_of_their_own_for_a_schema_that
         no_text = {name: value for name, value in expected.items() if not value.startswith('{"string":')}
         assert found.pop("typed_properties") == no_text
         assert found == plain_row(payload, "queue", typed)
+
+
+def test_the_time_of_reading_is_a_column_for_a_schema_that_names_it() -> None:
+    payloads = [base64.b64decode(each["message"]) for each in RECORDED]
+    before = datetime.now(UTC)
+    batch = batch_of(payloads, "queue", schema=arrow_schema(StructType([CAPTURED_AT, *SCHEMA.fields])))
+    (read,) = set(batch.column("captured_at").to_pylist())
+    assert before <= read <= datetime.now(UTC)
+    assert batch.select(SCHEMA.names).equals(batch_of(payloads, "queue"))
 
 
 @pytest.mark.parametrize("seed", range(400, 404))

@@ -60,6 +60,18 @@ def test_rows_have_the_date_and_hour_of_the_moment_in_utc_whatever_the_session_t
     assert (row.date, row.hour, row.schema_version) == ("2026-03-01", 23, SCHEMA_VERSION)
 
 
+def test_the_code_that_spark_generates_is_the_same_for_every_batch(spark: SparkSession) -> None:
+    messages = as_messages(spark.createDataFrame([(b"x",)], "body binary"))
+    assert "current_timestamp" not in captured(messages)._jdf.queryExecution().analyzed().toString()
+
+
+def test_a_message_without_a_time_is_filed_under_the_time_it_was_captured(spark: SparkSession) -> None:
+    read = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
+    messages = spark.createDataFrame([(b"x", read)], "body binary, captured_at timestamp")
+    (row,) = captured(as_messages(messages)).selectExpr("string(date) AS date", "hour", "captured_at").collect()
+    assert (row.date, row.hour, row.captured_at.astimezone(UTC)) == ("2026-03-01", 23, read)
+
+
 def test_properties_are_plain_text_and_those_that_are_none_keep_their_types(capturing: Capturing) -> None:
     properties = {
         "text": 'a "quoted" é',

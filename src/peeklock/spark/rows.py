@@ -7,6 +7,7 @@ and the way back that of `outgoing`.
 from __future__ import annotations
 
 import struct
+import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -67,6 +68,9 @@ _COLUMNS: Final[Mapping[str, DataType]] = {
 COLUMNS: Final = tuple(_COLUMNS)
 TYPED_PROPERTIES: Final = StructField("typed_properties", _TEXTS, nullable=True)
 """A column for a schema that names it: the application properties that are no text, as JSON with their types."""
+CAPTURED_AT: Final = StructField("captured_at", TimestampType(), nullable=True)
+"""A column for a schema that names it: when the message was read."""
+_FURTHER: Final[Mapping[str, DataType]] = {field.name: field.dataType for field in (TYPED_PROPERTIES, CAPTURED_AT)}
 SCHEMA: Final = StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS.items()])
 
 _ARROW: Final[Mapping[type[DataType], Any]] = {
@@ -85,7 +89,7 @@ STATES: Final = ("active", "deferred", "scheduled")
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns a user asked for, in that order; ValueError names one that a message does not have."""
     for field in schema.fields:
-        kind = TYPED_PROPERTIES.dataType if field.name == TYPED_PROPERTIES.name else _COLUMNS.get(field.name)
+        kind = _COLUMNS.get(field.name) or _FURTHER.get(field.name)
         if kind is None:
             raise ValueError(f"a message has no column '{field.name}'; there are {', '.join(COLUMNS)}")
         if kind != field.dataType:
@@ -186,6 +190,8 @@ def _batch(
         columns = Columns(schema.names, count, typed_json, checks, keep_unreadable, entity)
         read(columns)
         found = _arrays(columns, schema)
+        if CAPTURED_AT.name in schema.names:
+            found[CAPTURED_AT.name] = pa.repeat(pa.scalar(time.time_ns() // 1000, _ARROW[TimestampType]), count)
         return [found[field.name] if field.name in found else constant(entity, count) for field in schema]
 
     # Text is checked by Arrow, a column at a time. When something is wrong, a second pass finds the first bad message.
