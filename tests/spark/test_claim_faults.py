@@ -232,7 +232,7 @@ def test_a_reader_whose_driver_is_gone_takes_nothing_more(
     with connect(broker.connection_string) as connection:
         connection.sender("queue").send(Message(data=[b"message"]))
         monkeypatch.setattr("os.getppid", lambda: 1)  # who has no parent any more is given this one
-        with pytest.raises(SourceFailed, match="driver is gone"):
+        with pytest.raises(SourceFailed, match="driver has ended"):
             reader.latestOffset(reader.initialOffset(), ReadMaxRows(7))
         assert broker.counters().active == 1
 

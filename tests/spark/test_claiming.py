@@ -106,7 +106,7 @@ def test_a_query_goes_on_with_the_claims_of_the_broker_where_an_earlier_one_defe
     stream.run()
     assert stream.taken() == list(range(25))
     assert stream.left() == 0
-    with pytest.raises(Exception, match="that a broker keeps"):
+    with pytest.raises(Exception, match="that a broker stores"):
         stream.run(claimProtocol="defer")
 
 

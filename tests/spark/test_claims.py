@@ -391,7 +391,7 @@ def test_an_offset_is_the_same_after_its_json() -> None:
     "value", [{}, {"next": 5}, None, {"entity": "q", "claim": "c", "batch": 1, "bytes": 0, "claimed": [[5, 1]]}]
 )
 def test_what_is_no_offset_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="is no offset of a claiming stream"):
+    with pytest.raises(ValueError, match="is not an offset of a claiming stream"):
         Offset.parse(value)
 
 

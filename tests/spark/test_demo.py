@@ -62,5 +62,5 @@ def test_without_java_the_demonstration_says_what_to_install(tmp_path: Path) -> 
     ended = run("--folder", str(tmp_path / "made"), JAVA_HOME=str(tmp_path))
     assert (ended.returncode, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("demo: pipelines need Java 17 or newer")
+    assert line.startswith("demo: pipelines require Java 17 or newer")
     assert not (tmp_path / "made").exists()

@@ -120,7 +120,7 @@ def test_an_error_names_the_option_its_value_and_the_rule(option: str, text: str
 def test_an_unknown_option_comes_with_the_one_that_was_meant() -> None:
     with pytest.raises(OptionError, match="'maxMesagesPerTrigger' is not known; did you mean 'maxMessagesPerTrigger'"):
         check({"maxMesagesPerTrigger": "5"})
-    with pytest.raises(OptionError, match="'colour' is not known; there are connectionString, queue"):
+    with pytest.raises(OptionError, match="'colour' is not known; use one of connectionString, queue"):
         check({"colour": "red"})
 
 
@@ -131,11 +131,11 @@ def test_options_of_spark_itself_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("use", "given", "problem"),
     [
-        ("read", {"connectionString": None, "queue": "q"}, "'connectionString' is needed"),
-        ("read", {}, "'queue' or 'topic' is needed"),
-        ("read", {"queue": "q", "topic": "t", "subscription": "s"}, "'queue' stands alone"),
-        ("read", {"topic": "t"}, "'topic' needs 'subscription'"),
-        ("read", {"subscription": "s"}, "'subscription' needs 'topic'"),
+        ("read", {"connectionString": None, "queue": "q"}, "'connectionString' is required"),
+        ("read", {}, "'queue' or 'topic' is required"),
+        ("read", {"queue": "q", "topic": "t", "subscription": "s"}, "'queue' cannot be combined"),
+        ("read", {"topic": "t"}, "'topic' requires 'subscription'"),
+        ("read", {"subscription": "s"}, "'subscription' requires 'topic'"),
         ("read", {"queue": "q", "mode": "claim"}, "'mode' is 'claim', but for read it must be peek"),
         ("read", {"queue": "q", "maxWait": "5s"}, "'maxWait' is not for read; it is for readStream"),
         ("write", {"queue": "q", "mode": "peek"}, "'mode' is not for write; it is for read and readStream"),

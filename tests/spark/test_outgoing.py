@@ -127,13 +127,13 @@ def test_a_bad_row_says_why_and_the_others_go_on() -> None:
     rows = [(b"1", [("a", '{"int":1}')]), (b"2", [("a", "one")]), (b"3", None)]
     found = outgoing("body BINARY, application_properties MAP<STRING, STRING>", *rows, typed=True)
     assert [(each.row, each.message is None) for each in found] == [(0, False), (1, True), (2, False)]
-    assert found[1].problem == "application property 'a': 'one' is no JSON: Expecting value"
+    assert found[1].problem == "application property 'a': 'one' is not JSON: Expecting value"
 
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ("body BINARY, colour STRING", "column 'colour' is none of a message; there are body"),
+        ("body BINARY, colour STRING", "a message has no column 'colour'; use body"),
         ("subject STRING", "column 'body' is missing"),
         ("body INT", "column 'body' is of type int, but must be binary or string"),
         ("body BINARY, message_id BIGINT", "column 'message_id' is of type bigint, but must be string"),

@@ -333,4 +333,4 @@ def test_without_java_one_sentence_says_what_to_install(tmp_path: Path) -> None:
     ran = program(*command, PATH=os.devnull, JAVA_HOME="")
     assert ran.returncode == 2
     (line,) = ran.stderr.splitlines()
-    assert line.startswith("peeklock: pipelines need Java 17 or newer")
+    assert line.startswith("peeklock: pipelines require Java 17 or newer")

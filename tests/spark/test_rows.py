@@ -254,7 +254,7 @@ def test_the_number_and_time_are_had_without_the_rest() -> None:
     assert head_of(Message(message_annotations=annotations(42)).encode()) == (42, ENQUEUED)
     small = Message(message_annotations={Symbol("x-opt-sequence-number"): ULong(5)}, data=[b"x"]).encode()
     assert number_of(small) == 5
-    with pytest.raises(UnreadableMessage, match="without a sequence number"):
+    with pytest.raises(UnreadableMessage, match="has no sequence number"):
         number_of(Message(data=[b"x"]).encode())
 
 
@@ -266,7 +266,7 @@ def test_some_columns_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("field", "problem"),
     [
-        (StructField("colour", StringType()), "no column 'colour'; there are body, message_id"),
+        (StructField("colour", StringType()), "no column 'colour'; use body, message_id"),
         (StructField("body", StringType()), "'body' is of type binary, not string"),
     ],
 )

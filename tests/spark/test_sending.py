@@ -168,7 +168,7 @@ def test_an_entity_that_a_message_names_and_is_not_there_refuses_the_message(bro
         box.send([parcel(0), parcel(1, "nowhere"), parcel(2)])
     assert bodies(broker.connection_string) == [0, 2]
     assert refused.rows == [1]
-    assert refused[0][1].startswith("'nowhere' takes no messages: ")
+    assert refused[0][1].startswith("'nowhere' accepts no messages: ")
 
 
 def test_the_entity_of_the_write_must_be_there(broker: BrokerThread) -> None:
@@ -308,7 +308,7 @@ def test_a_broker_that_stays_away_ends_the_sending_after_so_many_attempts(killab
     waited: list[float] = []
     where = killable.connection_string
     killable.kill()
-    with outbox(where, Refusals(), sleep=waited.append) as box, pytest.raises(SendingFailed, match="3 more attempts"):
+    with outbox(where, Refusals(), sleep=waited.append) as box, pytest.raises(SendingFailed, match="after 3 retries"):
         box.send([parcel(0)])
     assert len(waited) == 3
 

@@ -135,8 +135,8 @@ def test_an_archive_that_java_does_not_write_is_an_error_and_leaves_no_file(
 ) -> None:
     java(tmp_path, "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(OSError, match="no archive of Spark's classes could be made"):
+    with pytest.raises(OSError, match="the archive of Spark's classes cannot be made"):
         classes.make_archive(tmp_path / "cache" / "classes.jsa")
     assert list((tmp_path / "cache").iterdir()) == []
-    with pytest.raises(OSError, match="without spaces"):
+    with pytest.raises(OSError, match="must not contain spaces"):
         classes.make_archive(tmp_path / "a cache" / "classes.jsa")

@@ -101,8 +101,8 @@ def test_a_mistake_in_an_option_is_told_by_load(spark: SparkSession, options: di
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"queue": "q"}, "option 'connectionString' is needed"),
-        ({"connectionString": WHERE}, "option 'queue' or 'topic' is needed"),
+        ({"queue": "q"}, "option 'connectionString' is required"),
+        ({"connectionString": WHERE}, "option 'queue' or 'topic' is required"),
         ({"connectionString": WHERE, "queue": "q", "mode": "claim"}, "for read it must be peek"),
     ],
 )
@@ -153,9 +153,9 @@ def source(**options: str) -> ServiceBusDataSource:
 
 def test_nothing_can_be_overwritten() -> None:
     made = source(connectionString=WHERE, queue="q")
-    with pytest.raises(OptionError, match="can only be added"):
+    with pytest.raises(OptionError, match="can only be appended"):
         made.writer(SCHEMA, overwrite=True)
-    with pytest.raises(OptionError, match="can only be added"):
+    with pytest.raises(OptionError, match="can only be appended"):
         made.streamWriter(SCHEMA, overwrite=True)
 
 

@@ -85,7 +85,7 @@ def test_not_a_number_comes_back_too() -> None:
         ("nonsense", "no JSON"),
         ("5", "object with one member"),
         ('{"int":1,"long":2}', "object with one member"),
-        ('{"number":1}', "'number' is no AMQP type; there are null, boolean"),
+        ('{"number":1}', "'number' is not an AMQP type; use one of null, boolean"),
         ('{"int":"5"}', "int: must be a whole number"),
         ('{"int":true}', "int: must be a whole number"),
         ('{"ubyte":256}', "ubyte: must be a whole number from 0 to 255"),

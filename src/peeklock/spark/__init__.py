@@ -1,1 +1,1 @@
-"""The Spark data source `servicebus` and what it is made of; `peeklock[spark]` installs what it needs."""
+"""The Spark data source `servicebus`. Installing `peeklock[spark]` also installs its dependencies."""

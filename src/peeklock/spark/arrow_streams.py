@@ -1,4 +1,4 @@
-"""The stream writer for Spark 4.1 and later, where record batches come as they are. Older ones cannot load this."""
+"""The stream writer for Spark 4.1 and later, which passes record batches. Older versions cannot import this module."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ from peeklock.spark.writing import StreamWriter
 
 
 class ArrowStreamWriter(StreamWriter, DataSourceStreamArrowWriter):
+    """Writes the record batches of a stream."""
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self.job.run(iterator)

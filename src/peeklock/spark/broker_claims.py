@@ -1,11 +1,13 @@
-"""Claims that the broker keeps: records of its own, made and removed by ranges, so that no message passes the driver.
+"""Claims that the broker stores by ranges of sequence numbers, so that no message passes through the driver.
 
-Works with a service whose open offers `peeklock:claims`; `claims` has the protocol for all others, and `claims_of`
-chooses. Knows the broker's operations; knows nothing of Spark. When to settle is the caller's to decide.
+This protocol requires a service that offers the capability `peeklock:claims`. `claims` has the protocol for all other
+services, and `claims_of` selects one. The module knows the broker's operations and nothing of Spark. The caller decides
+when to settle.
 
-A claim that the broker has and no offset names was asked for by a run that died, or asked for ahead. It is a batch of
-its own, or part of one. A removal is sent and not waited for, so an offset also names the claims whose removal was not
-confirmed when it was made: those are durable, and must not be taken for forgotten ones.
+If the broker has a claim that is in no offset, it was requested by a run that ended before it stored an offset, or it
+was requested ahead. Such a claim becomes a batch, or a part of one. Removals are sent without waiting for the answer.
+An offset therefore also has the ids of claims whose removal was not confirmed when it was made: their batches are
+durable, and they must not be read again.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ _MOST_MESSAGES: Final = 1_000_000
 _MOST_WAIT_MS: Final = 60_000
 _LISTED_AT_ONCE: Final = 100
 _MOST_UNCONFIRMED: Final = 2
-"""Removals that are not waited for."""
+"""The most removals without a confirmation."""
 _KEPT_ALIVE_S: Final = 10.0
-"""How often a connection that nobody uses is looked after: without it the name would have no live owner."""
+"""How often an idle connection is serviced. If it closed, the claim name would have no connected owner."""
 _IN_USE: Final = Patience(retries=6)
-"""How long a name may still be another's: a process whose driver was killed needs a moment to end."""
+"""Retries while the name is in use: after its driver was killed, a process takes some time to end."""
 
 _CLAIMING: Final = "claiming messages of"
 _LISTING: Final = "looking for claims on"
@@ -52,31 +54,31 @@ _REMOVING: Final = "removing claimed messages of"
 
 
 class _NameInUse(Exception):
-    """Another query that is connected has the name."""
+    """Another connected query uses the claim name."""
 
 
 class BrokerClaims:
-    """The claims of one name on one entity. A context manager; for one thread besides its own."""
+    """The claims of one name on one entity. A context manager, for use by one thread; a second one keeps it alive."""
 
     def __init__(self, options: Options, reach: Reach | None = None) -> None:
         self.start = Offset(entity=options.address, claim=options.claim)
-        """Nothing claimed yet."""
+        """The offset before the first claim."""
         self.removed = 0
-        """Messages, as far as confirmed."""
+        """Number of messages whose removal was confirmed."""
         self._options = options
         self._reach = reach or Reach(options)
         self._name = _short(options.claim)
         self._owner = uuid4()
         self._found: list[Claim] | None = None
-        """Claims that no offset has, the oldest first; None while that was not asked."""
+        """Claims that are in no offset, oldest first; None before the broker was asked for them."""
         self._made: set[str] = set()
-        """Those of them that were made here."""
+        """The ids of those claims that this object made."""
         self._ahead: tuple[dict[str, Any], Asked | None] | None = None
-        """A claim that was asked for and not waited for."""
+        """A claim that was requested without waiting for the answer."""
         self._removals: dict[str, Asked | None] = {}
-        """By claim; None has to be asked for again."""
+        """The removal requests by claim id; None for a removal that must be requested again."""
         self._deferred: Claims | None = None
-        """For messages that an earlier run deferred, as long as there may be some."""
+        """Claims by deferral, while there may be messages that an earlier run deferred."""
         self._lock = threading.RLock()
         self._is_closed = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -96,14 +98,14 @@ class BrokerClaims:
 
     @property
     def is_searched(self) -> bool:
-        """Whether it is known which claims there are that nobody noted."""
+        """Whether all claims that are in no offset were found."""
         return self._found is not None and self._deferred is None
 
     def next(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
-        """What the next batch has: claims that nobody noted, and then what is there to be claimed.
+        """Return the claim of the next batch: first claims that are in no offset, then newly claimed messages.
 
-        To be asked for when all that was noted is settled: any other claim of this name is taken for a forgotten one.
-        Waits so long (or the poll interval) for a first message, and then a little for more.
+        Call it only after all offsets were settled: any other claim with this name counts as one that is in no offset.
+        It waits up to `wait_s` (or the poll interval) for a first message, and then for a short time for more.
         """
         with self._lock:
             self._keep_alive()
@@ -115,7 +117,7 @@ class BrokerClaims:
                 wait_s = self._options.poll_interval_s if wait_s is None else wait_s
                 claim = self._fill(claim, limit, self._options.max_wait_s if claim.count else wait_s)
             if not claim.count:
-                self.finish()  # there is nothing better to do
+                self.finish()  # use the idle time to confirm the removals
             return claim
 
     def _fill(self, claim: Claim, limit: Limit, wait_s: float) -> Claim:
@@ -128,10 +130,10 @@ class BrokerClaims:
             wait_s = 0.0
 
     def _next_found(self, limit: Limit) -> Claim:
-        """Claims that are there already, as many as fit; one that is larger than the limit comes alone."""
+        """Return existing claims up to the limit. A claim that is larger than the limit is returned alone."""
         self._take_ahead()
         if self._found is None:
-            # Claiming makes this the owner of the name. Only then the others are known to grow no more.
+            # Claiming makes this object the owner of the name. After that no other client adds claims to it.
             own = self._claim(self._request(limit, 0.0, 0.0))
             self._made.update(own.ids)
             found = self._reach.attempt(_LISTING, self._listed)
@@ -140,7 +142,7 @@ class BrokerClaims:
             if own.count:
                 self._found.append(own)
             if forgotten:
-                log.info("found %d messages of '%s' that were claimed and not noted", forgotten, self.start.entity)
+                log.info("found %d claimed messages of '%s' that are in no offset", forgotten, self.start.entity)
         claim = Claim()
         while self._found and (not claim.count or _fits(claim.joined(self._found[0]), limit)):
             claim = claim.joined(self._found.pop(0))
@@ -148,13 +150,13 @@ class BrokerClaims:
         return claim
 
     def claim_ahead(self, limit: Limit) -> None:
-        """Ask for the claim after the newest one, and do not wait for it; `next` has it."""
+        """Request the next claim without waiting for the answer; `next` returns it."""
         with self._lock:
             if self._found != [] or self._ahead is not None or limit.through == 0:
                 return
             request = self._request(limit, 0.0, 0.0)
             self._ahead = request, None
-            with suppress(ClientError):  # it is asked for again, under the same id
+            with suppress(ClientError):  # it is requested again, under the same id
                 self._ahead = request, self._reach.ask("peeklock:claim-messages", request)
 
     def _take_ahead(self) -> None:
@@ -171,7 +173,7 @@ class BrokerClaims:
             self._made.update(claim.ids)
 
     def _request(self, limit: Limit, wait_s: float, linger_s: float) -> dict[str, Any]:
-        """The claim's id is chosen here, so that asking again after a failure has the same answer."""
+        """Make a request with a new claim id, so that a repeated request after a failure has the same answer."""
         most = _MOST_MESSAGES if limit.messages is None else min(limit.messages, _MOST_MESSAGES)
         request: dict[str, Any] = {
             "claim-name": self._name,
@@ -198,7 +200,7 @@ class BrokerClaims:
                 if failures > _IN_USE.retries:
                     raise SourceFailed(
                         f"another query claims messages of '{self.start.entity}' under the name '{self.start.claim}': "
-                        "give each query a 'claimName' of its own, or stop the other one"
+                        "set a different 'claimName' for each query, or stop the other query"
                     ) from None
                 self._reach.pause(_IN_USE.delay(failures))
 
@@ -210,10 +212,10 @@ class BrokerClaims:
                 raise _NameInUse from None
             raise
 
-    # --- finding what was forgotten ---
+    # --- finding claims that are in no offset ---
 
     def _listed(self) -> list[Claim]:
-        """The claims of this name but those that are being removed."""
+        """List the claims with this name, except claims whose removal was requested."""
         found: list[Claim] = []
         skip = 0
         while True:
@@ -225,7 +227,7 @@ class BrokerClaims:
             skip = answer["skip"]
 
     def _found_deferred(self, limit: Limit) -> Claim:
-        """What an earlier run deferred and did not note."""
+        """Return messages that an earlier run deferred and that are in no offset."""
         while self._deferred is not None:
             claim = self._deferred.recover(limit)
             if self._deferred.is_searched:
@@ -237,10 +239,10 @@ class BrokerClaims:
     # --- reading ---
 
     def read(self, wanted: Ranges, session_id: str | None = None, size: int | None = None) -> Iterator[Page]:
-        """The claimed messages, packed and in order, a page at a time; ClaimLost names those that are gone.
+        """Read claimed messages in order, as packed pages. Raises ClaimLost at the end if some no longer exist.
 
-        Nothing is changed by it, so any number of readers may do it any number of times. `size` is that of a message,
-        as far as is known.
+        Reading changes nothing, so several readers may read the same messages, and repeatedly. `size` is the expected
+        size of a message.
         """
         gone: Ranges = []
         for page in PackedReading(self._reach, size).read(wanted, _READING):
@@ -255,7 +257,7 @@ class BrokerClaims:
     # --- settling ---
 
     def settle(self, offset: Offset) -> None:
-        """Have removed what an offset has claimed, without waiting for it; what is gone already is fine."""
+        """Request the removal of an offset's claims, without waiting. Claims that no longer exist are ignored."""
         with self._lock:
             check_same(self.start, offset)
             if offset.batch and not offset.ids:
@@ -272,7 +274,7 @@ class BrokerClaims:
 
     @property
     def removing(self) -> tuple[str, ...]:
-        """The claims whose removal is not confirmed."""
+        """The ids of the claims whose removal is not confirmed."""
         with self._lock:
             for id, asked in list(self._removals.items()):
                 if asked is not None and asked.is_answered:
@@ -285,14 +287,14 @@ class BrokerClaims:
             return tuple(self._removals)
 
     def finish(self) -> None:
-        """Wait until all that was settled is removed."""
+        """Wait until all settled claims are removed."""
         with self._lock:
             for id in list(self._removals):
                 self._reach.attempt(_REMOVING, partial(self._finish, id))
 
     def _finish(self, id: str) -> None:
         asked = self._removals[id]
-        self._removals[id] = None  # if it fails, it is asked for again
+        self._removals[id] = None  # if it fails, it is requested again
         self._confirm(id, self._ask_to_remove(id) if asked is None else asked)
 
     def _confirm(self, id: str, asked: Asked) -> None:
@@ -300,7 +302,7 @@ class BrokerClaims:
         del self._removals[id]
 
     def _send_removals(self) -> None:
-        with suppress(ClientError):  # what could not be sent stays None
+        with suppress(ClientError):  # a removal that could not be sent stays None
             for id, asked in self._removals.items():
                 if asked is None:
                     self._removals[id] = self._ask_to_remove(id)
@@ -309,7 +311,7 @@ class BrokerClaims:
         return self._reach.ask("peeklock:remove-claim", {"claim-name": self._name, "claim-id": UUID(id)})
 
     def release(self) -> None:
-        """Make active again what was claimed here and not given out."""
+        """Release the claims that this object made and did not return from `next`."""
         with self._lock, suppress(ClientError):
             if self._ahead is not None and self._ahead[1] is not None:
                 if self._ahead[1].answer():
@@ -319,7 +321,7 @@ class BrokerClaims:
                 body = {"claim-name": self._name, "claim-id": UUID(id)}
                 self._reach.ask("peeklock:release-claim", body).answer()
 
-    # --- the owner's life ---
+    # --- the connection of the owner ---
 
     def _keep_alive(self) -> None:
         if self._keeper is None:
@@ -333,7 +335,7 @@ class BrokerClaims:
 
 
 def claims_of(options: Options) -> Claims | BrokerClaims:
-    """The protocol that the options and the service allow."""
+    """Make the claims with the protocol that the options and the service allow."""
     reach = Reach(options)
     if options.claim_protocol == DEFER:
         return Claims(options, reach)
@@ -349,7 +351,7 @@ def claims_of(options: Options) -> Claims | BrokerClaims:
 
 
 def _claim_of(answer: dict[str, Any], id: UUID) -> Claim:
-    """What an answer has; nothing, if it is empty."""
+    """The claim in an answer; an empty claim for an empty answer."""
     if not answer:
         return Claim()
     places = answer.get("sessions")
@@ -361,12 +363,12 @@ def _claim_of(answer: dict[str, Any], id: UUID) -> Claim:
 
 
 def _ranges(bounds: list[int]) -> Ranges:
-    """Neighbours are joined, as in all ranges here."""
+    """Convert pairs of bounds to ranges, and join adjacent ranges."""
     return ranges.join([[first, last] for first, last in zip(bounds[::2], bounds[1::2], strict=True)])
 
 
 def _short(name: str) -> str:
-    """As it is, if the broker takes it."""
+    """Shorten a claim name if it is too long for the broker, with a digest that keeps names distinct."""
     if len(name) <= _MOST_OF_A_NAME:
         return name
     digest = sha256(name.encode()).hexdigest()[:32]

@@ -1,12 +1,12 @@
-"""The stream that takes each message exactly once (`mode=claim`), as Spark sees it.
+"""The stream reader that reads each message exactly once (`mode=claim`).
 
-The driver claims messages and puts their numbers into the offset; the tasks look at them by number, as often as Spark
-likes; they are removed once Spark shows that their batch is durable. How that is done with the entity is in
-`broker_claims` and `claims`; here is when.
+The driver claims messages and puts their sequence numbers into the offset. The tasks read them by number, repeatedly if
+Spark requires it. The messages are removed when Spark shows that their batch is durable. `broker_claims` and `claims`
+have the operations on the entity; this module decides when to call them.
 
-What Spark promises, and this relies on: the next batch is planned only after the last one is in the commit log. So the
-offset that `latestOffset` starts from, and the one where a batch begins, are durable. Before 4.2 Spark also asks for
-the partitions between an offset and itself, at a restart; that one need not be.
+It relies on a guarantee of Spark: the next batch is planned only after the last one is in the commit log. The start
+offset of `latestOffset` and the start offset of a batch are therefore durable. Before 4.2 Spark also requests the
+partitions between an offset and itself at a restart; that offset may not be durable.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ClaimPartition(InputPartition):
-    """What one task reads: numbers, by session where there are sessions."""
+    """The sequence numbers that one task reads, by session if the entity has sessions."""
 
     parts: list[Part]
     message_size: int
-    """Bytes of a message, on average."""
+    """The average size of a message in bytes."""
 
 
 class ClaimReader(TakingReader):
-    """In the driver it has a connection; in the tasks each read has one."""
+    """Reads the stream. The driver keeps one connection; in the tasks each read opens one."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -48,7 +48,7 @@ class ClaimReader(TakingReader):
         self._settled: dict[str, Any] | None = None
         """The newest offset whose claims are settled."""
         self._full: Limit | None = None
-        """The limit that the newest batch reached: there is more to be claimed."""
+        """The limit that the newest batch reached, which means that there may be more messages; else None."""
         self._progress = Progress(options)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -75,7 +75,7 @@ class ClaimReader(TakingReader):
                     log.error("%s (failOnDataLoss is false)", loss)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What Spark shows in the progress of a query; no offset to start from."""
+        """The offset that Spark shows in the progress of a query. It is never used as a start offset."""
         return self._progress.report(self._claims.removed)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -96,8 +96,8 @@ class ClaimReader(TakingReader):
     def _claims(self) -> Claims | BrokerClaims:
         if self._kept_claims is None:
             self._kept_claims = claims_of(self._options)
-            kept = "the broker" if isinstance(self._kept_claims, BrokerClaims) else "deferring each message"
-            log.info("messages of '%s' are claimed by %s", self._options.address, kept)
+            protocol = "claims of the broker" if isinstance(self._kept_claims, BrokerClaims) else "deferral"
+            log.info("claiming messages of '%s' by %s", self._options.address, protocol)
         return self._kept_claims
 
     def _on_durable(self, offset: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """Claims by deferral: messages are deferred under the name of a query, read by peeking, and removed when durable.
 
-A claimed message is a deferred one whose application property `peeklock-claim` has the name. Nobody else is given it,
-it can be looked at as often as needed, and it is found again by its mark when the one who claimed it died before
-noting its number. Knows the entity's operations; knows nothing of Spark. When to settle is the caller's to decide.
+A claimed message is a deferred message whose application property `peeklock-claim` has the claim name. No receiver gets
+it, it can be peeked repeatedly, and a search finds it by that property if the query ended before it stored an offset.
+The module knows the entity's operations and nothing of Spark. The caller decides when to settle.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class ClaimLost(SourceFailed):
     @classmethod
     def of(cls, gone: Ranges, entity: str) -> Self:
         return cls(
-            f"{ranges.count(gone)} claimed messages of '{entity}' are gone before they were read: "
+            f"{ranges.count(gone)} claimed messages of '{entity}' no longer exist and were not read: "
             f"sequence numbers {_named(gone)}"
         )
 
 
 class Claims:
-    """The claims of one name on one entity. A context manager; for one thread."""
+    """The claims of one name on one entity. A context manager, for use by one thread."""
 
     def __init__(self, options: Options, reach: Reach | None = None) -> None:
         self.start = Offset(entity=options.address, claim=options.claim)
-        """Nothing claimed yet."""
+        """The offset before the first claim."""
         self.removed = 0
         """Number of messages of settled offsets that were removed."""
         self._options = options
@@ -82,22 +82,22 @@ class Claims:
     # --- claiming ---
 
     def next(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
-        """Return the claim of the next batch: first claims that no offset has, then newly claimed messages.
+        """Return the claim of the next batch: first claims that are in no offset, then newly claimed messages.
 
-        To be asked for when all that was noted is settled: any other claim of this name is taken for a forgotten one.
+        Call it only after all offsets were settled: any other claim with this name counts as one that is in no offset.
         """
         claim = self.recover(limit)
         if not claim.has_room(limit) or (not self._is_searched and self._intake.has_sessions):
-            return claim  # of a session the older ones go first
+            return claim  # older messages of a session go first
         if claim.count or not self._is_searched:
             wait_s = 0.0
         taken = self.take(claim.room(limit), wait_s=wait_s)
         return claim.joined(taken)
 
     def take(self, limit: Limit, *, wait_s: float | None = None) -> Claim:
-        """Claim messages. Wait `wait_s` (or the poll interval) for a first message, and then a little for more.
+        """Claim messages. Wait `wait_s` (or the poll interval) for a first message, and then a short time for more.
 
-        When the service fails in the middle, what was claimed until then is forgotten, to be found by `recover`.
+        If the service fails meanwhile, this returns an empty claim, and `recover` finds the messages claimed so far.
         """
         wait_s = self._poll_s if wait_s is None else wait_s
         try:
@@ -139,17 +139,17 @@ class Claims:
     def release(self) -> None:
         """Does nothing: every claimed message is part of an offset."""
 
-    # --- finding what was forgotten ---
+    # --- finding claims that are in no offset ---
 
     @property
     def is_searched(self) -> bool:
-        """Whether the whole entity was searched for claims that no offset has."""
+        """Whether the whole entity was searched for claims that are in no offset."""
         return self._is_searched
 
     def recover(self, limit: Limit) -> Claim:
-        """Return claims of this name that no offset has. Call it when all claims with an offset are settled.
+        """Return claims with this name that are in no offset. Call it when all offsets are settled.
 
-        Looks at a part of a large entity each time; with sessions at all of it, since older messages go first.
+        A call searches a part of a large entity, or all of an entity with sessions, where older messages go first.
         """
         if self._is_searched:
             return Claim()
@@ -162,7 +162,7 @@ class Claims:
         if self._search_through is None:
             with Pages(self._options) as pages:
                 self._search_through = max(pages.ends().values(), default=0)
-        search_from = self._search_from  # noted when all went well
+        search_from = self._search_from  # stored only if the search succeeds
         while claim.has_room(limit) and (has_sessions or looked < SEARCHED_AT_ONCE):
             page = (
                 self._reach.peek(search_from, PEEKED_AT_ONCE, bodies=False)
@@ -184,7 +184,7 @@ class Claims:
             looked += len(page)
         self._search_from = search_from
         if claim.count:
-            log.info("found %d messages of '%s' that were claimed and not noted", claim.count, self.start.entity)
+            log.info("found %d claimed messages of '%s' that are in no offset", claim.count, self.start.entity)
         return claim
 
     def _is_ours(self, payload: bytes) -> Message | None:
@@ -201,9 +201,9 @@ class Claims:
     # --- reading ---
 
     def read(self, wanted: Ranges, session_id: str | None = None, size: int | None = None) -> Iterator[Page]:
-        """Read the claimed messages, encoded, in order and by pages; ClaimLost names those that no longer exist.
+        """Read claimed messages in order, as pages of encoded messages. Raises ClaimLost if some no longer exist.
 
-        Nothing is changed by it, so any number of readers may do it any number of times. Their size does not matter.
+        Reading changes nothing, so several readers may read the same messages, and repeatedly. `size` is not used.
         """
         left = wanted
         gone: Ranges = []
@@ -231,7 +231,7 @@ class Claims:
                 asked.append((window, self._ask(window, session_id)))
             window, request = asked.popleft()
             page, gone, rest = _sort(window, self._reach.peeked(request))
-            if rest:  # an answer may be short
+            if rest:  # an answer may have fewer messages than requested
                 asked.appendleft((rest, self._ask(rest, session_id)))
             left = ranges.join(rest, ranges.subtract(left, window))
             yield page, gone, left
@@ -247,8 +247,8 @@ class Claims:
         check_same(self.start, offset)
         if offset.ids or offset.removing:
             raise SourceFailed(
-                f"the checkpoint has claims on '{offset.entity}' that a broker keeps (peeklock:claims); only that "
-                "broker can remove them: use claimProtocol=auto, and the service that they were made on"
+                f"the checkpoint has claims on '{offset.entity}' that a broker stores (peeklock:claims); only that "
+                "broker can remove them: use claimProtocol=auto, and the service that made them"
             )
         size = min(SETTLED_AT_ONCE, max(1, BYTES_AT_ONCE * offset.count // max(1, offset.size)))
         for session_id, numbers in offset.parts():
@@ -261,18 +261,18 @@ class Claims:
 
     @property
     def removing(self) -> tuple[str, ...]:
-        """`settle` has waited."""
+        """Always empty: `settle` waits for the removals."""
         return ()
 
     def finish(self) -> None:
-        """`settle` has waited."""
+        """Does nothing: `settle` waits for the removals."""
 
     def _settle_part(self, numbers: Ranges, session_id: str | None, size: int) -> None:
         if session_id is None:
             self._remove_all(numbers, None, size)
             return
         if not self._has_settled and not self._left_of(numbers, session_id):
-            return  # settled before a restart; the session need not be had for that
+            return  # settled before a restart; the session does not have to be locked
         connection = self._reach.connection
         with connection.session_receiver(self.start.entity, session_id, credit=0):
             self._remove_all(numbers, session_id, size)
@@ -288,7 +288,7 @@ class Claims:
 
     def _finish_removal(self, numbers: list[int], request: Asked, session_id: str | None) -> None:
         if not self._is_removed(request):
-            # Some are gone. Looking which are left is quicker than trying them one by one.
+            # Some no longer exist. Peeking at the rest is faster than removing one at a time.
             rest = list(ranges.numbers(self._left_of(ranges.of_numbers(numbers), session_id)))
             self._remove_some(rest, session_id)
 
@@ -303,7 +303,7 @@ class Claims:
         return self._is_removed(self._ask_to_remove(numbers, session_id))
 
     def _ask_to_remove(self, numbers: list[int], session_id: str | None) -> Asked:
-        """Receive and delete them: all, or none when one does not exist."""
+        """Request to receive and delete messages: all, or none if one of them does not exist."""
         body: dict[str, Any] = {
             "sequence-numbers": Array(numbers, int),
             "receiver-settle-mode": _RECEIVE_AND_DELETE,
@@ -322,7 +322,7 @@ class Claims:
         return True
 
     def _left_of(self, numbers: Ranges, session_id: str | None) -> Ranges:
-        """Return those that still exist."""
+        """Return the numbers whose messages still exist."""
         there: list[int] = []
         for page, _, _ in self._pages(numbers, session_id):
             there += map(number_of, page)
@@ -330,18 +330,18 @@ class Claims:
 
 
 def check_same(start: Offset, offset: Offset) -> None:
-    """Raise SourceFailed when the offset is for another entity or claim name."""
+    """Raise SourceFailed if the offset is for another entity or claim name."""
     if (offset.entity, offset.claim) != (start.entity, start.claim):
         raise SourceFailed(
-            f"the offset is one of '{offset.entity}' with claimName '{offset.claim}', "
-            f"not of '{start.entity}' with '{start.claim}'; a checkpoint goes with its entity and name"
+            f"the checkpoint is for '{offset.entity}' with claimName '{offset.claim}', not for '{start.entity}' with "
+            f"'{start.claim}': use another checkpoint, or the same entity and claimName"
         )
 
 
 def _sort(window: Ranges, peeked: list[bytes]) -> tuple[list[bytes], Ranges, Ranges]:
     """Match an answer with its request: the messages, the missing numbers, and those to be requested again."""
     numbers = [number_of(payload) for payload in peeked]
-    # What lies before the last one that came and did not come itself, is not there.
+    # A number before the last one in the answer, and not in the answer, has no message.
     through = numbers[-1] if numbers else window[-1][1]
     due = ranges.intersect(window, window[0][0], through)
     wanted = set(ranges.numbers(due)) if numbers else set()

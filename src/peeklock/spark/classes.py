@@ -1,9 +1,9 @@
-"""An archive of Spark's classes as Java has them in memory, from which a Spark on this machine starts faster.
+"""An archive of Spark's loaded classes, with which a local Spark session starts faster.
 
-A Spark that lives for seconds spends much of them on loading classes. Java can map them from a file instead (class data
-sharing). The file is about 190 MB and fits one Java and one Spark. So it is made only when a user asks for it
-(`peeklock pipeline prepare`), once, and every session of `session` that is started here uses it when it is there. Java
-itself checks that an archive is of its version and of these libraries, and passes over one that is not.
+A session that runs for seconds spends much of that time on loading classes. Java can map them from a file instead
+(class data sharing). The file is about 190 MB and fits one version of Java and one of Spark. It is therefore made only
+on request (`peeklock pipeline prepare`). Every local session of `session` uses it if it exists. Java checks that an
+archive fits its version and these libraries, and ignores other archives.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Final
 
 _PACKAGES: Final = Path(__file__).parents[2]
 _QUIETLY: Final = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Java would warn of every class that an archive cannot have, and of an archive that it ignores."""
+"""Without these options Java warns of every class that an archive cannot have, and of an archive that it ignores."""
 
 
 def java_options() -> list[str]:
-    """Return the options that make Java use the archive; none when there is none for this Java and this Spark."""
+    """Return the options that make Java use the archive; none without an archive for this Java and this Spark."""
     file = archive()
     if file is None or not file.is_file() or _has_space(file):
         return []
@@ -49,12 +49,12 @@ def archive() -> Path | None:
 
 
 def make_archive(file: Path, java_options: Sequence[str] = ()) -> None:
-    """Write the archive, in place of one that is there. Starts a Spark in a process of its own; takes most of a minute.
+    """Write the archive, or replace it. Starts Spark in another process; takes up to a minute.
 
     `java_options` should be those of the sessions that will use it.
     """
     if _has_space(file):
-        raise OSError(f"Java is told where an archive is without spaces in it, and {file} has one: set XDG_CACHE_HOME")
+        raise OSError(f"the path of the archive must not contain spaces, but {file} does: set XDG_CACHE_HOME")
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder, "classes.jsa")
@@ -64,8 +64,8 @@ def make_archive(file: Path, java_options: Sequence[str] = ()) -> None:
         command = [sys.executable, "-c", f"from {__name__} import _use; _use({folder!r})"]
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         if ended.returncode or not made.is_file():
-            said = ended.stderr.decode(errors="replace").strip().splitlines()
-            raise OSError(f"no archive of Spark's classes could be made: {said[-1] if said else 'Java wrote none'}")
+            lines = ended.stderr.decode(errors="replace").strip().splitlines()
+            raise OSError(f"the archive of Spark's classes cannot be made: {lines[-1] if lines else 'Java wrote none'}")
         made.replace(file)
 
 
@@ -79,7 +79,7 @@ def _cache_folder() -> Path:
 
 
 def _use(folder: str) -> None:
-    """Use what pipelines use, to load its classes: files, aggregates, windows, Python functions, Arrow, a stream."""
+    """Load the classes that pipelines use: files, aggregates, windows, Python functions, Arrow, a stream."""
     from pyspark import SparkContext
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -122,7 +122,7 @@ def _use(folder: str) -> None:
     gateway = SparkContext._gateway
     assert gateway is not None
     spark.stop()
-    # Java writes the archive when it ends, which it does when nobody is left to ask it.
+    # Java writes the archive when it ends, and it ends when no Python process is connected.
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait()

@@ -1,8 +1,7 @@
-"""The stream that takes each message at most once (`mode=receiveAndDelete`): fast, for messages that may be lost.
+"""The stream reader that reads each message at most once (`mode=receiveAndDelete`): fast, but messages can be lost.
 
-The driver receives the messages of a micro-batch, which are gone from the entity then, and hands them to the tasks with
-their partitions. A task that fails is given them again; a driver that dies takes them with it, and its offset names
-the numbers that are lost.
+The driver receives and deletes the messages of a micro-batch, and passes them to the tasks in their partitions. A task
+that is run again gets them again. If the driver ends, they are lost; the offset has their sequence numbers.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ class PayloadPartition(InputPartition):
 
 
 class DeletingReader(TakingReader):
-    """In the driver it has a connection and the messages of the newest batch; in the tasks neither."""
+    """Reads the stream. The driver keeps a connection and the messages of the newest batch; the tasks keep neither."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._reach: Reach | None = None
         self._intake: Intake | None = None
         self._taken: dict[int, bytes] = {}
-        """Messages of the newest batch, by number. The batch before it is durable as soon as there is a newer one."""
+        """Messages of the newest batch, by number. Earlier batches are durable."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         is_ours = end == self._last
@@ -101,7 +100,7 @@ class DeletingReader(TakingReader):
 
         while True:
             if self._ends is not None and not any(self._ends.values()):
-                break  # all that was there is taken
+                break  # all messages were received
             if self._reach is None or self._intake is None:
                 self._reach = Reach(self._options)
                 self._intake = Intake(self._options, self._reach, ReceiveMode.RECEIVE_AND_DELETE)
@@ -112,7 +111,7 @@ class DeletingReader(TakingReader):
             except ClientError as error:
                 self._reach.failed(_RECEIVING, error)
                 if claim.count:
-                    break  # these are gone from the entity, and must not be lost for that
+                    break  # these were deleted from the entity, and must be returned
                 self._check_driver()
         if is_past and self._ends is not None:
             self._ends = dict.fromkeys(self._ends, 0)

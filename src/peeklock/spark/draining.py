@@ -1,8 +1,8 @@
-"""Taking all that an entity holds, and ending: the same on every version of Spark.
+"""Drain an entity: run a query until the entity is empty, on every version of Spark.
 
-From Spark 4.2 on a run with `trigger(availableNow=True)` does that. Before, Spark ends such a run of a source in Python
-after one micro-batch, and leaves the messages of that claimed. So here the run is repeated until one finds nothing, and
-the claims are settled.
+From Spark 4.2 on, a run with `trigger(availableNow=True)` does that. Older versions end such a run of a Python source
+after one micro-batch, and leave its messages claimed. `drain` repeats the run until it finds no messages, and settles
+the claims.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from peeklock.spark.triggers import HAS_AVAILABLE_NOW
 
 
 def drain(writer: DataStreamWriter, options: Mapping[str, str], checkpoint: str, folder: Folder | None = None) -> None:
-    """Run a query until it has taken all that its entity holds; what it claimed is removed when this returns.
+    """Run a query until its entity is empty. When this returns, the claimed messages were removed.
 
-    `writer` is the query with its sink, which is not started yet; `options` are those of its source, and `checkpoint`
-    is where Spark keeps how far it is. A checkpoint that is not on this machine is also given as a `Folder`, which can
-    list and read it. Before Spark 4.2 what arrives meanwhile is taken as well: the run ends when nothing is left.
+    `writer` is the query with its sink, not started yet. `options` are the options of its source, and `checkpoint` is
+    the folder of its checkpoint. If the checkpoint is not on this machine, also give a `Folder` that can list and read
+    it. Before Spark 4.2, messages that arrive meanwhile are read too: the run ends when no message is left.
     """
     parsed, where = Options.parse(options, use="readStream"), folder or checkpoint
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)

@@ -1,6 +1,6 @@
-"""Checkpoints on storage that only Spark reaches: s3a://, abfss://, or through Spark Connect.
+"""Checkpoints on storage that only Spark can read: s3a://, abfss://, or through Spark Connect.
 
-Knows how to list and read small files by queries, so it needs no library of the storage and nothing of Spark's Java.
+The files are listed and read by queries, so this requires no library for the storage and no access to Spark's Java.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class SparkFolder:
         self._url = url.rstrip("/")
 
     def names(self, path: str) -> list[str]:
-        """Of the files in a folder below; none when there is no such folder."""
+        """Return the names of the files in a subfolder; none if it does not exist."""
         from pyspark.errors import AnalysisException
 
         files = self._spark.read.format("binaryFile")

@@ -1,9 +1,9 @@
 """Reads the head of a message: the header and annotations that the broker writes in front of it.
 
-Most heads have one of four forms, whose size is fixed from the first annotation's value on: of a message that was
-peeked at or received, and of the copy that a subscription has, which names the message's number in the topic as well.
-`columns` cuts those out and decodes them together; the constants of the forms are here. Compiled in a compiled
-Peeklock.
+Most heads have one of four forms, whose size is fixed from the first annotation's value on: the message was peeked or
+received, and it may be a subscription's copy, which also has the message's sequence number in the topic. `columns` cuts
+heads of these forms out of messages and decodes them together; this module has the constants of the forms. It is one of
+the compiled modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from peeklock.amqp.types import Symbol
 from peeklock.spark.texts import plain_text
 
 UNREADABLE: Final = (DecodeError, *FAILURES)
-"""What decoding a bad message raises."""
+"""The errors of decoding an invalid message."""
 
 _TO_NUMBER: Final = encode_value(Symbol("x-opt-sequence-number")) + b"\x81"
 _TO_ENQUEUED: Final = encode_value(Symbol("x-opt-enqueued-time")) + b"\x83"
@@ -26,13 +26,13 @@ _TO_FIRST: Final = encode_value(Symbol("x-opt-enqueue-sequence-number")) + b"\x8
 _TO_STATE: Final = encode_value(Symbol("x-opt-message-state")) + b"\x54"
 
 MARKS: Final = bytes(8) + _TO_ENQUEUED + bytes(8) + _TO_STATE + bytes(1)
-"""The annotations of a peeked message from the value of the first one on, with zeros for the values."""
+"""The annotations of a peeked message from the first value on, with zeros for the values."""
 NUMBERS_AT: Final = (0, 8 + len(_TO_ENQUEUED))
-"""Where the numbers of eight bytes are in it; the state is its last byte."""
+"""The offsets of the two numbers of eight bytes in MARKS. The state is its last byte."""
 ACTIVE: Final = _TO_STATE + bytes(1)
-"""The end of MARKS that the annotations of a received message do not have."""
+"""The end of MARKS, which the annotations of a received message do not have."""
 FIRST: Final = _TO_FIRST
-"""What the annotations of a copy have behind the marks, and in front of a number of eight bytes."""
+"""What follows MARKS in the annotations of a copy, before a number of eight bytes."""
 
 
 def _opening(size: int, entries: int) -> bytes:
@@ -49,7 +49,7 @@ _FORMS: Final = {
     _opening(_RECEIVED_SIZE, 2): (False, False),
     _opening(_RECEIVED_SIZE + _FIRST_SIZE, 3): (False, True),
 }
-"""By how the annotations begin: whether the message was peeked at, and whether it is a copy."""
+"""The forms by their first bytes: whether the message was peeked, and whether it is a copy."""
 _START: Final = len(_opening(0, 0))
 _LONGEST_OPENING: Final = 256
 
@@ -67,7 +67,7 @@ _SLOTS: Final = {
 }
 _TEXTS_FROM: Final = 5
 
-# Most headers are one of a few; each is read once. Bounded, as they come from outside.
+# Most headers are one of a few, and each is decoded once. Bounded, as headers come from senders.
 _headers: Final[dict[bytes, tuple[int, int | None]]] = {}
 
 
@@ -86,7 +86,7 @@ class Head:
         self.partition_key: bytes | None = None
         self.source: bytes | None = None
         self.opening = b""
-        """All bytes before the first value, when the annotations have one of the usual forms."""
+        """All bytes before the first value, if the annotations have one of the usual forms."""
         self.is_peeked = False
         self.is_copy = False
         self._read(data, at, end)
@@ -150,7 +150,7 @@ class Head:
             raise DecodeError("the annotations do not fill exactly their size")
 
     def _set(self, slot: int, value: Any) -> None:
-        """Numbers where a column has numbers, text where it has text, whatever a sender wrote."""
+        """Store a value: a number for a column of numbers, text for a column of text."""
         if slot == 5:
             self.partition_key = encoded_text(value)
         elif slot == 6:
@@ -170,7 +170,7 @@ class Head:
 
 
 def salvaged(payload: bytes) -> Head:
-    """Return the head of an unreadable message; an empty one when that is unreadable too."""
+    """Return the head of an unreadable message; an empty head if that is unreadable too."""
     at = 0
     try:
         while payload[at : at + 2] == b"\x00\x53" and payload[at + 2] < PROPERTIES:
@@ -181,20 +181,20 @@ def salvaged(payload: bytes) -> Head:
 
 
 def encoded_text(value: Any) -> bytes | None:
-    """An id of any type as text, in UTF-8."""
+    """Convert an id of any type to text, in UTF-8."""
     text = plain_text(value)
     return None if text is None else text.encode()
 
 
 def whole_number(value: Any) -> int | None:
-    """A number of 64 bits; None for anything else, where a sender was free to write it."""
+    """Return a number of 64 bits; None for any other value that a sender may have written."""
     if not isinstance(value, int) or isinstance(value, bool) or not -1 << 63 <= value < 1 << 63:
         return None
     return int(value)
 
 
 def micros(ms: int) -> int | None:
-    """None for a moment that no calendar has, which senders may write all the same."""
+    """Convert milliseconds to microseconds; None for a time outside the calendar, which senders may write."""
     return ms * 1000 if _LEAST_MS <= ms <= _MOST_MS else None
 
 

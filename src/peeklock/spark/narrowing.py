@@ -21,7 +21,7 @@ _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first and last number and time, all inclusive."""
+    """The first and last sequence number and enqueued time, all inclusive."""
 
     first: int = 0
     last: int = MAX_NUMBER
@@ -53,8 +53,8 @@ class Bounds:
 def pushes_filters() -> bool:
     """Whether Spark is going to push filters down.
 
-    A reader that takes filters makes the query fail while Spark's push-down is off. Spark plans in another process
-    when it is on; in any other process the reader must not seem to accept them.
+    A reader that accepts filters makes the query fail if Spark's push-down is off. If it is on, Spark plans in a worker
+    process for it; in any other process the reader must not accept filters.
     """
     return _PUSHING_WORKER in sys.modules or getattr(sys.modules["__main__"].__spec__, "name", "") == _PUSHING_WORKER
 
@@ -79,7 +79,7 @@ def _all(value: Any, kind: type) -> bool:
 
 
 _Narrow = Callable[[Bounds, Any], Bounds]
-# For a number, and for a moment.
+# By kind of filter: the narrowing by sequence number, and by time.
 _KINDS: Final[Mapping[str, tuple[_Narrow, _Narrow]]] = {
     "EqualTo": (
         lambda bounds, number: bounds.at_least(number).at_most(number),

@@ -1,6 +1,6 @@
-"""The offset of a claiming stream: the sequence numbers that a micro-batch has claimed, which Spark keeps.
+"""The offset of a claiming stream: the sequence numbers that a micro-batch has claimed.
 
-Values only. Where the numbers come from and what is done with them is the business of `claims`.
+This module has values only; `claims` and `broker_claims` make and settle them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Limit:
 
     messages: int | None = None
     size: int | None = None
-    """Bytes; one message is always taken."""
+    """Bytes; a claim always has at least one message."""
     ends: Mapping[int, int] | None = None
     """The last sequence number that may be claimed, by its partition."""
 
     @property
     def through(self) -> int | None:
-        """The highest number that may be claimed of an entity that is not partitioned; 0: none."""
+        """The highest number that may be claimed from an entity without partitions; 0 for none."""
         return None if self.ends is None else max(self.ends.values(), default=0)
 
     def allows(self, number: int) -> bool:
@@ -36,14 +36,14 @@ class Limit:
 
 @dataclass(slots=True)
 class Claim:
-    """Messages that are claimed for one micro-batch."""
+    """The messages claimed for one micro-batch."""
 
     parts: dict[str | None, Ranges] = field(default_factory=dict)
-    """Sequence numbers by session; those without a session are under None."""
+    """Sequence numbers by session id; None for messages without a session."""
     size: int = 0
     count: int = 0
     ids: tuple[str, ...] = ()
-    """Ids of the claims, where the broker keeps them."""
+    """Ids of the claims, if the broker stores them."""
 
     def add(self, session_id: str | None, number: int, size: int) -> None:
         part = self.parts.setdefault(session_id, [])
@@ -78,24 +78,24 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """The messages that one micro-batch has claimed; Spark keeps it as JSON."""
+    """The messages that one micro-batch has claimed; Spark stores it as JSON."""
 
     entity: str
     claim: str
     batch: int = 0
     size: int = 0
-    """Bytes of its messages."""
+    """The bytes of its messages."""
     claimed: Ranges = field(default_factory=list)
     sessions: Mapping[str, Ranges] = field(default_factory=dict)
     """Numbers by session, for an entity with sessions; `claimed` is then empty."""
     ids: tuple[str, ...] = ()
-    """Ids of claims that the broker keeps. Without ids the messages are deferred."""
+    """Ids of claims that the broker stores. Without ids, the messages are deferred."""
     removing: tuple[str, ...] = ()
     """Claims of earlier, durable batches whose removal was not confirmed when this offset was made."""
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """Read an offset from its JSON; ValueError when it is not one."""
+        """Parse an offset from JSON. Raises ValueError if it is not an offset."""
         try:
             return cls(
                 entity=str(value["entity"]),
@@ -108,7 +108,7 @@ class Offset:
                 removing=tuple(str(UUID(id)) for id in value.get("removing", ())),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"{value!r} is no offset of a claiming stream: {error!r}") from None
+            raise ValueError(f"{value!r} is not an offset of a claiming stream: {error!r}") from None
 
     def json(self) -> dict[str, Any]:
         value: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """The options of the data source: each declared once, read from text, checked before anything is opened.
 
-Knows what an option may hold and where it may be used. Leaves what follows from it to the readers and writers.
+This module knows the values of an option and its uses; the readers and writers know its effects.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ MODES: Final[Mapping[str, tuple[str, ...]]] = {
     "readStream": (CLAIM, PEEK, RECEIVE_AND_DELETE),
     "write": (),
 }
-"""What `mode` may be for each use; the first is the default."""
+"""The values of `mode` for each use; the first is the default."""
 
 AUTO, BROKER, DEFER = "auto", "broker", "defer"
 
 SUB_QUEUES: Final = {"deadLetter": "/$DeadLetterQueue", "transferDeadLetter": "/$Transfer/$DeadLetterQueue"}
 MOST_PARTITIONS: Final = 10_000
 MOST_MESSAGES: Final = 100_000
-"""The default size of a micro-batch. With more messages a query is hardly faster."""
+"""The default number of messages in a micro-batch. A higher one makes a query hardly faster."""
 MOST_BYTES: Final = 256 << 20
 MOST_HANDED_OUT: Final = 10_000
-"""The same for modes in which the messages themselves pass through the driver."""
+"""The default for modes in which messages pass through the driver."""
 
-# Spark puts some of its own among the options of a source; they are none of ours.
+# Spark adds some of its own options to the options of a source; they are ignored.
 _OF_SPARK: Final = {"path", "paths", "checkpointlocation", "queryname", "outputmode", "mergeschema", "replacewhere"}
 _OF_SPARK_PREFIXES: Final = ("spark.", "__")
 
@@ -86,10 +86,10 @@ class Options:
         "connectionString",
         values.connection_string,
         "a connection string (Endpoint=sb://host/;SharedAccessKeyName=…;SharedAccessKey=…) or amqp://host:port",
-        "Where the namespace is, and the key for it. Needed.",
+        "The connection string of the namespace, with its address and key. Required.",
         default="",
         secret=True,
-        default_text="none, must be given",
+        default_text="none, required",
     )
     queue: str | None = _option(
         "queue", values.entity, "the name of a queue", "The queue. Without it, `topic` or the string's `EntityPath`."
@@ -104,15 +104,15 @@ class Options:
         "subQueue",
         values.choice(*SUB_QUEUES),
         "deadLetter or transferDeadLetter",
-        "Read the messages that were set aside instead.",
+        "Read this sub-queue of the entity.",
         uses=READS,
     )
     mode: str = _option(
         "mode",
         values.choice(PEEK, CLAIM, RECEIVE_AND_DELETE),
         "peek, claim or receiveAndDelete",
-        "How messages are read: `peek` leaves them, `claim` takes each exactly once, `receiveAndDelete` at most once. "
-        "A batch read knows `peek` only.",
+        "How messages are read: `peek` leaves them in the entity, `claim` removes each and reads it exactly once, "
+        "`receiveAndDelete` at most once. A batch read supports `peek` only.",
         default="",
         uses=READS,
         default_text="`peek` for read, `claim` for readStream",
@@ -121,7 +121,7 @@ class Options:
         "numPartitions",
         values.integer(1, MOST_PARTITIONS),
         f"a number from 1 to {MOST_PARTITIONS}",
-        "Into how many tasks a read is split, at most.",
+        "The most tasks of a read.",
         default=4,
         uses=READS,
     )
@@ -129,7 +129,7 @@ class Options:
         "startingSequenceNumber",
         values.integer(0),
         "a number of 0 or more",
-        "The first number that is read. With `mode=peek`.",
+        "The first sequence number to read. With `mode=peek`.",
         uses=READS,
         default_text="the oldest message",
     )
@@ -137,15 +137,15 @@ class Options:
         "endingSequenceNumber",
         values.integer(0),
         "a number of 0 or more",
-        "The last number that is read. With `mode=peek`.",
+        "The last sequence number to read. With `mode=peek`.",
         uses=READS,
         default_text="read: the newest when the read starts; readStream: no end",
     )
     starting_enqueued_time_ms: int | None = _option(
         "startingEnqueuedTime",
         values.moment_ms,
-        "a moment such as 2030-01-31T12:00:00Z (UTC when it names no zone), or Unix milliseconds",
-        "Only messages enqueued then or later. With `mode=peek`.",
+        "a time such as 2030-01-31T12:00:00Z (UTC without a zone), or Unix milliseconds",
+        "Read only messages enqueued at this time or later. With `mode=peek`.",
         uses=READS,
         default_text="all",
     )
@@ -153,15 +153,15 @@ class Options:
         "maxMessagesPerTrigger",
         values.integer(1),
         "a number of 1 or more",
-        "How many messages a micro-batch has at most.",
+        "The most messages in a micro-batch.",
         uses=STREAM,
-        default_text="`100000`; `10000` with `mode=receiveAndDelete`, where their bytes pass the driver",
+        default_text="`100000`; `10000` with `mode=receiveAndDelete`, where messages pass through the driver",
     )
     max_bytes_per_trigger: int | None = _option(
         "maxBytesPerTrigger",
         values.size,
         "a number of bytes, also as 64k, 16m or 1g",
-        "How large the messages of a micro-batch are together, about; one message is always taken.",
+        "The approximate total size of the messages in a micro-batch, which has at least one message.",
         uses=STREAM,
         default_text="`256m` with `mode=claim`, else no limit",
     )
@@ -195,8 +195,8 @@ class Options:
         "claimProtocol",
         values.choice(AUTO, BROKER, DEFER),
         "auto, broker or defer",
-        "How messages are claimed: `broker` lets the broker keep the claims, `defer` defers each message, which works "
-        "with every service. `auto` is `broker` where the service offers it.",
+        "How messages are claimed: with `broker` the broker stores the claims; with `defer` each message is deferred, "
+        "which works with every service. `auto` is `broker` if the service offers it, else `defer`.",
         default=AUTO,
         uses=STREAM,
     )
@@ -204,7 +204,7 @@ class Options:
         "failOnDataLoss",
         values.flag,
         "true or false",
-        "Whether a message that is gone before it was read fails the query, or is only logged.",
+        "Whether a claimed message that no longer exists fails the query, or is only logged.",
         default=True,
         uses=STREAM,
     )
@@ -212,22 +212,23 @@ class Options:
         "applicationProperties",
         values.choice("strings", "json"),
         "strings or json",
-        'What the values of the column `application_properties` are: plain text, or JSON with the type: `{"int": 5}`.',
+        'The values of the column `application_properties`: plain text, or JSON with the type, such as `{"int": 5}`.',
         default="strings",
     )
     on_bad_message: str = _option(
         "onBadMessage",
         values.bad_messages,
         "fail, raw (reading), drop or path:<folder> (writing)",
-        "What becomes of a message that cannot be read (`fail`; `raw`: its bytes are the body) or written (`fail`; "
-        "`drop`: logged and counted; `path:<folder>`: kept there as JSON lines with the reason).",
+        "How to handle a message that cannot be read (`fail`; `raw`: its bytes become the body) or written (`fail`; "
+        "`drop`: it is logged and counted; `path:<folder>`: it is written there as a JSON line with the reason).",
         default="fail",
     )
     write_name: str | None = _option(
         "writeName",
         values.text,
         "a name",
-        "Written again under the same name, rows without a `message_id` get the ids they had. A stream needs none.",
+        "The name of the write. Rows without a `message_id` get the same ids at each write with this name. "
+        "Not needed for streams.",
         uses=WRITE,
         default_text="a new one for each write",
     )
@@ -235,7 +236,7 @@ class Options:
         "sendRetries",
         values.integer(0, 1000),
         "a number from 0 to 1000",
-        "How often messages are sent again, with growing pauses of up to 5 s, while the service takes none.",
+        "How often messages are sent again, with growing pauses of up to 5 s, while the service accepts none.",
         default=8,
         uses=WRITE,
     )
@@ -243,14 +244,14 @@ class Options:
         "caFile",
         values.text,
         "the path of a PEM file, on every machine",
-        "An authority to trust besides those of the system, for TLS.",
+        "A certificate authority to trust besides the authorities of the system, for TLS.",
         default_text="none",
     )
     request_timeout_s: float = _option(
         "requestTimeout",
         values.seconds(0.1),
         "a time from 100ms to a day: 30s, 2m",
-        "How long to wait for an answer of the service.",
+        "How long to wait for an answer from the service.",
         default=30.0,
         default_text="30s",
     )
@@ -285,7 +286,7 @@ class Options:
         """The address of links: `q`, `t` or `t/Subscriptions/s`, with the sub-queue."""
         entity = self.entity
         if entity is None:
-            raise OptionError("option 'queue' or 'topic' is needed")
+            raise OptionError("option 'queue' or 'topic' is required")
         return entity + (SUB_QUEUES[self.sub_queue] if self.sub_queue else "")
 
     @property
@@ -313,16 +314,16 @@ class Options:
 
     def _check_together(self) -> None:
         if not self.connection_string:
-            raise OptionError("option 'connectionString' is needed")
+            raise OptionError("option 'connectionString' is required")
         if self.queue is not None and (self.topic is not None or self.subscription is not None):
-            raise OptionError("option 'queue' stands alone: leave out 'topic' and 'subscription', or it")
+            raise OptionError("option 'queue' cannot be combined with 'topic' or 'subscription'")
         if self.subscription is not None and self.topic is None:
-            raise OptionError("option 'subscription' needs 'topic'")
+            raise OptionError("option 'subscription' requires 'topic'")
         if self.use == "write":
             self._check_bad_messages(("fail", "drop"), may_be_folder=True)
             return
         if self.topic is not None and self.subscription is None:
-            raise OptionError("option 'topic' needs 'subscription' to be read: a topic keeps no messages itself")
+            raise OptionError("option 'topic' requires 'subscription' for reading, since a topic stores no messages")
         if self.mode not in MODES[self.use]:
             allowed = " or ".join(MODES[self.use])
             raise OptionError(f"option 'mode' is '{self.mode}', but for {self.use} it must be {allowed}")
@@ -338,7 +339,9 @@ class Options:
                 if getattr(self, name) is not None:
                     raise OptionError(f"option '{OPTIONS[name].name}' is for mode=peek only, not for mode={self.mode}")
         if self.max_bytes_per_trigger is not None and self.mode == PEEK:
-            raise OptionError("option 'maxBytesPerTrigger' is not for mode=peek, which does not know sizes beforehand")
+            raise OptionError(
+                "option 'maxBytesPerTrigger' is not for mode=peek, which does not know the sizes in advance"
+            )
         if self.claim_name is not None and self.mode != CLAIM:
             raise OptionError(f"option 'claimName' is for mode=claim only, not for mode={self.mode}")
         if self.claim_protocol != AUTO and self.mode != CLAIM:
@@ -354,7 +357,7 @@ class Options:
 OPTIONS: Final[Mapping[str, Option]] = {
     each.name: each.metadata["option"] for each in fields(Options) if "option" in each.metadata
 }
-"""By the name of the field."""
+"""The options by field name."""
 _FIELDS: Final = {option.name.lower(): name for name, option in OPTIONS.items()}
 
 
@@ -380,7 +383,7 @@ def _unknown(key: str) -> str:
     known = ", ".join(option.name for option in OPTIONS.values())
     if close:
         return f"option '{key}' is not known; did you mean '{OPTIONS[_FIELDS[close[0]]].name}'?"
-    return f"option '{key}' is not known; there are {known}"
+    return f"option '{key}' is not known; use one of {known}"
 
 
 def _refusal(option: Option, text: str, error: Exception) -> str:

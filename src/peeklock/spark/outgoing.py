@@ -1,6 +1,6 @@
-"""Rows as messages: the columns and types that a writer accepts, and record batches as messages to be sent.
+"""Convert rows to messages: the columns and types that a writer accepts, and the messages of a record batch.
 
-Knows rows and messages. Leaves grouping, sending and what becomes of a bad row to the writers.
+The writers group and send the messages, and handle rows that cannot be converted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _MAP_VALUES: Final[Mapping[type[DataType], Callable[[Any], Any]]] = {
 
 
 class Outgoing(NamedTuple):
-    """A row that is to be sent: its message, or why it cannot be one."""
+    """A row to send: its message, or the reason why it cannot be a message."""
 
     row: int
     """Index in its record batch."""
@@ -94,7 +94,7 @@ def check_columns(schema: StructType, *, typed_json: bool = False) -> None:
     """Check the schema; ValueError names a column that messages do not have, or one of the wrong type."""
     for field in schema.fields:
         if field.name not in COLUMNS:
-            raise ValueError(f"column '{field.name}' is none of a message; there are {', '.join(COLUMNS)}")
+            raise ValueError(f"a message has no column '{field.name}'; use {', '.join(COLUMNS)}")
         kinds = WRITABLE.get(field.name)
         if kinds is not None and not isinstance(field.dataType, kinds):
             wanted = " or ".join(kind.typeName() for kind in kinds)
@@ -120,9 +120,9 @@ def messages_of(
     *,
     typed_json: bool = False,
 ) -> Iterator[Outgoing]:
-    """Convert the rows of a record batch to messages. A message whose row has no id gets it later.
+    """Convert the rows of a record batch to messages. A message whose row has no id gets one later.
 
-    `schema` is one that `check_columns` has seen.
+    `check_columns` must have accepted `schema`.
     """
     columns: dict[str, Sequence[Any]] = {}
     nothing = [None] * batch.num_rows
@@ -155,7 +155,7 @@ def _values_of(column: pa.Array) -> list[Any]:
 
 
 def _bytes_of(column: pa.Array) -> list[Any]:
-    """Text is UTF-8 in Arrow already, and need not become text first."""
+    """Return text as bytes without decoding it: Arrow stores it in UTF-8."""
     if pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
     elif pa.types.is_string(column.type):

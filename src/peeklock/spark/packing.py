@@ -1,7 +1,8 @@
-"""The rows of a task as runs of encoded messages: encoded together where nothing is wrong with them, or one by one.
+"""Encode the rows of a task as runs of messages: many rows together if all are valid, else one by one.
 
-Knows what a row needs on its way to being sent: an id that stays the same at every attempt, an entity, the limits of
-the service. Leaves the two ways of encoding to `encoding` and `outgoing`, groups to `grouping`, and ids to `stamping`.
+This module checks what a row requires: an id that stays the same at every attempt, an entity, and the limits of the
+service. `encoding` and `outgoing` are the two ways of encoding, `grouping` groups the messages, and `stamping` makes
+ids.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from peeklock.spark.parcels import Parcel, Run, runs_of
 from peeklock.spark.stamping import Stamps
 
 _FEW: Final = 256
-"""Rows that are encoded one by one when one of them is not usual; more are halved, so that few are."""
+"""The most rows that are encoded one by one because one of them is unusual. Larger batches are halved first."""
 _TEXTS: Final = attrgetter(
     "to", "subject", "reply_to", "correlation_id", "content_type", "group_id", "reply_to_group_id"
 )
-"""The texts of a message's properties, besides the id."""
+"""The texts in the properties of a message, without the id."""
 
 
 class Piece(NamedTuple):
@@ -34,15 +35,15 @@ class Piece(NamedTuple):
 
     batch: pa.RecordBatch
     rows_before: int
-    """Of the task."""
+    """Rows of the task before these."""
 
 
 Refuse = Callable[[Piece, int, str], None]
-"""Called with a row of a piece that cannot be a message, and the reason."""
+"""Called with a row that cannot be a message, and the reason."""
 
 
 class Packing:
-    """Encodes for one task. `payload_bytes` counts."""
+    """Encodes the rows of one task, and counts the bytes in `payload_bytes`."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Packing:
         entity: str | None,
         typed_json: bool,
     ) -> None:
-        """`entity` is where all rows go; None: each names it in its column `entity`."""
+        """`entity` is the destination of all rows; if it is None, the column `entity` has it for each row."""
         self._schema = schema
         self._stamps = stamps
         self._refuse = refuse
@@ -62,7 +63,7 @@ class Packing:
         self.payload_bytes = 0
 
     def runs(self, piece: Piece) -> Iterator[Iterable[Run]]:
-        """Yield the messages in parts of bounded size, to be sent in turn. The runs of a part have no order."""
+        """Yield the messages in parts of bounded size, to be sent in this order. The runs of a part have no order."""
         at = piece.rows_before
         for batch in pieces(piece.batch):
             part = Piece(batch, at)
@@ -78,7 +79,7 @@ class Packing:
                 yield from self.runs(Piece(batch.slice(half), part.rows_before + half))
 
     def together(self, piece: Piece) -> Iterator[Run] | None:
-        """Encode the rows together; None when a row has to be handled by itself."""
+        """Encode the rows together; None if a row must be encoded alone."""
         encoded = encode(piece.batch, self._schema, self._stamps, entity=self._entity, typed_json=self._typed_json)
         if encoded is None:
             return None
@@ -86,7 +87,7 @@ class Packing:
         return runs_of_batch(piece.batch, encoded, self._entity, piece.rows_before, piece)
 
     def one_by_one(self, piece: Piece) -> Iterator[Parcel]:
-        """Encode row by row, without the rows that are refused."""
+        """Encode row by row, and leave out refused rows."""
         for outgoing in messages_of(piece.batch, self._schema, typed_json=self._typed_json):
             entity = self._entity or outgoing.entity
             problem = outgoing.problem or _problem(outgoing, entity)
@@ -107,8 +108,8 @@ class Packing:
             annotations = Message(message_annotations=message.message_annotations).encode()
         content = Message(application_properties=message.application_properties, data=message.data).encode()
         if properties.message_id is None:
-            said = repr(_TEXTS(properties)).encode()  # quicker than encoding them twice
-            properties.message_id = self._stamps.stamp(entity.encode(), annotations, said, content)
+            texts = repr(_TEXTS(properties)).encode()  # faster than encoding them twice
+            properties.message_id = self._stamps.stamp(entity.encode(), annotations, texts, content)
         payload = annotations + properties.encode() + content
         self.payload_bytes += len(payload)
         return Parcel(
@@ -123,9 +124,9 @@ class Packing:
 
 
 def _problem(outgoing: Outgoing, entity: str | None) -> str | None:
-    """Return why the service would refuse the message or misread it; None if it would not."""
+    """Return the reason why the service would refuse or misread the message; None without one."""
     if not entity:
-        return "the column 'entity' names no entity, nor do the options"
+        return "neither the options nor the column 'entity' name an entity"
     properties = outgoing.message.properties if outgoing.message is not None else None
     message_id = None if properties is None else properties.message_id
     texts = (
@@ -139,5 +140,5 @@ def _problem(outgoing: Outgoing, entity: str | None) -> str | None:
             return f"the {name} has {len(text)} characters; at most {MAX_ID_LENGTH} are allowed"
     session_id, partition_key = outgoing.session_id, outgoing.partition_key
     if session_id is not None and partition_key is not None and session_id != partition_key:
-        return f"the partition_key '{partition_key}' must be the session_id '{session_id}' where there are both"
+        return f"the partition_key '{partition_key}' must be equal to the session_id '{session_id}'"
     return None

@@ -1,7 +1,7 @@
-"""Looking at an entity by sequence numbers: where its messages are, and their bytes page by page.
+"""Browse an entity by sequence number: find the numbers of its messages, and read them page by page.
 
-Nothing here locks, counts or changes a message. Numbers may have gaps of any size, and in a partitioned entity the
-upper 16 bits are the partition's, each with numbers of its own: that makes one `extent` for each.
+Nothing here locks or changes a message, or raises its delivery count. Sequence numbers may have gaps of any size. In a
+partitioned entity the upper 16 bits are the partition's, and each partition has its own numbers and its own `extent`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from peeklock.spark.reach import Reach
 from peeklock.spark.rows import Head, Page, head_of, number_of
 
 PAGE: Final = 1000
-"""Messages peeked at a time; the service may give fewer, also because of their size."""
+"""Messages in one peek request. The service may return fewer, also because of their size."""
 PARTITION_BITS: Final = 48
 _SKEW_MS: Final = 60_000
-"""How far clocks of the service may go back between two messages of ascending number."""
+"""How far the service's clock may go back between two messages with ascending numbers."""
 
 
 class Pages:
-    """Peeks at one entity, over a connection of its own. A context manager."""
+    """Browses one entity, over its own connection. A context manager."""
 
     def __init__(self, options: Options, reach: Reach | None = None) -> None:
         self._reach = reach or Reach(options)
@@ -42,11 +42,11 @@ class Pages:
         self._reach.close()
 
     def peek(self, first: int, most: int = PAGE, *, bodies: bool = True) -> list[bytes]:
-        """The encoded messages from a number on, ascending; empty only when there are none."""
+        """Return encoded messages from a number on, in ascending order; empty only if there are none."""
         return self._reach.attempt("peeking at", lambda: self._reach.peek(first, most, bodies=bodies))
 
     def between(self, first: int, last: int) -> Iterator[list[bytes]]:
-        """All messages of a range, both ends included, a page at a time."""
+        """Read all messages between two numbers, both included, by pages."""
         while first <= last:
             page = self.peek(first, min(PAGE, last - first + 1))
             if not page:
@@ -60,7 +60,7 @@ class Pages:
             first = reached + 1
 
     def read(self, wanted: Ranges) -> Iterator[Page]:
-        """All messages with these numbers, a page at a time; packed, where the service can do that."""
+        """Read all messages with these numbers, by pages; packed if the service supports it."""
         if self._reach.attempt("reaching", lambda: self._reach.offers_claims):
             for page in PackedReading(self._reach).read(wanted, "reading"):
                 if page.messages:
@@ -70,14 +70,14 @@ class Pages:
                 yield from self.between(first, last)
 
     def look(self, first: int) -> Head | None:
-        """The first message from a number on, if there is one."""
+        """Return the number and time of the first message from a number on, or None."""
         if first > MAX_NUMBER:
             return None
         page = self.peek(first, 1, bodies=False)
         return head_of(page[0]) if page else None
 
     def last(self, first: int = 0, most: int = MAX_NUMBER) -> int | None:
-        """The highest number there is between two: growing steps until there is nothing, then halving."""
+        """Find the highest number with a message in a range: in growing steps up to a gap, then by halving."""
 
         def seen_from(number: int) -> Head | None:
             seen = self.look(number) if number <= most else None
@@ -100,7 +100,7 @@ class Pages:
         return low
 
     def extents(self, first: int, last: int) -> Ranges:
-        """Where the messages between two numbers are, one range for each partition that has some."""
+        """Find the first and last message in a range: one range for each partition with messages."""
         found: Ranges = []
         while (seen := self.look(first)) is not None and seen.number <= last:
             end = min(last, ((seen.number >> PARTITION_BITS) + 1 << PARTITION_BITS) - 1)
@@ -109,15 +109,15 @@ class Pages:
         return found
 
     def ends(self) -> dict[int, int]:
-        """The highest number by the partition; an entity that is not partitioned has one, 0."""
+        """Find the highest number of each partition. An entity without partitions has partition 0 only."""
         return {last >> PARTITION_BITS: last for _, last in self.extents(0, MAX_NUMBER)}
 
     def enqueued_from(self, extent: list[int], moment_ms: int) -> int:
-        """The number in an extent from which on messages were enqueued at a moment or later, a little early."""
+        """Find the first number in an extent that may have been enqueued from a time on. It may be a little low."""
         return self._first(extent, lambda seen: seen.enqueued_ms >= moment_ms - _SKEW_MS)
 
     def enqueued_until(self, extent: list[int], moment_ms: int) -> int:
-        """The number in an extent up to which messages were enqueued at a moment or earlier, a little late."""
+        """Find the last number in an extent that may have been enqueued by a time. It may be a little high."""
         return self._first(extent, lambda seen: seen.enqueued_ms > moment_ms + _SKEW_MS) - 1
 
     def _first(self, extent: list[int], is_there: Callable[[Head], bool]) -> int:
@@ -132,7 +132,7 @@ class Pages:
         return low
 
     def without_gaps(self, extents: Ranges, slices: int) -> Ranges:
-        """The same without the larger gaps, so that shares of it are about equal."""
+        """Remove the larger gaps from extents, so that shares of them are about equal."""
         width = max(1, -(-count(extents) // slices))
         found: Ranges = []
         for first, last in extents:

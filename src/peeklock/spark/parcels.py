@@ -1,6 +1,6 @@
 """Encoded messages for the outbox: one by one, or in runs that are cut into batches without inspecting each message.
 
-Knows how a batch is put together; leaves encoding to `encoding` and `outgoing`, and links to `sending`.
+This module makes batches; `encoding` and `outgoing` encode messages, and `sending` has the links.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Run:
         message_id: Callable[[int], str],
         source: Any = None,
     ) -> None:
-        """`items` are the messages as data sections, one behind the other; each is between two of `ends`."""
+        """`items` are the messages as data sections, one after another; `ends` has the bounds of each."""
         self.entity = entity
         self.session_id = session_id
         self.partition_key = partition_key
@@ -74,19 +74,19 @@ class Run:
         )
 
     def size(self, at: int) -> int:
-        """The bytes of a message."""
+        """Return the size of a message in bytes."""
         start, stop = self._payload(at)
         return stop - start
 
     def batch_end(self, start: int, most: int) -> int:
-        """Return the end of the batch that starts here and has at most so many bytes, but at least one message."""
+        """Return the end of the batch from `start` with at most `most` bytes, but at least one message."""
         ends = self._ends
         room = most - len(self._envelope(start))
         stop = bisect_right(ends, ends[start] + room, start + 1, min(start + MAX_MESSAGES, len(self)) + 1) - 1
         return max(stop, start + 1)
 
     def batch(self, start: int, stop: int) -> Batch:
-        """A single message is sent without a batch envelope."""
+        """Make a batch. A single message has no batch envelope."""
         if stop - start == 1:
             first, last = self._payload(start)
             return Batch(bytes(self._items[first:last]), 0, 1)
@@ -102,7 +102,7 @@ class Run:
 
 
 def runs_of(parcels: Iterable[Parcel]) -> Iterator[Run]:
-    """Messages that come one by one, grouped."""
+    """Group messages into runs."""
     groups: dict[tuple[str, bool, str | None], list[Parcel]] = {}
     for parcel in parcels:
         in_session = parcel.session_id is not None

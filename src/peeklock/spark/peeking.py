@@ -1,7 +1,7 @@
-"""Reading without taking: the batch read, and the stream that follows an entity by its numbers (`mode=peek`).
+"""Read without removing: the batch read, and the stream that follows an entity by sequence number (`mode=peek`).
 
-The driver finds out where messages are and shares the numbers out; each task peeks its own. What was there when a
-batch read began is all it reads.
+The driver finds the sequence numbers of the messages and divides them among the tasks, which peek. A batch read reads
+the messages that were in the entity when it started.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from peeklock.spark.rows import ARROW_SCHEMA, arrow_schema, rows_of
 from peeklock.spark.triggers import AvailableNow, ReadAllAvailable, ReadLimit, ReadMaxRows
 
 _LOOKS: Final = 8
-"""For how many parts of a task's share the driver looks for gaps."""
+"""The parts of a task's share for which the driver searches gaps."""
 _WORTH_LOOKING: Final = 10_000
-"""Numbers; for fewer, shares of unequal size cost less than looking."""
+"""The sequence numbers above which the driver searches gaps. For fewer, unequal shares cost less than the search."""
 
 
 @dataclass
 class NumbersPartition(InputPartition):
-    """The numbers that one task reads."""
+    """The sequence numbers that one task reads."""
 
     numbers: Ranges
 
 
 def batch_reader(options: Options, schema: StructType) -> DataSourceReader:
-    """The reader for `spark.read`, which takes filters if Spark is going to hand it some."""
+    """Make the reader for `spark.read`. It accepts filters if Spark is going to push some down."""
     return FilteringPeekReader(options, schema) if pushes_filters() else PeekReader(options, schema)
 
 
 class _Peeking:
-    """What both readers do alike. Goes to the tasks, so it keeps no connection."""
+    """The common part of both readers. It is sent to the tasks, so it has no connection."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -82,7 +82,7 @@ class PeekReader(_Peeking, DataSourceReader):
             return _NOTHING
         with Pages(self._options) as pages:
             extents = pages.extents(bounds.first, bounds.last)
-            if self._options.sub_queue is None:  # there messages keep the time of another entity
+            if self._options.sub_queue is None:  # messages in a sub-queue have the enqueued time of the entity
                 extents = [self._by_time(pages, extent) for extent in extents]
             extents = [[first, last] for first, last in extents if first <= last]
             return self._shares(pages, extents) or _NOTHING
@@ -100,20 +100,20 @@ class PeekReader(_Peeking, DataSourceReader):
         return [first, last]
 
 
-# Spark makes one of its own out of none, which would not be ours.
+# Without a partition Spark makes one of another type.
 _NOTHING: Final[list[InputPartition]] = [NumbersPartition([])]
 
 
 class FilteringPeekReader(PeekReader):
-    """The batch read where Spark hands filters down."""
+    """The batch read for filters that Spark pushes down."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         self._bounds = narrow(self._bounds, filters)
-        return filters  # the bounds are only about right: Spark looks again
+        return filters  # the bounds are approximate, so Spark applies the filters again
 
 
 class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
-    """The stream by numbers. Its offset is the number it reads next."""
+    """The stream by sequence number. Its offset is the next number to read."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -122,7 +122,7 @@ class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
         self._asked_at = -1e9
         self._initial: dict[str, int] | None = None
         self._end: dict[str, int] | None = None
-        """Of the newest batch. Before 4.2 Spark does not say where it is when it asks what there is."""
+        """The end of the newest batch. Before 4.2 Spark calls `latestOffset` without the start."""
 
     def initialOffset(self) -> dict[str, int]:
         if self._initial is None:
@@ -134,7 +134,7 @@ class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def latestOffset(self, start: dict[str, int] | None = None, limit: ReadLimit | None = None) -> dict[str, int]:
-        """Up to where the next micro-batch reads."""
+        """Return the end of the next micro-batch; `start` if there are no messages."""
         if start is None:
             start, limit = self._end or self.initialOffset(), self.getDefaultReadLimit()
         if time.monotonic() < self._asked_at + self._options.poll_interval_s:
@@ -178,15 +178,15 @@ class PeekStreamReader(_Peeking, DataSourceStreamReader, AvailableNow):
         return first
 
     def _last(self, first: int, reach: int, most: int | None) -> int | None:
-        """The last number of the next micro-batch; None when there is none. Numbers count, whether or not there."""
+        """Return the last number of the next micro-batch, or None. Limits count sequence numbers, including gaps."""
         pages = self._looking()
         seen = pages.look(first)
         if seen is None or seen.number > reach:
             return None
         if seen.number >> PARTITION_BITS:
             raise ValueError(
-                f"'{self._options.address}' is partitioned: its numbers do not ascend in time, so mode=peek cannot "
-                "follow it. Use mode=claim."
+                f"'{self._options.address}' is partitioned, so its sequence numbers do not ascend in time and "
+                "mode=peek cannot follow it: use mode=claim"
             )
         return pages.last(seen.number, reach if most is None else min(reach, seen.number + most - 1))
 

@@ -1,7 +1,7 @@
-"""How far a claiming stream is, for the progress that Spark reports of a query.
+"""The progress of a claiming stream, which Spark shows in the progress of the query.
 
-Spark (4.2 and later) asks a source in Python for the newest offset there is, and shows it as `latestOffset` without
-reading it. It has no metrics for such sources, so the figures are fields of that offset.
+Spark 4.2 and later requests the newest offset from a Python source, and shows it as `latestOffset` without using it.
+Spark has no metrics for such sources, so the figures are fields of that offset.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from peeklock.spark.sending import Patience
 log = logging.getLogger(__name__)
 
 LOOKED_S: Final = 1.0
-"""How often to look at the entity at most: finding its newest message takes about forty requests."""
+"""The shortest time between two searches for the newest message, which take about forty requests each."""
 _AT_ONCE: Final = Patience(retries=0)
 
 
 class Progress:
-    """What was claimed since the start, and what waits, seen over a connection of its own."""
+    """Counts claimed messages since the start, and finds waiting messages over its own connection."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -39,7 +39,7 @@ class Progress:
         self._looked_at = -LOOKED_S
 
     def on_claimed(self, claim: Claim) -> None:
-        """Called for each claim, also for one that found nothing."""
+        """Count a claim, which may be empty."""
         self._claimed += claim.count
         self._bytes += claim.size
         self._highest = max([self._highest, *(last for part in claim.parts.values() for _, last in part)])
@@ -55,7 +55,7 @@ class Progress:
             pages.close()
 
     def _look(self) -> dict[str, Any]:
-        """Messages behind the highest claimed one. Numbers count, whether or not their message is there."""
+        """Count the sequence numbers after the highest claimed one, including gaps."""
         if self._is_idle:
             return {"waitingMessages": 0, "oldestSeconds": 0.0}
         now = time.monotonic()
@@ -63,8 +63,8 @@ class Progress:
             self._looked_at = now
             try:
                 self._waiting = self._found()
-            except (ClientError, SourceFailed) as error:  # it says nothing of the query
-                log.warning("what waits in '%s' is not known: %s", self._options.address, error)
+            except (ClientError, SourceFailed) as error:  # the query itself may work
+                log.warning("cannot count the waiting messages of '%s': %s", self._options.address, error)
                 self._waiting = {}
         return self._waiting
 

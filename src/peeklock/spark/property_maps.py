@@ -1,7 +1,7 @@
 """Decodes application properties into text: the map column, and the two columns of dead letters.
 
-Strings, numbers, booleans and nulls are cut out of the message; any other value, and any map that is unusual or wrong,
-is left to the codec. Compiled in a compiled Peeklock.
+Strings, numbers, booleans and nulls are cut out of the message. The codec decodes other values, and unusual or invalid
+maps. This is one of the compiled modules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from peeklock.spark.heads import encoded_text
 from peeklock.spark.texts import plain_text, typed_text
 
 CLAIM_PROPERTY: Final = "peeklock-claim"
-"""The application property that marks a claimed message; no row shows it."""
+"""The application property of a claimed message that has the claim name. Rows do not have it."""
 REASON: Final = "DeadLetterReason"
 DESCRIPTION: Final = "DeadLetterErrorDescription"
 
@@ -23,11 +23,11 @@ _REASON: Final = REASON.encode()
 _DESCRIPTION: Final = DESCRIPTION.encode()
 _RESERVED: Final = frozenset((CLAIM_PROPERTY.encode(), _REASON, _DESCRIPTION))
 _SHORTEST_RESERVED: Final = 2 + len(CLAIM_PROPERTY)
-"""With the two bytes in front of it."""
+"""The size of the shortest reserved key, with the two bytes before it."""
 _LONG_TEXT: Final = 0xB1
 """The constructor of a string of more than 255 bytes."""
 _MOST_PAIRS: Final = 32
-"""Of a map whose keys are compared one by one."""
+"""The most pairs of a map that is decoded here, as each key is compared with all others."""
 
 # Constructor: the name of the type, the bytes of the value, and whether it has a sign.
 _WHOLE: Final[dict[int, tuple[str, int, bool]]] = {
@@ -47,7 +47,7 @@ _WHOLE: Final[dict[int, tuple[str, int, bool]]] = {
     0x81: ("long", 8, True),
 }
 _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
-"""What JSON does not have in a string as it is."""
+"""The bytes that JSON requires to be escaped in a string."""
 
 
 class PropertyMaps:
@@ -73,10 +73,10 @@ class PropertyMaps:
         self.entries: list[int] = [0] * count
         """The number of the entry of each row."""
         self.keys: list[bytes] = []
-        """Of all entries, one behind the other."""
+        """The keys of all entries, one entry after another."""
         self.values: list[bytes | None] = []
         self.sizes: list[int] | None = [0] if wants_map else None
-        """How many of them an entry has."""
+        """The number of keys of each entry."""
         self.typed_keys: list[bytes] = []
         self.typed_values: list[bytes | None] = []
         self.typed_sizes: list[int] | None = [0] if wants_typed else None
@@ -86,11 +86,11 @@ class PropertyMaps:
         self._is_typed = is_typed
         self._checks = checks
         self._count = 1
-        """Of entries."""
+        """The number of entries."""
         self._known: dict[bytes, int] = {}
         """The entry of each section that `_read_map` has read."""
         self._reserved: dict[int, dict[bytes, bytes]] = {}
-        """Of the entries that have some."""
+        """The reserved properties of the entries that have some, by entry."""
 
     def clear(self, row: int) -> None:
         self.entries[row] = 0
@@ -199,7 +199,7 @@ class PropertyMaps:
         texts: dict[bytes, bytes | None] = {}
         typed: dict[bytes, bytes | None] = {}
         for name, each in value.items():
-            # Of names that are the same as text the last one counts, in both columns.
+            # If several names are equal as text, the last one counts, in both columns.
             key = str(plain_text(name)).encode()
             if self.sizes is not None:
                 texts[key] = typed_text(each).encode() if self._is_typed else encoded_text(each)

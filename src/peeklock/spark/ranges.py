@@ -63,7 +63,7 @@ def count(ranges: Ranges) -> int:
 
 
 def numbers(ranges: Ranges) -> Iterator[int]:
-    """Each number, ascending."""
+    """Yield each number, in ascending order."""
     for first, last in ranges:
         yield from range(first, last + 1)
 
@@ -95,7 +95,7 @@ def split(ranges: Ranges, parts: int) -> list[Ranges]:
 
 
 def take(ranges: Ranges, most: int) -> tuple[Ranges, Ranges]:
-    """Return the first `count` numbers, and the rest."""
+    """Return the first `most` numbers, and the rest."""
     left = most
     for at, (first, last) in enumerate(ranges):
         if last - first + 1 > left:
@@ -117,7 +117,7 @@ def until(ranges: Ranges, number: int) -> Ranges:
 
 
 def chunks(ranges: Ranges, size: int) -> Iterator[list[int]]:
-    """The numbers, `size` at a time."""
+    """Yield the numbers in lists of at most `size`."""
     chunk: list[int] = []
     for number in numbers(ranges):
         chunk.append(number)
@@ -129,7 +129,7 @@ def chunks(ranges: Ranges, size: int) -> Iterator[list[int]]:
 
 
 def check(value: Any) -> Ranges:
-    """Check ranges from an untrusted source, such as an offset's JSON; ValueError when they are not ranges."""
+    """Check ranges from an untrusted source, such as an offset's JSON. Raises ValueError if they are not ranges."""
     try:
         found = [[int(first), int(last)] for first, last in value]
     except (TypeError, ValueError):

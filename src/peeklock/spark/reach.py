@@ -1,6 +1,6 @@
 """A connection to one entity that is opened again when it breaks, with retries when the service fails.
 
-Knows which failures pass. Leaves what is asked of the entity, and what a failure means for it, to the caller.
+This module knows which errors are transient. The caller decides what to request, and what a failure means.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATIENCE: Final = Patience(retries=12)
 
 
 CLAIMS: Final = "peeklock:claims"
-"""The capability that an open offers."""
+"""The capability in the broker's open."""
 
 
 class SourceFailed(Exception):
@@ -40,7 +40,7 @@ class SourceFailed(Exception):
 
 
 class Asked:
-    """An outstanding request."""
+    """A request whose answer was not received yet."""
 
     def __init__(self, management: Management, submitted: Any) -> None:
         self._management = management
@@ -57,7 +57,7 @@ class Asked:
 
 
 class Reach:
-    """Links to one entity, opened when they are first needed. A context manager; for one thread."""
+    """Links to one entity, attached when they are first used. A context manager, for use by one thread."""
 
     def __init__(
         self, options: Options, *, patience: Patience = PATIENCE, sleep: Callable[[float], None] = time.sleep

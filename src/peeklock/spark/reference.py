@@ -1,6 +1,6 @@
-"""The tables of docs/spark.md, made from the options and the columns.
+"""Generate the tables of docs/spark.md from the options and the columns.
 
-`python -m peeklock.spark.reference docs/spark.md` writes them anew between their marks; a test compares the two.
+`python -m peeklock.spark.reference docs/spark.md` replaces the tables between their marks; a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from peeklock.spark.rows import SCHEMA
 _MARKED: Final = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
 MEANINGS: Final[Mapping[str, str]] = {
-    "body": "the bytes of the message; of a value or sequence that is no binary, its text or JSON",
+    "body": "the body in bytes; for an amqp-value or amqp-sequence that is not binary, its text or JSON",
     "message_id": "the sender's id, by which duplicates are detected",
-    "session_id": "the session it belongs to",
-    "partition_key": "what the partition is chosen by",
+    "session_id": "the session id",
+    "partition_key": "the key that selects the partition",
     "subject": "the subject (label)",
-    "content_type": "the type of the body",
-    "correlation_id": "the id of what it answers",
-    "reply_to": "where answers go",
-    "reply_to_session_id": "the session that answers go to",
-    "to": "the address it was sent to",
-    "sequence_number": "the number that the entity gave it",
-    "enqueued_sequence_number": "of a forwarded message and of a copy of a topic: the number that it was first given",
-    "enqueued_time": "when the entity took it",
-    "scheduled_enqueue_time": "when it is, or was, due",
-    "expires_at": "when its time to live is over",
-    "delivery_count": "how often it was given out in vain",
-    "state": "`active`, `deferred` or `scheduled`; of a message that was taken, `active`",
-    "dead_letter_reason": "why it is a dead letter",
-    "dead_letter_error_description": "the same, at length",
-    "dead_letter_source": "which entity it is a dead letter of, where dead letters are forwarded",
-    "application_properties": "the sender's own properties, without the two of dead letters above",
-    "entity": "the address that was read; written, where the row goes when no option says it",
+    "content_type": "the content type of the body",
+    "correlation_id": "the id of the message that it answers",
+    "reply_to": "the address for replies",
+    "reply_to_session_id": "the session for replies",
+    "to": "the destination that the sender set",
+    "sequence_number": "the number that the entity assigned",
+    "enqueued_sequence_number": "for a forwarded message or a subscription's copy: the number from the first entity",
+    "enqueued_time": "when the entity accepted it",
+    "scheduled_enqueue_time": "the time for which it is or was scheduled",
+    "expires_at": "when its time to live ends",
+    "delivery_count": "how often it was delivered without being settled",
+    "state": "`active`, `deferred` or `scheduled`; `active` for a message that was claimed or received",
+    "dead_letter_reason": "the reason for dead-lettering",
+    "dead_letter_error_description": "the description of the reason",
+    "dead_letter_source": "the entity that dead-lettered it, if dead letters are forwarded",
+    "application_properties": "the application properties, without the two dead-letter properties above",
+    "entity": "the entity that was read; for a write the target, if no option sets it",
 }
-"""What a column holds."""
+"""The content of each column."""
 
 
 def table() -> Iterator[tuple[str, str, str, str]]:
-    """For the documentation: name, uses, default, and what it is with its rule."""
+    """Yield name, uses, default, and description with rule of each option, for the documentation."""
     for each in fields(Options):
         option: Option | None = each.metadata.get("option")
         if option is None:
@@ -67,7 +67,7 @@ def page(text: str) -> str:
 
 def columns() -> str:
     return _table(
-        ("Column", "Type", "Written", "What it holds"),
+        ("Column", "Type", "Written", "Content"),
         [
             (f"`{field.name}`", f"`{field.dataType.simpleString()}`", _written(field.name), MEANINGS[field.name])
             for field in SCHEMA.fields
@@ -77,7 +77,7 @@ def columns() -> str:
 
 def options() -> str:
     return _table(
-        ("Option", "For", "Default", "What it does"),
+        ("Option", "For", "Default", "Effect"),
         [(f"`{name}`", uses, default, doc) for name, uses, default, doc in table()],
     )
 

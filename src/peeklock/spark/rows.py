@@ -1,7 +1,7 @@
-"""Messages as rows: the columns, and encoded messages into Arrow record batches of them.
+"""Convert encoded messages to rows: the columns of a message, and Arrow record batches of them.
 
-Decoding is `columns`' business; here its columns become Arrow's. Where the bytes come from is the readers' business,
-and the way back that of `outgoing`.
+`columns` decodes the messages, and this module makes Arrow arrays of the result. The readers provide the messages, and
+`outgoing` converts rows to messages.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from peeklock.spark.options import Options
 
 Page = bytes | list[bytes]
-"""Encoded messages: packed, each behind its length in four bytes, or one by one."""
+"""Encoded messages: packed, with the length of each in four bytes before it, or as a list."""
 
 _TEXTS = MapType(StringType(), StringType(), valueContainsNull=True)
 _COLUMNS: Final[Mapping[str, DataType]] = {
@@ -67,9 +67,9 @@ _COLUMNS: Final[Mapping[str, DataType]] = {
 }
 COLUMNS: Final = tuple(_COLUMNS)
 TYPED_PROPERTIES: Final = StructField("typed_properties", _TEXTS, nullable=True)
-"""A column for a schema that names it: the application properties that are no text, as JSON with their types."""
+"""An optional column: the application properties that are not text, as JSON with their types."""
 CAPTURED_AT: Final = StructField("captured_at", TimestampType(), nullable=True)
-"""A column for a schema that names it: when the message was read."""
+"""An optional column: when the message was read."""
 _FURTHER: Final[Mapping[str, DataType]] = {field.name: field.dataType for field in (TYPED_PROPERTIES, CAPTURED_AT)}
 SCHEMA: Final = StructType([StructField(name, kind, nullable=True) for name, kind in _COLUMNS.items()])
 
@@ -87,11 +87,11 @@ STATES: Final = ("active", "deferred", "scheduled")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns a user asked for, in that order; ValueError names one that a message does not have."""
+    """Return the Arrow schema for selected columns. Raises ValueError for a column that messages do not have."""
     for field in schema.fields:
         kind = _COLUMNS.get(field.name) or _FURTHER.get(field.name)
         if kind is None:
-            raise ValueError(f"a message has no column '{field.name}'; there are {', '.join(COLUMNS)}")
+            raise ValueError(f"a message has no column '{field.name}'; use {', '.join(COLUMNS)}")
         if kind != field.dataType:
             raise ValueError(
                 f"the column '{field.name}' is of type {kind.simpleString()}, not {field.dataType.simpleString()}"
@@ -107,10 +107,10 @@ def batch_of(
     schema: pa.Schema = ARROW_SCHEMA,
     keep_unreadable: bool = False,
 ) -> pa.RecordBatch:
-    """Encoded messages, with the annotations of the service, as rows.
+    """Convert encoded messages, with the annotations of the service, to rows.
 
-    Only what the columns of the schema need is decoded. A message for which that fails is an UnreadableMessage; with
-    `keep_unreadable` its bytes are the body of a row that has nothing else but what the service wrote in front of them.
+    Only the columns of the schema are decoded. A message that cannot be decoded raises UnreadableMessage. With
+    `keep_unreadable` its bytes become the body of a row, whose other columns have only what the service added.
     """
     return _batch(
         len(payloads), lambda columns: columns.read_all(payloads), entity, typed_json, schema, keep_unreadable
@@ -125,11 +125,11 @@ def batch_of_page(
     schema: pa.Schema = ARROW_SCHEMA,
     keep_unreadable: bool = False,
 ) -> pa.RecordBatch:
-    """The same of messages in one piece, each behind its length in four bytes."""
+    """Convert a packed page of messages to rows, as `batch_of` does."""
     starts = starts_of(page, entity)
 
     def read(columns: Columns) -> None:
-        if columns.checks:  # each by itself, so that nothing is said of bytes behind it
+        if columns.checks:  # one message at a time, so that an error does not depend on the bytes after it
             columns.read_all(messages_of(page, starts))
         else:
             columns.read_page(page, starts)
@@ -138,20 +138,20 @@ def batch_of_page(
 
 
 def rows_of(page: Page, options: Options, schema: pa.Schema) -> pa.RecordBatch:
-    """The same of a page, as the options ask for it."""
+    """Convert a page to rows according to the options."""
     keep_unreadable = options.on_bad_message == "raw"
     make: Callable[..., pa.RecordBatch] = batch_of_page if isinstance(page, bytes) else batch_of
     return make(page, options.address, options.typed_json, schema=schema, keep_unreadable=keep_unreadable)
 
 
 def numbers_of(page: bytes, entity: str) -> list[int]:
-    """The sequence numbers of the messages of a packed page."""
+    """Return the sequence numbers of the messages in a packed page."""
     return [number_of(payload) for payload in messages_of(page, starts_of(page, entity))]
 
 
 def number_of(payload: bytes) -> int:
-    """The sequence number of an encoded message; UnreadableMessage when the service wrote none."""
-    # The service writes it before anything of the sender's, so the first place that looks like it is it.
+    """Return the sequence number of an encoded message. Raises UnreadableMessage if it has none."""
+    # The service writes it before the sender's sections, so the first match is the sequence number.
     at = payload.find(_TO_NUMBER) + len(_TO_NUMBER)
     if at >= len(_TO_NUMBER) and payload[at : at + 1] == b"\x81" and len(payload) >= at + 9:
         return int(_long_at(payload, at + 1)[0])
@@ -159,17 +159,17 @@ def number_of(payload: bytes) -> int:
 
 
 class Head(NamedTuple):
-    """What the service wrote in front of a message, as far as it is asked for by itself."""
+    """The sequence number and enqueued time that the service wrote in front of a message."""
 
     number: int
     enqueued_ms: int
 
 
 def head_of(payload: bytes) -> Head:
-    """The sequence number and time of an encoded message; UnreadableMessage when the service wrote no number."""
+    """Return number and time of an encoded message. Raises UnreadableMessage if it has no sequence number."""
     head = salvaged(payload)
     if head.number is None:
-        raise UnreadableMessage("a message came without a sequence number")
+        raise UnreadableMessage("a message has no sequence number")
     in_calendar = head.enqueued is not None and micros(head.enqueued) is not None
     return Head(head.number, head.enqueued if in_calendar and head.enqueued is not None else 0)
 
@@ -194,7 +194,7 @@ def _batch(
             found[CAPTURED_AT.name] = pa.repeat(pa.scalar(time.time_ns() // 1000, _ARROW[TimestampType]), count)
         return [found[field.name] if field.name in found else constant(entity, count) for field in schema]
 
-    # Text is checked by Arrow, a column at a time. When something is wrong, a second pass finds the first bad message.
+    # Arrow checks text, a column at a time. If it finds an error, a second pass finds the first invalid message.
     with suppress(Unfit, UnreadableMessage, pa.ArrowInvalid):
         return pa.RecordBatch.from_arrays(arrays(checks=False), schema=schema)
     return pa.RecordBatch.from_arrays(arrays(checks=True), schema=schema)
@@ -232,7 +232,7 @@ def _arrays(columns: Columns, schema: pa.Schema) -> dict[str, pa.Array]:
 
 
 def _maps(entries: list[int], sizes: list[int], keys: list[bytes], values: list[bytes | None]) -> pa.Array:
-    """The map of each row, of the maps of the entries."""
+    """Make the column of maps from the maps of the entries."""
     offsets = pa.Array.from_buffers(pa.int32(), len(sizes) + 1, [None, _offsets(sizes)])
     maps = pa.MapArray.from_arrays(offsets, pa.array(keys, pa.string()), pa.array(values, pa.string()))
     count = len(entries)
@@ -274,7 +274,7 @@ def _states(states: bytes) -> pa.Array:
 
 
 def constant(text: str, count: int) -> pa.Array:
-    """The same text in every row."""
+    """Make a column with the same text in every row."""
     return _repeated(text, 1 << max(0, count - 1).bit_length()).slice(0, count)
 
 
@@ -285,4 +285,4 @@ def _repeated(text: str, count: int) -> pa.Array:
 
 _STATE_NAMES: Final = dict(enumerate(STATES))
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
-"""Arrow takes ten times as long for a number of Python's."""
+"""An Arrow scalar: with a Python number, Arrow takes ten times as long."""

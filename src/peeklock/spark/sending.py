@@ -1,9 +1,8 @@
 """Sends the messages of one task: in full batches, several at a time, with retries when the service fails.
 
-Knows links, limits and outcomes. Messages of one session arrive in the order they were given, whatever happens; others
-do as long as the service takes each at once. Messages share a batch only with those of the same session or partition
-key, since a partitioned entity takes no other batches. Nothing here makes a message
-or decides what becomes of one that is refused: that is the caller's.
+Messages of a session are enqueued in the given order, also after failures. Messages without a session are enqueued in
+order if the service accepts each at the first attempt. A batch has messages of one session or partition key only, since
+a partitioned entity accepts no other batches. The caller makes the messages and handles refused ones.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from peeklock.spark.parcels import Parcel, Run, runs_of
 log = logging.getLogger(__name__)
 
 MAX_IN_FLIGHT: Final = 500
-"""Transfers."""
+"""The most transfers without an outcome."""
 MAX_IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
 
 TRANSIENT: Final = frozenset(
@@ -57,7 +56,7 @@ ABOUT_THE_MESSAGE: Final = frozenset(
 )
 """Outcomes that depend on the message. Any other concerns the entity."""
 _NO_TARGET: Final = frozenset({Condition.NOT_FOUND, Condition.NOT_ALLOWED, Condition.NOT_IMPLEMENTED})
-"""Attach errors that are caused by the choice of the entity."""
+"""Attach errors that mean that the entity does not exist or accepts no messages."""
 
 Refused = Callable[[Parcel, str], None]
 """Called with a message that the service rejects, and the reason; an exception ends the sending."""
@@ -69,20 +68,20 @@ class SendingFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How often to try again without any message being accepted in between, and how long to wait before that."""
+    """The number of retries in a row without an accepted message, and the delays before them."""
 
     retries: int = 8
     first_delay: float = 0.1
     max_delay: float = 5.0
 
     def delay(self, failures: int) -> float:
-        """Seconds before the attempt after so many failures in a row."""
+        """Return the seconds to wait before the next attempt, after this many failures in a row."""
         return float(min(self.first_delay * 2.0 ** (failures - 1), self.max_delay))
 
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A batch that is sent or about to be: messages of a run from `start` on, before `stop`."""
+    """A batch without an outcome: the messages of a run from `start` up to, without, `stop`."""
 
     run: Run
     start: int
@@ -106,7 +105,7 @@ class _Flight:
 
 
 class Outbox:
-    """Sends for one task. A context manager; `accepted` and `retries` count."""
+    """Sends the messages of one task, and counts `accepted` messages and `retries`. A context manager."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class Outbox:
         patience: Patience | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`entity` must exist. Messages for another entity that does not exist are refused."""
+        """`entity` must exist. Messages to other entities that do not exist are refused."""
         self._connect = connect
         self._refused = refused
         self._entity = entity
@@ -128,10 +127,10 @@ class Outbox:
         self._flights: deque[_Flight] = deque()
         """Batches without an outcome, in the order they were made; kept between calls."""
         self._sessions: dict[tuple[str, str], int] = {}
-        """How many of them are of a session."""
+        """The number of those batches by session."""
         self._bytes = 0
         self._behind = False
-        """Whether some of them must be sent again before any other batch."""
+        """Whether some batches must be sent again before any other batch."""
         self._failures = 0
         """Consecutive failures."""
         self.accepted = 0
@@ -149,16 +148,16 @@ class Outbox:
         self.finish()
 
     def post(self, runs: Iterable[Run]) -> None:
-        """Send all without waiting for outcomes: the service handles them while the next are encoded."""
+        """Send runs without waiting for outcomes: the service processes them while the next are encoded."""
         self._wake()
         turns = deque(map(self._fill, runs))
-        while turns:  # each run in turn: a session's next batch waits for the one before it
+        while turns:  # one batch of each run in turn: a session's next batch waits for the outcome of the last
             filling = turns.popleft()
             flight = next(filling, None)
             if flight is not None:
                 self._launch(flight)
                 turns.append(filling)
-        # What is written whole needs nothing more from here, so the caller may be busy elsewhere for long.
+        # Wait until all is written to the socket: the caller may then take long before its next call.
         self._land(lambda: not self._behind and (self._connection is None or not self._connection.writing))
 
     def finish(self) -> None:
@@ -180,32 +179,34 @@ class Outbox:
             stop = run.batch_end(at, most)
             length = run.size(at)
             if largest and length > largest:
-                self._refused(run.parcel(at), f"the message has {length} bytes; '{run.entity}' takes {largest}")
+                self._refused(
+                    run.parcel(at), f"the message has {length} bytes; '{run.entity}' accepts at most {largest}"
+                )
             else:
                 yield _Flight(run, at, stop, run.batch(at, stop))
             at = stop
 
     def _reach(self, entity: str) -> Sender:
-        """A link to the entity, tried again when the service fails."""
+        """Return a link to the entity, with retries if the service fails."""
         while True:
             try:
                 return self._sender(entity)
             except ClientError as error:
                 self._recover(error)
 
-    # --- on their way ---
+    # --- batches in flight ---
 
     def _launch(self, flight: _Flight) -> None:
         size = len(flight.batch.payload)
         if len(self._flights) >= MAX_IN_FLIGHT or (self._flights and self._bytes + size > MAX_IN_FLIGHT_BYTES):
-            # Half of them must be done with before more goes out: few, large writes.
+            # Wait until half of them have outcomes, so that writes are few and large.
             few, little = MAX_IN_FLIGHT // 2, MAX_IN_FLIGHT_BYTES // 2
             self._land(
                 lambda: not self._flights or (len(self._flights) <= few and self._bytes + size <= max(little, size))
             )
         session = flight.session
         if session in self._sessions:
-            # One at a time: if the service refused the first and took the second, their order would be lost.
+            # One batch at a time: if the service refused one and accepted the next, the order would be lost.
             self._land(lambda: session not in self._sessions)
         self._add(flight, len(self._flights))
         try:
@@ -228,7 +229,7 @@ class Outbox:
         flight.sent = sender.post(flight.batch.payload, message_format=flight.batch.message_format)
 
     def _land(self, done: Callable[[], bool]) -> None:
-        """Wait for outcomes, and send again what failed, until `done`."""
+        """Wait for outcomes, and send failed batches again, until `done`."""
         while not done():
             try:
                 self._post_again()
@@ -287,7 +288,7 @@ class Outbox:
             self._pause(again)
 
     def _split(self, flight: _Flight) -> None:
-        """A batch is accepted or refused as a whole: sending each message alone shows which one was refused."""
+        """Send each message of a refused batch alone, as the service refuses a batch as a whole."""
         at = self._flights.index(flight)
         self._behind = True
         self._drop(flight)
@@ -322,12 +323,12 @@ class Outbox:
             sender = self._senders[entity] = self._connection.sender(entity)
         except ClientError as error:
             if entity != self._entity and error.condition in _NO_TARGET:
-                raise _NotThere(f"'{entity}' takes no messages: {error.description}") from None
+                raise _NotThere(f"'{entity}' accepts no messages: {error.description}") from None
             raise
         return sender
 
     def _wake(self) -> None:
-        """Read what arrived since the last call. A connection that ended meanwhile is not a failed attempt to send."""
+        """Process frames received since the last call. A connection closed since then does not count as a failure."""
         if self._connection is not None:
             try:
                 self._connection.work()
@@ -337,7 +338,7 @@ class Outbox:
             self._send_again()
 
     def _recover(self, error: ClientError) -> None:
-        """Handle the end of a link or the connection; raises when no retry can help."""
+        """Handle a closed link or connection. Raises SendingFailed if a retry cannot help."""
         if isinstance(error, LinkClosed):
             for entity in [entity for entity, sender in self._senders.items() if sender.closed]:
                 del self._senders[entity]
@@ -347,7 +348,7 @@ class Outbox:
         self._pause(error)
 
     def _send_again(self) -> None:
-        """Mark what was outstanding on a link or connection that ended to be sent again, under the same ids."""
+        """Mark the batches in flight on a closed link or connection to be sent again, with the same message ids."""
         for flight in self._flights:
             if self._connection is None or flight.entity not in self._senders:
                 flight.sent = None
@@ -359,7 +360,7 @@ class Outbox:
             raise SendingFailed(f"the messages cannot be sent: {error}") from None
         if self._failures > self._patience.retries:
             raise SendingFailed(
-                f"the messages could not be sent, and {self._patience.retries} more attempts did not help: {error}"
+                f"the messages could not be sent after {self._patience.retries} retries: {error}"
             ) from None
         self.retries += 1
         delay = self._patience.delay(self._failures)
@@ -372,9 +373,9 @@ class Outbox:
         connection, self._connection = self._connection, None
         self._senders.clear()
         if connection is not None:
-            with suppress(ClientError, OSError):  # it is left either way
+            with suppress(ClientError, OSError):  # the connection is dropped in any case
                 connection.close()
 
 
 class _NotThere(Exception):
-    """The entity that a row names does not accept messages."""
+    """The entity of a row does not exist or accepts no messages."""

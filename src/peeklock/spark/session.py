@@ -1,8 +1,8 @@
-"""A Spark for pipelines: what it needs on the machine, and a session on it.
+"""Spark sessions for pipelines: check the requirements, and start a session.
 
-Knows how a local Spark is started so that it is quiet and sensible for one machine. Under `spark-submit`, and where a
-session is there already (a notebook), that one is used as it is. Nothing of Spark is imported before `missing` had its
-say.
+A session that is started here has settings for one machine and logs little. Under `spark-submit`, and if a session
+exists (in a notebook), that session is used unchanged. Spark is imported only after `missing` has checked that it is
+installed.
 """
 
 from __future__ import annotations
@@ -35,54 +35,55 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
-    # Hours of micro-batches: what the driver remembers of each must not add up.
+    # A stream runs for long: limit what the driver stores for each micro-batch.
     "spark.sql.streaming.numRecentProgressUpdates": "10",
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.ui.retainedExecutions": "20",
 }
-"""For a Spark in this process; a cluster has its own."""
+"""Settings for a local session; a cluster has its own."""
 SMALL_SETTINGS: Final[Mapping[str, str]] = {
-    # Each table of a report would be five jobs, and each job is planned, compiled and waited for.
+    # Otherwise each table of a report is five jobs, and each job is planned and compiled.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
 }
-"""For a Spark in this process while it works on few messages: one task after the other, without a look in between."""
+"""Settings for a local session with few messages: one task at a time, without adaptive execution."""
 SMALL_JAVA: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For a Java that lives for seconds: to compile its code well, and to collect beside it, takes longer than it saves."""
+"""Options for a Java process that runs for seconds, in which optimised compilation and parallel collection cost more
+than they save."""
 SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
-"""For every session that is made here."""
+"""Settings for every session that is started here."""
 
 
 def missing() -> str | None:
-    """What has to be installed before a pipeline can run, in a sentence; None when all is there."""
+    """Return what must be installed before a pipeline can run, as an error message; None if nothing is missing."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        return "pipelines need PySpark and PyArrow: install them with `pip install 'peeklock[spark]'`"
+        return "pipelines require PySpark and PyArrow: install them with `pip install 'peeklock[spark]'`"
     if submitted():
         return None
     return _missing_java()
 
 
 def submitted() -> bool:
-    """Whether `spark-submit` started this program and so knows where Spark runs."""
+    """Whether `spark-submit` started this program, and selects where Spark runs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether the session is a client of Spark Connect: then Spark's driver is another program, perhaps elsewhere."""
+    """Whether the session is a client of Spark Connect. Spark's driver is then another process, maybe elsewhere."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def use_this_python() -> None:
-    """Let Spark run the Python of this program. Call it before the first session is started.
+    """Make Spark use the Python of this program. Call it before the first session is started.
 
     Spark's Java looks for data sources and runs tasks with the `python3` of the path, unless PYSPARK_PYTHON names
-    another Python when it starts. In an environment that is not activated, `python3` does not know this package. A
-    variable that is set, and the choice of `spark-submit`, stay in force.
+    another Python when it starts. In an environment that is not activated, that `python3` cannot import this package.
+    A variable that is set, and the Python of `spark-submit`, take precedence.
     """
     if not submitted():
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -91,10 +92,10 @@ def use_this_python() -> None:
 def local_session(
     app_name: str, cores: str | int = "*", settings: Mapping[str, str] | None = None, *, small: bool = False
 ) -> SparkSession:
-    """The session of `spark-submit` or of this process if there is one; otherwise a Spark on this machine.
+    """Return the session of `spark-submit` or of this process, or start one on this machine.
 
-    `settings` are Spark's own and come last. A master among them (`spark.master`) makes it that cluster's session.
-    `small` says that it is for some thousand messages: a Spark on this machine that is started here is set for that.
+    `settings` are Spark settings, which override the ones of this module; `spark.master` starts the session on a
+    cluster. `small` tunes a session on this machine for some thousand messages.
     """
     from pyspark.sql import SparkSession
 
@@ -109,7 +110,7 @@ def local_session(
 
 
 def session_settings(cores: str | int, settings: Mapping[str, str], *, small: bool = False) -> dict[str, str]:
-    """What a session is started with; those for small data only where its tasks run on this machine."""
+    """Return the settings of a new session. The settings for small data apply only to tasks on this machine."""
     if submitted():
         return {**SETTINGS, **settings}
     own = {"spark.master": f"local[{cores}]", **LOCAL_SETTINGS}
@@ -120,7 +121,7 @@ def session_settings(cores: str | int, settings: Mapping[str, str], *, small: bo
 
 
 def _running() -> SparkSession | None:
-    """The session of this process, whichever thread started it."""
+    """Return the session of this process, from any thread; None without one."""
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -131,9 +132,9 @@ def _running() -> SparkSession | None:
 
 
 def java_options(small: bool = False) -> list[str]:
-    """How a Java on this machine is started; nothing when the user has chosen options of the kind.
+    """Return the options for Java on this machine; none if the user has set such options.
 
-    Two collectors or two archives at once would keep Java from starting.
+    Java does not start with two garbage collectors or two archives.
     """
     if any("-XX:" in os.environ.get(name, "") for name in _JAVA_VARIABLES):
         return []
@@ -144,10 +145,14 @@ def _missing_java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(str(Path(home, "bin", "java")) if home else "java")
     if program is None:
-        where = f"JAVA_HOME ({home}) has none" if home else "there is none on the path"
-        return f"pipelines need Java {LEAST_JAVA} or newer, and {where}: install a JDK or JRE, such as openjdk-17-jre"
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    version = _VERSION.search(told)
+        problem = f"JAVA_HOME ({home}) has none" if home else "there is none on the path"
+        return (
+            f"pipelines require Java {LEAST_JAVA} or newer, and {problem}: install a JDK or JRE, such as openjdk-17-jre"
+        )
+    output = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    version = _VERSION.search(output)
     if version is not None and int(version[1]) < LEAST_JAVA:
-        return f"pipelines need Java {LEAST_JAVA} or newer, and {program} is version {version[1]}: install a newer one"
+        return (
+            f"pipelines require Java {LEAST_JAVA} or newer, and {program} is version {version[1]}: install a newer one"
+        )
     return None

@@ -1,7 +1,7 @@
-"""The data source `servicebus`, as Spark sees it: which reader or writer serves which use and mode.
+"""The data source `servicebus`: selects the reader or writer for each use and mode.
 
-Knows the names only. Each reader and writer is loaded when it is asked for, so that who reads does not need what
-writing needs, and a failure in one cannot keep Spark from finding the source.
+Each reader and writer is imported when it is used. A read therefore does not require the dependencies of a write, and a
+failing import of one module does not keep Spark from finding the source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from peeklock.spark.options import CLAIM, PEEK, RECEIVE_AND_DELETE, OptionError,
 
 NAME: Final = "servicebus"
 
-# What is called with the options and the schema.
+# Modules and names of the readers and writers, which are called with the options and the schema.
 _READER: Final = ("peeking", "batch_reader")
 _STREAM_READERS: Final = {
     CLAIM: ("claiming", "ClaimReader"),
@@ -43,7 +43,7 @@ class ServiceBusDataSource(DataSource):
     def schema(self) -> StructType:
         from peeklock.spark.rows import SCHEMA
 
-        check(self.options)  # the earliest moment to tell a user of a mistake
+        check(self.options)  # reports invalid options as early as possible
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -69,7 +69,7 @@ class ServiceBusDataSource(DataSource):
 
 def _check_appends(overwrite: bool) -> None:
     if overwrite:
-        raise OptionError("messages can only be added: write with mode('append'), stream with outputMode('append')")
+        raise OptionError("messages can only be appended: write with mode('append'), stream with outputMode('append')")
 
 
 def _load(place: tuple[str, str]) -> Any:

@@ -1,11 +1,11 @@
-"""Message ids for rows that come without one, the same at every attempt to write the same row.
+"""Message ids for rows without one, which are the same at every attempt to write a row.
 
-An id names the write, the partition, and the row by a digest of what it says; rows of a partition that say the same are
-counted. So a task that runs again, or a batch that is replayed, gives its rows the ids they had, in whatever order they
-come, and an entity with duplicate detection takes each once. A row that says something else at the second attempt gets
-another id: it is sent twice rather than mistaken for a different row and lost, as it would be if rows were numbered.
+An id has the write, the partition, and a digest of the row's content; rows of a partition with equal content are
+numbered. A task that runs again, or a batch that is replayed, therefore gives its rows the same ids in any order, and
+an entity with duplicate detection stores each message once. A row with other content at the second attempt gets another
+id and is sent twice. If rows were only numbered, it could get the id of another row, and be dropped as its duplicate.
 
-Knows nothing of Spark but what a task can ask it: the query, the batch and the partition.
+This module uses only the query, the batch and the partition of a Spark task.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Write:
     """One write of a DataFrame, made on the driver and carried to all its tasks and their attempts."""
 
     name: str | None = None
-    """Given by the user; a repeated write with the same name has the same ids."""
+    """The name from the user; a repeated write with the same name has the same ids."""
     job: str = ""
 
     @classmethod
@@ -71,9 +71,9 @@ class Stamps:
         self._seen: dict[bytes, int] = {}
         self._count = 0
 
-    def stamp(self, *said: bytes) -> str:
+    def stamp(self, *content: bytes) -> str:
         """Return the id for a row with this content."""
-        return self._named(blake2b(self.text_of(*said), digest_size=_DIGEST_BYTES).digest())
+        return self._named(blake2b(self.text_of(*content), digest_size=_DIGEST_BYTES).digest())
 
     def stamp_all(self, texts: Iterable[bytes | memoryview | None]) -> list[str | None]:
         """Return ids for rows with these contents, made by `text_of`; None for rows that have an id."""
@@ -81,9 +81,9 @@ class Stamps:
         return [None if text is None else named(blake2b(text, digest_size=_DIGEST_BYTES).digest()) for text in texts]
 
     @staticmethod
-    def text_of(*said: bytes) -> bytes:
+    def text_of(*content: bytes) -> bytes:
         """Join the parts of a row's content unambiguously."""
-        return b"".join([octets for part in said for octets in (SIZE(len(part)), part)])
+        return b"".join([octets for part in content for octets in (SIZE(len(part)), part)])
 
     def _named(self, key: bytes) -> str:
         self._count += 1

@@ -1,8 +1,8 @@
-"""The common part of the streams that take messages out of an entity.
+"""The common part of the stream readers that remove messages from an entity.
 
-Each micro-batch has messages of its own, whose numbers are its offset; an offset says nothing of those before it.
-Spark 4.2 and later say where they are and how much they want; older ones ask for the next offset without a word, so
-the newest one is kept here. How messages are taken, and what follows when a batch is durable, is the subclasses'.
+The offset of a micro-batch has the sequence numbers of its messages, and nothing of earlier batches. Spark 4.2 and
+later pass the start and a limit when they request the next offset. Older versions pass nothing, so the newest offset is
+stored here. The subclasses take the messages, and act when a batch is durable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         self._options = options
         self._schema = arrow_schema(schema)
         self._last: dict[str, Any] | None = None
-        """The newest known offset: one that was returned to Spark, or that of the checkpoint."""
+        """The newest known offset: returned to Spark, or from the checkpoint."""
         self._ends: dict[int, int] | None = None
         """The last sequence numbers, by partition, that an AvailableNow run takes; 0 once it was taken."""
         self._looks = 0
@@ -58,7 +58,7 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         self._ends = self._find_ends()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
-        """Take the next micro-batch; returns `start` when there is none."""
+        """Take the next micro-batch and return its offset; `start` if there are no messages."""
         if start is None:
             self._looks += 1
             start = self.initialOffset() if self._last is None else self._last
@@ -83,9 +83,9 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         return offset.following(claim)
 
     def _check_driver(self) -> None:
-        """Call this before taking messages: without a driver no query would process them."""
+        """Raise SourceFailed if Spark's driver has ended: no query would process further messages."""
         if not self._has_driver:
-            raise SourceFailed(f"Spark's driver is gone: nothing more is taken from '{self._options.address}'")
+            raise SourceFailed(f"Spark's driver has ended: no more messages are read from '{self._options.address}'")
 
     @property
     def _has_driver(self) -> bool:
@@ -98,7 +98,7 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
 
     @property
     def _ends_on_nothing(self) -> bool:
-        """Whether an empty claim may end the run. A Spark before 4.2 asks only once, without saying so."""
+        """Whether an empty claim may end the run. Before 4.2 Spark requests the offset of such a run only once."""
         return self._ends is not None or self._looks == 1
 
     @property

@@ -120,9 +120,9 @@ def parse_typed(text: str) -> Any:
     try:
         return _untyped(json.loads(text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{text!r} is no JSON: {error.msg}") from None
+        raise ValueError(f"{text!r} is not JSON: {error.msg}") from None
     except RecursionError:
-        raise ValueError("the JSON of a value is nested too deep") from None
+        raise ValueError("the JSON of a value is nested too deeply") from None
 
 
 def _base64(value: bytes) -> str:
@@ -251,7 +251,7 @@ def _map(value: Any) -> dict[Any, Any]:
     try:
         return {_untyped(key): _untyped(each) for key, each in value}
     except TypeError:
-        raise ValueError("must have keys that are no lists or maps") from None
+        raise ValueError("must not have lists or maps as keys") from None
 
 
 def _array(value: Any) -> Array:
@@ -303,7 +303,7 @@ def _untyped(value: Any) -> Any:
         raise ValueError(f'a typed value is an object with one member such as {{"int": 5}}, not {json.dumps(value)}')
     ((name, inner),) = value.items()
     if name not in _IN:
-        raise ValueError(f"'{name}' is no AMQP type; there are {', '.join(_IN)}")
+        raise ValueError(f"'{name}' is not an AMQP type; use one of {', '.join(_IN)}")
     try:
         return _IN[name](inner)
     except ValueError as error:

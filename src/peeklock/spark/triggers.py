@@ -23,13 +23,13 @@ else:
         HAS_AVAILABLE_NOW = False
 
         class AvailableNow:
-            """Never called."""
+            """A substitute; these versions of Spark do not use it."""
 
         class ReadLimit:
-            """Never given."""
+            """A substitute; these versions of Spark pass no limit."""
 
         class ReadAllAvailable(ReadLimit):
-            """The limit of those versions."""
+            """The limit for versions that pass none: all available messages."""
 
         class ReadMaxRows(ReadLimit):
             def __init__(self, max_rows: int) -> None:

@@ -1,7 +1,7 @@
-"""Writing a DataFrame to queues and topics, at once or as a stream.
+"""Write a DataFrame to queues and topics, as a batch or a stream.
 
-Knows what Spark asks of a writer. Leaves rows to `packing`, ids to `stamping`, sending to `sending` and bad rows to
-`badrows`.
+This module has the writers that Spark calls. `packing` encodes rows, `stamping` makes ids, `sending` sends messages,
+and `badrows` handles rows that cannot be written.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ ROWS_AT_A_TIME: Final = 1000
 
 
 def batch_writer(options: Options, schema: StructType) -> DataSourceWriter:
-    """For `df.write`."""
+    """Make the writer for `df.write`."""
     return BatchWriter(Job(options, schema, streaming=False))
 
 
 def stream_writer(options: Options, schema: StructType) -> DataSourceStreamWriter:
-    """For `df.writeStream`; Spark has Arrow there from 4.1 on."""
+    """Make the writer for `df.writeStream`, which gets Arrow batches from Spark 4.1 on."""
     job = Job(options, schema, streaming=True)
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         from peeklock.spark.arrow_streams import ArrowStreamWriter
@@ -81,22 +81,22 @@ class Written(WriterCommitMessage):
 
 
 class Job:
-    """One write, made on the driver and sent to its tasks."""
+    """One write. It is made in the driver and sent to the tasks."""
 
     def __init__(self, options: Options, schema: StructType, *, streaming: bool) -> None:
         check_columns(schema, typed_json=options.typed_json)
-        # As with the connectors for other buses, an option that names the target goes before a column that does. Else
-        # rows that were read from one entity could not be written to another as they are.
+        # As in connectors for other brokers, an option for the target takes precedence over a column. Otherwise rows
+        # that were read from one entity could not be written to another one unchanged.
         self.routed = options.queue is None and options.topic is None and "entity" in schema.fieldNames()
         if not self.routed and options.entity is None:
-            raise OptionError("option 'queue' or 'topic' is needed, or a column 'entity' that names it for each row")
+            raise OptionError("option 'queue' or 'topic' is required, or a column 'entity' with the target of each row")
         self.options = options
         self.schema = schema
         self.streaming = streaming
         self.write = Write.begin(options.write_name)
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        """One task."""
+        """Write the rows of one task."""
         task = TaskContext.get()
         assert task is not None
         return TaskWriter(self, task.partitionId(), self.write.stamps(task, streaming=self.streaming)).run(batches)
@@ -145,10 +145,12 @@ class TaskWriter:
         self._bad.add(piece.rows_before + row + 1, reason, values)
 
 
-# --- what Spark calls ---
+# --- the writers that Spark calls ---
 
 
 class BatchWriter(DataSourceArrowWriter):
+    """Writes the record batches of `df.write`."""
+
     def __init__(self, job: Job) -> None:
         self.job = job
 
@@ -176,7 +178,7 @@ class StreamWriter(DataSourceStreamWriter):
 
 
 class RowStreamWriter(StreamWriter):
-    """For Spark 4.0."""
+    """Writes the rows of a stream in Spark 4.0."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         return self.job.run(batches_of(iterator, self.job.schema))
@@ -217,17 +219,17 @@ def _arrow_type(kind: DataType) -> pa.DataType:
 
 def _arrow_value(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.astimezone(UTC)  # in a row a moment has no zone, and is that of the machine
+        return value.astimezone(UTC)  # a time in a row has no zone, and is in the zone of the machine
     if isinstance(value, dict):
         return [(name, _arrow_value(each)) for name, each in value.items()]
     return bytes(value) if isinstance(value, bytearray) else value
 
 
 def report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Log on the driver how much was written, and warn about rows that were not."""
+    """Log in the driver how much was written, and warn about rows that were not."""
     written = [message for message in messages if isinstance(message, Written)]
     log.info(
-        "%s: %d messages, %d bytes, from %d tasks; the service was tried again %d times",
+        "%s: %d messages, %d bytes, from %d tasks, with %d retries",
         what,
         sum(each.messages for each in written),
         sum(each.payload_bytes for each in written),
@@ -239,9 +241,10 @@ def report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
 
 
 def report_failure(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Log in the driver that a write failed, and how much was sent."""
     written = [message for message in messages if isinstance(message, Written)]
     log.warning(
-        "%s failed; %d messages of %d finished tasks were sent, and some of those that failed",
+        "%s failed: %d messages of %d finished tasks were sent, and maybe some messages of failed tasks",
         what,
         sum(each.messages for each in written),
         len(written),
