@@ -40,7 +40,7 @@ replay.replay(
     options,
     replay.Pace(rate=5),
     tasks=1,
-    told=lambda count: print(f"{count} sent"),
+    on_sent=lambda count: print(f"{count} sent"),
 )
 
 # %% They are there again

@@ -246,7 +246,7 @@ class Catalogue:
             self._stored[row.id] = row
         main = rows.main
         if isinstance(definition, TopicDefinition):
-            topic = Topic(main.id, main.path, definition, self._machinery, main.counters)
+            topic = Topic(main, definition, self._machinery)
             self._topics[fold(main.path)] = topic
             made: AnyEntity = topic
         else:
@@ -260,11 +260,11 @@ class Catalogue:
     def _add_queue(self, rows: Rows, definition: QueueDefinition | SubscriptionDefinition) -> AnyQueue:
         main = rows.main
         dead_letters, transfer_dead_letters = (
-            Queue(row.id, row.path, definition, self._machinery, row.counters, None)
+            Queue(row, definition, self._machinery)
             for row in (rows.parts[DEAD_LETTER_QUEUE], rows.parts[TRANSFER_DEAD_LETTER_QUEUE])
         )
         queue: AnyQueue
-        made = main.id, main.path, definition, self._machinery, main.counters, dead_letters, transfer_dead_letters
+        made = main, definition, self._machinery, dead_letters, transfer_dead_letters
         if definition.requires_session:
             queue = SessionQueue(*made)
         else:

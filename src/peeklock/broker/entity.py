@@ -29,7 +29,7 @@ from peeklock.broker.scheduled import Scheduled
 from peeklock.broker.watches import Watches
 from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import AnyDefinition
-from peeklock.store.base import ACTIVE, SCHEDULED, Counters, Damage, StoredMessage
+from peeklock.store.base import ACTIVE, SCHEDULED, Damage, StoredEntity, StoredMessage
 
 Done = Callable[[BrokerError | None], None]
 """Called once: with None after the commit, or with the error."""
@@ -44,16 +44,14 @@ class Entity:
 
     def __init__(
         self,
-        id: int,
-        path: str,
+        row: StoredEntity,
         definition: AnyDefinition,
         machinery: Machinery,
-        counters: Counters,
-        dead_letters: Entity | None,
+        dead_letters: Entity | None = None,
         transfer_dead_letters: Entity | None = None,
     ) -> None:
-        self.id = id
-        self.path = path
+        self.id = row.id
+        self.path = row.path
         self.definition = definition
         self.kind = definition.kind
         """The kind of the entity. A sub-queue has the kind of the entity it belongs to."""
@@ -75,13 +73,13 @@ class Entity:
         self.browsers = WaitingBrowsers(machinery.call_soon)
         self.is_deleting = False
         """Whether it was deleted, or a commit that deletes it is under way. It accepts no more messages."""
-        self.counters = counters
+        self.counters = row.counters
         """The counters of the store. Changes are counted after their commit."""
         self._machinery = machinery
         self._store = machinery.store
         self._journal = machinery.journal
         self._agenda = machinery.agenda
-        self.last_number = counters.last_sequence_number
+        self.last_number = row.counters.last_sequence_number
         """The highest sequence number that was assigned, including messages that are not in the store yet."""
         self.staged_bytes = 0
         """Bytes of messages whose commit is under way."""
@@ -93,7 +91,7 @@ class Entity:
         self.history: History | None = None
         """The message ids for duplicate detection; None if the entity does not detect duplicates."""
         if definition.requires_duplicate_detection and not self.is_dead_letter_queue:
-            self.history = make_history(id, definition, machinery)
+            self.history = make_history(row.id, definition, machinery)
         self.delivers_by_priority = False
         """Whether messages are stored in lanes by priority: the name of the lane is stored as the session id."""
         self.watches = Watches()

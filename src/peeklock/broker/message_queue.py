@@ -27,7 +27,7 @@ from peeklock.broker.settlements import Settlements
 from peeklock.broker.waiting import Windows
 from peeklock.entities.definitions import AnyDefinition, SubscriptionDefinition
 from peeklock.limits.amqp import MAX_PEEKED_BYTES
-from peeklock.store.base import Counters, Damage, Range, Run, StoredMessage, StoreError
+from peeklock.store.base import Damage, Range, Run, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +46,13 @@ class MessageQueue(Entity):
 
     def __init__(
         self,
-        id: int,
-        path: str,
+        row: StoredEntity,
         definition: AnyDefinition,
         machinery: Machinery,
-        counters: Counters,
-        dead_letters: MessageQueue | None,
+        dead_letters: MessageQueue | None = None,
         transfer_dead_letters: MessageQueue | None = None,
     ) -> None:
-        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(row, definition, machinery, dead_letters, transfer_dead_letters)
         self._dead_letters = dead_letters
         self.locks = LockTable(machinery.tags)
         self.dead_lettering = DeadLettering(self, machinery.journal)

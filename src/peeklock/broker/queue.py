@@ -22,7 +22,7 @@ from peeklock.broker.retries import RETRY_MS
 from peeklock.broker.selecting import Selecting, Selection, Selects
 from peeklock.broker.waiting import Waiting
 from peeklock.entities.definitions import AnyDefinition
-from peeklock.store.base import Counters, StoredMessage
+from peeklock.store.base import StoredEntity, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +35,17 @@ class Queue(MessageQueue):
 
     def __init__(
         self,
-        id: int,
-        path: str,
+        row: StoredEntity,
         definition: AnyDefinition,
         machinery: Machinery,
-        counters: Counters,
-        dead_letters: MessageQueue | None,
+        dead_letters: MessageQueue | None = None,
         transfer_dead_letters: MessageQueue | None = None,
         by_priority: bool = False,
     ) -> None:
-        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(row, definition, machinery, dead_letters, transfer_dead_letters)
         self.delivers_by_priority = by_priority
         self._waiting = self._make_waiting()
-        self._waiting.resume(counters.last_sequence_number, counters.active > 0)
+        self._waiting.resume(row.counters.last_sequence_number, row.counters.active > 0)
         self.windows = self._waiting
         self.claim_lanes = QueueLanes(self, self._waiting)
         self._lock_expiry = LockExpiry(self, self.locks, machinery.agenda, self.settlements.return_expired)

@@ -21,7 +21,7 @@ from peeklock.broker.session import Session, SessionHolder
 from peeklock.broker.session_states import SessionStates
 from peeklock.broker.session_table import SessionTable
 from peeklock.entities.definitions import AnyDefinition
-from peeklock.store.base import ACTIVE, Counters, Damage, StoredMessage, StoreError
+from peeklock.store.base import ACTIVE, Damage, StoredEntity, StoredMessage, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +31,13 @@ class SessionQueue(MessageQueue):
 
     def __init__(
         self,
-        id: int,
-        path: str,
+        row: StoredEntity,
         definition: AnyDefinition,
         machinery: Machinery,
-        counters: Counters,
-        dead_letters: MessageQueue | None,
+        dead_letters: MessageQueue | None = None,
         transfer_dead_letters: MessageQueue | None = None,
     ) -> None:
-        super().__init__(id, path, definition, machinery, counters, dead_letters, transfer_dead_letters)
+        super().__init__(row, definition, machinery, dead_letters, transfer_dead_letters)
         self.sessions = SessionTable(self, machinery)
         self.states = SessionStates(self, machinery)
         self.windows = self.sessions

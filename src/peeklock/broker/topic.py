@@ -25,7 +25,7 @@ from peeklock.entities.base import EntityKind
 from peeklock.entities.definitions import TopicDefinition
 from peeklock.entities.names import fold
 from peeklock.limits.broker import MAX_ID_LENGTH
-from peeklock.store.base import ACTIVE, SCHEDULED, Body, Counters, StoredMessage
+from peeklock.store.base import ACTIVE, SCHEDULED, Body, StoredEntity, StoredMessage
 
 MIN_SHARED_BYTES: Final = 256
 """A shorter body is stored with each copy, because sharing it would cost more than it saves."""
@@ -40,10 +40,8 @@ Placed = list[tuple[Entity, StoredMessage]]
 class Topic(Entity):
     """One topic of a namespace."""
 
-    def __init__(
-        self, id: int, path: str, definition: TopicDefinition, machinery: Machinery, counters: Counters
-    ) -> None:
-        super().__init__(id, path, definition, machinery, counters, None)
+    def __init__(self, row: StoredEntity, definition: TopicDefinition, machinery: Machinery) -> None:
+        super().__init__(row, definition, machinery)
         self.subscriptions: dict[str, AnyQueue] = {}
         """Subscriptions by folded name."""
         self.orders_by_priority = definition.order_by_priority

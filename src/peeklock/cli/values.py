@@ -73,7 +73,7 @@ def typed_pairs(given: Iterable[str], option: str, types: Mapping[str, Callable[
         if not plain:
             fail(f"{option}: '{name}' has no name before the type")
         if plain in found:
-            fail(f"{option} has '{plain}' twice")
+            fail(f"{option} has '{plain}' twice, the second time as '{name}'")
         try:
             found[plain] = types[kind](text)
         except (ValueError, OverflowError):
