@@ -1,7 +1,7 @@
-"""Set up a namespace from a program: make a queue, look at it, change it, read its counts, delete it.
+"""Administer a namespace: create a queue, read and change its settings, read its message counts, and delete it.
 
-This client of the SDK always speaks HTTPS, so it has to trust the authority that signed the broker's certificate:
-`peeklock certificate` prints where that is.
+The SDK's administration client always uses HTTPS, so it must trust the authority that signed the broker's certificate:
+`peeklock certificate` prints its path.
 """
 
 import os
@@ -23,9 +23,9 @@ with ServiceBusAdministrationClient.from_connection_string(CONNECTION_STRING, co
     try:
         admin.create_queue("invoices")
     except ResourceExistsError:
-        print("invoices is there already")
+        print("invoices already exists")
 
-    # Change what was read, so that everything else stays as it is.
+    # Change the settings that were read, so that the other settings stay as they are.
     queue = admin.get_queue("invoices")
     queue.dead_lettering_on_message_expiration = True
     admin.update_queue(queue)
@@ -38,7 +38,7 @@ with ServiceBusAdministrationClient.from_connection_string(CONNECTION_STRING, co
     ):
         sender.send_messages([ServiceBusMessage("one"), ServiceBusMessage("two")])
     counts = admin.get_queue_runtime_properties("invoices")
-    print(f"{counts.active_message_count} messages wait, {counts.dead_letter_message_count} are dead letters")
+    print(f"{counts.active_message_count} active messages, {counts.dead_letter_message_count} dead-lettered messages")
 
     print("invoices is listed:", "invoices" in [queue.name for queue in admin.list_queues()])
     admin.delete_queue("invoices")

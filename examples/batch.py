@@ -1,4 +1,4 @@
-"""Send many messages in one go: they are stored together, or not at all. Then receive them until none comes."""
+"""Send a batch of messages, which the broker stores as a whole or not at all. Then receive all messages."""
 
 import os
 
@@ -17,7 +17,7 @@ with ServiceBusClient.from_connection_string(CONNECTION_STRING) as client:
             batch.add_message(ServiceBusMessage(f"message {number}"))
         sender.send_messages(batch)
         print(f"sent {len(batch)} messages in {batch.size_in_bytes} bytes")
-    # Iterating ends when nothing has come for max_wait_time seconds.
+    # The iteration ends after max_wait_time seconds without a message.
     with client.get_queue_receiver("queue", max_wait_time=1, prefetch_count=50) as receiver:
         received = []
         for message in receiver:

@@ -1,4 +1,4 @@
-"""Put a message that cannot be worked on into the dead-letter queue, and read there why."""
+"""Dead-letter a message that cannot be processed, and read the reason in the dead-letter queue."""
 
 import os
 

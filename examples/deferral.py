@@ -1,4 +1,4 @@
-"""Set messages aside that cannot be worked on yet, and fetch them by their numbers when they can."""
+"""Defer messages that cannot be processed yet, and receive them later by their sequence numbers."""
 
 import os
 
@@ -18,10 +18,10 @@ with ServiceBusClient.from_connection_string(CONNECTION_STRING) as client:
         aside = {}
         while "foundation" not in aside:
             for message in receiver.receive_messages(max_message_count=3, max_wait_time=5):
-                # Nobody receives a deferred message: its number is the only way to it, so keep that.
+                # A deferred message is received only by its sequence number, so store that.
                 aside[str(message)] = message.sequence_number
                 receiver.defer_message(message)
-        print(f"set aside: {', '.join(aside)}")
+        print(f"deferred: {', '.join(aside)}")
 
         for part in ("foundation", "walls", "roof"):
             for message in receiver.receive_deferred_messages(aside[part]):

@@ -1,4 +1,4 @@
-"""Send again without fear: of messages with the same id, a queue that detects duplicates keeps the first."""
+"""Send a message again without storing it twice: a queue with duplicate detection keeps the first one with an id."""
 
 import os
 from datetime import timedelta
@@ -23,7 +23,7 @@ with (
         duplicate_detection_history_time_window=timedelta(minutes=5),
     )
     with client.get_queue_sender("payments") as sender:
-        # The answer to the first got lost, say. The sender cannot know, and sends again; both are accepted.
+        # If the outcome of a send is lost, the sender sends again. The broker accepts both and drops the second.
         for _ in range(2):
             sender.send_messages(ServiceBusMessage("10 euros for Ada", message_id="payment-1"))
             print("accepted")

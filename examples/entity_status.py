@@ -1,4 +1,4 @@
-"""Stop a queue from taking messages while what it holds is worked off, and let it take them again."""
+"""Disable a queue for sending while receivers process its messages, and enable it again."""
 
 import os
 
@@ -15,7 +15,7 @@ AUTHORITY = os.environ.get("PEEKLOCK_CA_FILE", "peeklock-data/tls/authority.pem"
 
 with (
     ServiceBusAdministrationClient.from_connection_string(CONNECTION_STRING, connection_verify=AUTHORITY) as admin,
-    # The SDK would try again for a while: it takes the status for something that passes.
+    # Without this setting the SDK retries, as it takes the status for a transient error.
     ServiceBusClient.from_connection_string(CONNECTION_STRING, retry_total=0) as client,
 ):
     queue = admin.create_queue("harbour")

@@ -1,4 +1,4 @@
-"""Forward what arrives in one queue to another, and the dead letters of many queues to one place."""
+"""Forward the messages of a queue to another queue, and dead letters to a common queue."""
 
 import os
 
@@ -16,7 +16,7 @@ with (
     ServiceBusAdministrationClient.from_connection_string(CONNECTION_STRING, connection_verify=AUTHORITY) as admin,
     ServiceBusClient.from_connection_string(CONNECTION_STRING) as client,
 ):
-    # What is forwarded to must be there first.
+    # The destination must exist first.
     admin.create_queue("failures")
     admin.create_queue("work", forward_dead_lettered_messages_to="failures")
     admin.create_queue("inbox", forward_to="work")
@@ -38,6 +38,6 @@ with (
         print(f"failures got {message} from {message.dead_letter_source}: {message.dead_letter_reason}")
         receiver.complete_message(message)
 
-    # In the other order, so that nobody forwards to a queue that is gone.
+    # Delete destinations last, so that no queue forwards to a deleted queue.
     for name in ("inbox", "work", "failures"):
         admin.delete_queue(name)

@@ -1,4 +1,4 @@
-"""Send and receive over HTTP, with nothing but the standard library."""
+"""Send and receive messages over HTTP with the standard library only."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ BROKER = re.sub("^sb", "http", parts["Endpoint"]).rstrip("/")
 
 
 def token(resource: str, seconds: int = 60) -> str:
-    """A shared access signature: what it is for and when it ends, signed with the key."""
+    """Make a shared access signature: the resource and the expiry time, signed with the key."""
     signed = f"{quote_plus(resource)}\n{int(time.time()) + seconds}"
     digest = hmac.new(parts["SharedAccessKey"].encode(), signed.encode(), hashlib.sha256).digest()
     resource, expiry = signed.split("\n")

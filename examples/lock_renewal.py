@@ -1,4 +1,4 @@
-"""Hold a message for longer than its lock lasts: renew the lock by hand, or let the SDK do it."""
+"""Process a message for longer than its lock lasts: renew the lock explicitly, or automatically by the SDK."""
 
 import os
 
@@ -19,7 +19,7 @@ with ServiceBusClient.from_connection_string(CONNECTION_STRING) as client:
         after = receiver.renew_message_lock(message)
         print(f"{message}: the lock lasts {'longer' if after > before else 'no longer'} now")
 
-        # From here on it is renewed by itself, whenever it is about to run out, for five minutes at most.
+        # The renewer renews the lock before it expires, for at most five minutes.
         renewer.register(receiver, message, max_lock_renewal_duration=300)
         receiver.complete_message(message)
         print("completed in time")

@@ -1,4 +1,4 @@
-"""Ask a broker how it is: whether it works, and how many messages its entities hold."""
+"""Monitor a broker: its health, and the message counts of its entities."""
 
 import json
 import os
@@ -12,11 +12,11 @@ DEVELOPMENT = (
 CONNECTION_STRING = os.environ.get("SERVICEBUS_CONNECTION_STRING", DEVELOPMENT)
 ADDRESS = CONNECTION_STRING.split(";")[0].rpartition("//")[2].rstrip("/")
 
-# The port for AMQP speaks HTTP too. A broker that does not work answers 503, and says why.
+# The AMQP port also accepts HTTP. If the broker is not healthy, it answers 503 with the reason.
 with urlopen(f"http://{ADDRESS}/health") as answer:
     print(json.load(answer)["message"])
 
-# What Prometheus reads; from this machine without a token.
+# The metrics for Prometheus. Requests from this machine require no token.
 with urlopen(f"http://{ADDRESS}/metrics") as answer:
     page = answer.read().decode()
 for entity, count in re.findall(r'^peeklock_messages{entity="([^"]+)",kind="queue",state="active"} (\d+)$', page, re.M):

@@ -1,4 +1,4 @@
-"""Look at the messages of a queue in any state. Nothing is locked or counted by looking."""
+"""Peek at the messages of a queue in any state, without locking them or raising their delivery counts."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ with (
     (first,) = receiver.receive_messages(max_message_count=1, max_wait_time=5)
     receiver.defer_message(first)
 
-    # Each call goes on where the last one stopped; a sequence number says where to start.
+    # Each call continues after the last message of the previous call; a sequence number sets the start.
     start = first.sequence_number
     while messages := receiver.peek_messages(max_message_count=2, sequence_number=start):
         for message in messages:

@@ -1,4 +1,4 @@
-"""Send messages that are enqueued later, and take one back before it is."""
+"""Schedule messages, and cancel one of them before it is enqueued."""
 
 import os
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ with (
     sender.cancel_scheduled_messages(milk)
     print("there is milk: cancelled")
 
-    # On a message that is sent as usual, the time says the same.
+    # A message with this property that is sent as usual is scheduled too.
     sender.send_messages(ServiceBusMessage("bake a cake", scheduled_enqueue_time_utc=soon))
     received = 0
     while received < 2:

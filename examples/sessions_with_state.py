@@ -1,4 +1,4 @@
-"""Work on one session at a time, in order, and keep with each session how far its work has come.
+"""Process one session at a time, in order, and store the progress in the state of each session.
 
 The queue requires sessions: every message belongs to one, and one receiver at a time holds a session.
 """
@@ -18,7 +18,7 @@ with ServiceBusClient.from_connection_string(CONNECTION_STRING) as client:
         for customer, item in (("ada", "a lamp"), ("bob", "a chair"), ("ada", "a desk")):
             sender.send_messages(ServiceBusMessage(item, session_id=customer))
 
-    # Any session with messages that nobody holds; `session_id="ada"` would be that one.
+    # Any unlocked session with messages; `session_id="ada"` selects one session.
     for _ in range(2):
         with client.get_queue_receiver("session-queue", session_id=NEXT_AVAILABLE_SESSION) as receiver:
             session = receiver.session
@@ -26,7 +26,7 @@ with ServiceBusClient.from_connection_string(CONNECTION_STRING) as client:
             print(f"{session.session_id} has bought {bought}")
             for message in receiver.receive_messages(max_message_count=10, max_wait_time=5):
                 bought = f"{message}" if bought == "nothing" else f"{bought} and {message}"
-                # First the state, then the message: if we stop in between, it comes again, and nothing is lost.
+                # State first: if the program stops before it completes the message, it is redelivered and not lost.
                 session.set_state(bought)
                 receiver.complete_message(message)
             session.renew_lock()

@@ -1,4 +1,4 @@
-"""What can be done with a received message: give it back, complete it, or receive it so that it is gone at once."""
+"""Settle received messages: abandon, complete, or receive and delete them."""
 
 import os
 
@@ -16,15 +16,15 @@ with ServiceBusClient.from_connection_string(CONNECTION_STRING) as client:
 
     with client.get_queue_receiver("queue") as receiver:
         (message,) = receiver.receive_messages(max_message_count=1, max_wait_time=5)
-        print(f"abandon {message}, given back {message.delivery_count} times so far")
+        print(f"abandon {message}, delivered {message.delivery_count} times before")
         receiver.abandon_message(message)
 
-        # It comes back in its old place, before the second one, and was counted.
+        # The abandoned message is back in its place before the second one, with a higher delivery count.
         (message,) = receiver.receive_messages(max_message_count=1, max_wait_time=5)
-        print(f"complete {message}, given back {message.delivery_count} times so far")
+        print(f"complete {message}, delivered {message.delivery_count} times before")
         receiver.complete_message(message)
 
-    # Without a lock and without a settlement: a message is deleted when it is delivered.
+    # Receive and delete: without a lock and a settlement, a message is removed when it is delivered.
     mode = ServiceBusReceiveMode.RECEIVE_AND_DELETE
     with client.get_queue_receiver("queue", receive_mode=mode) as receiver:
         (message,) = receiver.receive_messages(max_message_count=1, max_wait_time=5)

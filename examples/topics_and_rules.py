@@ -1,4 +1,4 @@
-"""Send to a topic: each subscription gets the messages that its rules let pass.
+"""Send to a topic: each subscription gets a copy of the messages that its rules match.
 
 Makes the topic, its subscriptions and their rules itself (see administration.py), and deletes them again.
 """
@@ -28,7 +28,7 @@ with (
     ServiceBusClient.from_connection_string(CONNECTION_STRING) as client,
 ):
     admin.create_topic("orders")
-    # A new subscription has one rule, $Default, which lets everything pass. Others stand beside it or take its place.
+    # A new subscription has the rule $Default, which matches every message. Delete it to have only other rules.
     admin.create_subscription("orders", "everything")
     for name, rule, matches, action in (
         ("europe", "from-europe", CorrelationRuleFilter(properties={"region": "eu"}), None),
@@ -47,7 +47,7 @@ with (
         with client.get_subscription_receiver("orders", name, max_wait_time=1) as receiver:
             for message in receiver:
                 properties = {name.decode(): value for name, value in message.application_properties.items()}
-                rule = properties.get("RuleName", b"").decode()  # only where an action was at work
+                rule = properties.get("RuleName", b"").decode()  # only after an action
                 print(f"{name} got {message}" + (f", made {properties['priority'].decode()} by {rule}" if rule else ""))
                 receiver.complete_message(message)
 

@@ -1,4 +1,4 @@
-"""Complete a message and send the next one in a transaction: both happen, or neither.
+"""Complete a message and send another one in a transaction: both happen, or neither.
 
 The Python SDK knows no transactions (the .NET and Java SDKs do), so this uses Peeklock's own small client.
 """

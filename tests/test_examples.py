@@ -31,8 +31,8 @@ PRINTED = {
         "it comes from queue",
     ],
     "settle.py": [
-        "abandon first, given back 0 times so far",
-        "complete first, given back 1 times so far",
+        "abandon first, delivered 0 times before",
+        "complete first, delivered 1 times before",
         "received and deleted second",
     ],
     "lock_renewal.py": ["a lot of work: the lock lasts longer now", "completed in time"],
@@ -45,7 +45,7 @@ PRINTED = {
         "bob has bought a chair",
     ],
     "deferral.py": [
-        "set aside: roof, walls, foundation",
+        "deferred: roof, walls, foundation",
         "build the foundation",
         "build the walls",
         "build the roof",
@@ -68,9 +68,9 @@ PRINTED = {
     "duplicate_detection.py": ["accepted", "accepted", "received 10 euros for Ada", "received 20 euros for Bob"],
     "entity_status.py": ["the harbour is closed", "a ship was unloaded all the same", "the harbour is open"],
     "administration.py": [
-        "invoices is there already",
+        "invoices already exists",
         "5 deliveries, expired ones kept: True",
-        "2 messages wait, 0 are dead letters",
+        "2 active messages, 0 dead-lettered messages",
         "invoices is listed: True",
         "invoices is listed: False",
     ],

@@ -1,1 +1,1 @@
-"""A shop whose orders go through a topic, as something to run the pipelines on. `make demo` runs it."""
+"""A demonstration of the pipelines on the orders of an invented shop. `make demo` runs it."""

@@ -1,7 +1,7 @@
-"""`python -m examples.demo`: a broker, a shop on it, and the pipelines over what the shop did. Ends by itself.
+"""`python -m examples.demo`: start a broker, send and process the orders of a shop, and run the pipelines on them.
 
-Everything goes into a new folder. The pipelines are those of the command line, each with the command shown that a user
-would type. They share one Spark, which starts while the shop is open; a command of its own would start another one.
+All files are written to a new folder. The demo runs the pipelines of the command line, and prints each command as a
+user would type it. The pipelines share one Spark session, which starts while the shop is running.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _SOURCE: Final = Path(__file__).parents[2] / "src"
 
 
 class CommandFailed(Exception):
-    """A pipeline did not end well; it has said why."""
+    """A pipeline failed, and has printed the reason."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    wanting = missing()
-    if wanting is not None:
-        print(f"demo: {wanting}", file=sys.stderr)
+    requirement = missing()
+    if requirement is not None:
+        print(f"demo: {requirement}", file=sys.stderr)
         return 2
     interrupts.watch(options.time_limit)
     folder: Path = options.folder / datetime.now().strftime("%Y-%m-%d-%H%M%S")
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         with ExitStack() as started:
             _run(folder, options.orders, options.seconds, started)
     except Stopped as stopped:
-        print(f"demo: {stopped}; what there is so far is in {folder}", file=sys.stderr)
+        print(f"demo: {stopped}; the files made so far are in {folder}", file=sys.stderr)
         return 130
     except (StartFailed, CommandFailed, ClientError, OSError) as failure:
         print(f"demo: {failure}", file=sys.stderr)
@@ -62,15 +62,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="demo", description="A shop on a broker, and the pipelines over its orders.")
-    parser.add_argument("--folder", type=Path, default=Path("peeklock-demo"), help="where this run makes its folder")
-    parser.add_argument("--orders", type=int, default=4000, help="how many orders (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=15.0, help="over how long (%(default)s)")
-    parser.add_argument("--time-limit", type=int, default=900, metavar="S", help="stop after so long (%(default)s)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("peeklock-demo"),
+        help="the folder in which to create the folder of this run",
+    )
+    parser.add_argument("--orders", type=int, default=4000, help="number of orders (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of the sales (%(default)s)")
+    parser.add_argument(
+        "--time-limit", type=int, default=900, metavar="S", help="stop after this many seconds (%(default)s)"
+    )
     return parser
 
 
 def _run(folder: Path, orders: int, seconds: float, started: ExitStack) -> None:
-    print(f"A broker with its data in {folder / 'broker'} ...", flush=True)
+    print(f"Starting a broker with its data in {folder / 'broker'} ...", flush=True)
     with interrupts.held():
         broker = started.enter_context(
             Child(
@@ -91,22 +98,22 @@ def _run(folder: Path, orders: int, seconds: float, started: ExitStack) -> None:
     _pipeline("report", str(lake), "--output", str(report))
     print(
         f"""
-This was made:
+Files:
   {lake}  the orders, as Parquet by entity, date and hour
   {triage / "tables"}  the tables of the triage, as Parquet
   {report / "tables"}  the tables of the report, as Parquet
   {report / "report.html"}  the report, for a browser
-  {folder / "broker"}  the broker's data; the dead letters are still in it: peeklock serve --data {folder / "broker"}"""
+  {folder / "broker"}  the broker's data, with the dead letters: peeklock serve --data {folder / "broker"}"""
     )
 
 
 def _open_shop(connection_string: str, orders: int, seconds: float) -> None:
-    """The topic, and both sides at work until every order came to its end."""
+    """Create the topic, and send and process orders until all are settled."""
     with AdministrationClient.from_connection_string(connection_string) as administration:
         administration.create(Kind.TOPIC, TOPIC)
         for path, settings in ((FULFILMENT, {"MaxDeliveryCount": MOST_DELIVERIES}), (LAKE, {})):
             administration.create(Kind.SUBSCRIPTION, path.rsplit("/", 1)[1], settings, topic=TOPIC)
-    print(f"A shop takes {orders} orders within {seconds:g} s, and its fulfilment works on them ...", flush=True)
+    print(f"Sending and processing {orders} orders within {seconds:g} s ...", flush=True)
     all_sent = threading.Event()
 
     def work() -> dict[str, int]:
@@ -121,15 +128,15 @@ def _open_shop(connection_string: str, orders: int, seconds: float) -> None:
         finally:
             all_sent.set()
         ends = ", ".join(f"{count} {end}" for end, count in fulfilment.result().items())
-    print(f"{sent} messages sent; of those for the fulfilment: {ends}", flush=True)
+    print(f"{sent} messages sent; results of the fulfilment: {ends}", flush=True)
 
 
 @contextmanager
 def _starting_spark(orders: int) -> Iterator[Future[SparkSession]]:
-    """Begin to start a Spark for all pipelines; it is stopped at the end."""
+    """Start the Spark session for all pipelines in the background, and stop it at the end."""
     from peeklock.spark.pipelines.amounts import is_small
 
-    print("Spark is starting meanwhile ...", flush=True)
+    print("Starting Spark in the background ...", flush=True)
     with ThreadPoolExecutor(max_workers=1) as pool:
         spark = pool.submit(local_session, "peeklock demo", small=is_small(2 * orders, 0))
         try:
@@ -164,7 +171,7 @@ def _pipeline(*arguments: str) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """For the programs of this folder, whether it is installed or not; workers of Spark are such too."""
+    """The environment in which child processes, and the workers of Spark, find this package if it is not installed."""
     path = os.pathsep.join(filter(None, (str(_SOURCE), os.environ.get("PYTHONPATH"))))
     return {"PYTHONPATH": path}
 

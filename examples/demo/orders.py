@@ -1,8 +1,7 @@
-"""The orders of an invented shop: what its customers send, and what its fulfilment makes of them.
+"""The orders of an invented shop: the sender that customers use, and the receiver that processes orders.
 
-Some orders are no good, and each kind for a reason that the triage can find: a release of the app that forgets the
-currency, gift cards without an amount, a warehouse that is closed. Knows messages and links; who runs both sides at
-once and for how long is `__main__`'s business.
+Some orders cannot be processed, for causes that the triage can find: a release of the app that omits the currency, gift
+cards without an amount, and a closed warehouse. `__main__` runs the sender and the receiver.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ _WAREHOUSES: Final = ("Gdansk", "Lyon", "Malmo", CLOSED_WAREHOUSE)
 _REGIONS: Final = ("north", "east", "south", "west")
 _GOODS: Final = ("lamp", "desk", "chair", "shelf", "rug", "clock", "gift card")
 _SLICES_PER_SECOND: Final = 10
-_PATIENCE: Final = 0.5
-"""Seconds without an order after which there are none."""
+_WAIT: Final = 0.5
+"""Seconds to wait for an order."""
 
 
-# --- the customers
+# --- sending
 
 
 def make_orders(count: int, seed: int = 7) -> Iterator[Message]:
-    """The same orders for the same seed. A few are sent twice: a customer was impatient."""
+    """Make orders, the same ones for the same seed. A few occur twice, with the same message id."""
     chance = random.Random(seed)
     for number in range(1, count + 1):
         order = _order(chance, number)
@@ -48,7 +47,7 @@ def make_orders(count: int, seed: int = 7) -> Iterator[Message]:
 
 def _order(chance: random.Random, number: int) -> Message:
     release = chance.choices(_RELEASES, (3, 5, 8, 2))[0]
-    # A few customers are shops themselves, and order most.
+    # A few customers place most of the orders.
     customer = f"customer-{min(int(chance.paretovariate(0.6)), 400):03}"
     goods = [chance.choice(_GOODS) for _ in range(min(int(chance.paretovariate(1.2)), 40))]
     lines = [{"article": article, "count": chance.randint(1, 4), "price": chance.randint(5, 400)} for article in goods]
@@ -76,7 +75,7 @@ def _order(chance: random.Random, number: int) -> Message:
 
 
 def send_orders(connection: Connection, count: int, seconds: float) -> int:
-    """Send that many orders over the time, now more and now fewer; how many messages that were."""
+    """Send orders at a varying rate, and return the number of messages, duplicates included."""
     sender = connection.sender(TOPIC)
     orders = list(make_orders(count))
     slices = max(1, round(seconds * _SLICES_PER_SECOND))
@@ -90,16 +89,16 @@ def send_orders(connection: Connection, count: int, seconds: float) -> int:
     return sent
 
 
-# --- the fulfilment
+# --- processing
 
 
 def fulfil(connection: Connection, all_sent: threading.Event) -> dict[str, int]:
-    """Work on orders until all were sent and none is left; how many came to which end."""
-    ends = {"completed": 0, "dead-lettered": 0, "given back": 0}
+    """Process orders until all were sent and settled, and count them by result."""
+    ends = {"completed": 0, "dead-lettered": 0, "abandoned": 0}
     with connection.receiver(FULFILMENT, credit=100) as receiver:
         while True:
             done = all_sent.is_set()
-            orders = receiver.receive(100, timeout=_PATIENCE)
+            orders = receiver.receive(100, timeout=_WAIT)
             if not orders and done:
                 break
             for order in orders:
@@ -112,8 +111,8 @@ def _work_on(receiver: Receiver, received: ReceivedMessage) -> str:
     message = received.message
     order = json.loads(message.data[0])
     if (message.application_properties or {})["warehouse"] == CLOSED_WAREHOUSE:
-        receiver.modify(received)  # later perhaps; after some deliveries the service sets it aside
-        return "given back"
+        receiver.modify(received)  # abandoned; the broker dead-letters it after the maximum of deliveries
+        return "abandoned"
     problem = _problem(order)
     if problem is None:
         receiver.accept(received)
@@ -126,7 +125,7 @@ def _work_on(receiver: Receiver, received: ReceivedMessage) -> str:
 
 def _problem(order: dict[str, Any]) -> tuple[str, str] | None:
     if "currency" not in order:
-        return "NoCurrency", f"order {order['order']} does not say what currency its prices are in"
+        return "NoCurrency", f"order {order['order']} has no currency"
     for position, line in enumerate(order["lines"], 1):
         if line["price"] <= 0:
             return "NoAmount", f"line {position} of order {order['order']} costs nothing: {line['article']}"

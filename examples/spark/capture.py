@@ -1,9 +1,9 @@
-"""Messages of a queue into Parquet, each exactly once, and what can be asked of them then.
+"""Capture the messages of a queue into Parquet, each exactly once, and query them.
 
 Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
-# %% Where the messages are
+# %% The namespace
 import os
 import tempfile
 
@@ -34,18 +34,18 @@ def send(first: int, last: int) -> None:
         )
 
 
-# %% Capture what is there, twice
+# %% Capture the messages; a second capture finds none
 target = capture.Target(folder=folder, until_empty=True)
 for first in (0, 60):
     send(first, first + 60)
     capture.capture(spark, ["queue"], {"connectionString": CONNECTION_STRING}, target)
 
-# %% Ask for it with any Spark
+# %% Query them with any Spark
 captured = spark.read.parquet(folder)
 for row in captured.groupBy("application_properties.country").count().orderBy("country").collect():
     print(f"{row['count']} orders from {row.country}")
 
-# %% Many small files become one
+# %% Merge small files
 done = compact(spark, folder)
 print(f"{done.merged} files merged into {done.into}, still {capture.read(spark, folder).count()} orders")
 

@@ -1,9 +1,9 @@
-"""Spark reads a queue, takes its messages into Parquet files, each once, and writes messages.
+"""Write messages to a queue with Spark, read them, and move them into Parquet files, each exactly once.
 
 Written like a notebook: run it whole, or cell by cell. It needs `pip install '.[spark]'` and Java 17 or newer.
 """
 
-# %% A Spark on this machine, and a queue
+# %% A local Spark session, and a queue
 import os
 import tempfile
 
@@ -32,13 +32,13 @@ messages = orders.select(
 messages.write.format("servicebus").options(**QUEUE).mode("append").save()
 print(f"wrote {messages.count()} messages")
 
-# %% Look at the queue: nothing is taken
+# %% Read the queue; the messages stay in it
 waiting = spark.read.format("servicebus").options(**QUEUE).load()
 large = waiting.where("application_properties['price'] >= 1000").orderBy("sequence_number")
 for row in large.select("message_id", F.col("body").cast("string")).collect():
     print(f"{row.message_id} is large: {row.body}")
 
-# %% Take what is there into Parquet files, each message exactly once
+# %% Move the messages into Parquet files, each exactly once
 with tempfile.TemporaryDirectory() as folder:
     stream = (
         spark.readStream.format("servicebus")
@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as folder:
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)  # leave this out for a stream that goes on
+        .trigger(availableNow=True)  # without it the stream runs until it is stopped
         .start(f"{folder}/orders")
     )
     stream.awaitTermination()

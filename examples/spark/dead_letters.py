@@ -1,9 +1,9 @@
-"""Why messages were dead-lettered: what is in a dead-letter queue, and what the failed have in common.
+"""Analyse a dead-letter queue: count messages by reason, and find likely causes.
 
 Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
-# %% Where the messages are
+# %% The namespace
 import os
 
 from peeklock.client import Message, Properties, connect
@@ -19,7 +19,7 @@ CONNECTION_STRING = os.environ.get(
 OPTIONS = {"connectionString": CONNECTION_STRING}
 spark = local_session("dead letters", cores=2)
 
-# %% Orders, of which some are no good: a release of the app forgets the customer
+# %% Orders, some without a customer because of an error in a release of the app
 with connect(CONNECTION_STRING) as connection:
     connection.sender("queue").send_all(
         Message(
@@ -39,18 +39,18 @@ with connect(CONNECTION_STRING) as connection:
                 receiver.reject(order, "com.microsoft:dead-letter", info=told, wait=True)
         receiver.release(good, wait=True)
 
-# %% What is in the dead-letter queue, without a lock on any of it
+# %% Count the messages in the dead-letter queue, without locking them
 failed = dead_letters.read_dead_letters(spark, OPTIONS, ["queue"])
 for row in dead_letters.counts(failed, "dead_letter_reason").collect():
     print(f"{row.messages} of {row.entity} because of {row.dead_letter_reason}")
 
-# %% What they share and the others do not
+# %% Find properties that differ from the other messages
 others = dead_letters.read_waiting(spark, OPTIONS, ["queue"])
 for row in dead_letters.triage(failed, others)["causes"].orderBy("rank").collect():
     what = statement(row["kind"], row["name"], row["says"], row["value"])
     print(f"{what}: {row.failed_share:.0%} of the failed, {row.others_share:.0%} of the others")
 
-# %% Which would be sent again; `peeklock pipeline dead-letters --resubmit --where …` does that
+# %% Select messages to resubmit; `peeklock pipeline dead-letters --resubmit --where …` resubmits them
 chosen = dead_letters.matching(failed, "application_properties['region'] = 'n' AND message_id < 'order-2'")
 print(f"{len(dead_letters.chosen(chosen)['queue'])} would be sent again")
 

@@ -1,9 +1,9 @@
-"""Captured messages to a queue again: some of them, in order, at most so many a second.
+"""Replay captured messages to a queue: a selection, in order, at a limited rate.
 
 Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
-# %% Something to replay
+# %% Captured messages
 import os
 import tempfile
 
@@ -29,11 +29,11 @@ capture.capture(
     spark, ["queue"], {"connectionString": CONNECTION_STRING}, capture.Target(folder=folder, until_empty=True)
 )
 
-# %% Which of them
+# %% Select messages
 rows = replay.chosen(capture.read(spark, folder), replay.Choice(where="subject = 'odd'"))
 print(f"{replay.summary(rows).messages} messages are odd")
 
-# %% Five a second, with new ids
+# %% Send five per second, with new message ids
 options = {"connectionString": CONNECTION_STRING, "queue": "queue"}
 replay.replay(
     replay.outgoing(rows, ids="new"),
@@ -43,7 +43,7 @@ replay.replay(
     on_sent=lambda count: print(f"{count} sent"),
 )
 
-# %% They are there again
+# %% Read the queue
 with connect(CONNECTION_STRING) as connection:
     receiver = connection.receiver("queue", mode="receive-and-delete")
     bodies = [message.body.decode() for message in receiver.messages(timeout=1)]

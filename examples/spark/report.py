@@ -1,9 +1,9 @@
-"""Captured messages into a report: tables as Parquet, and one page for a browser.
+"""Make a report on captured messages: tables as Parquet, and an HTML page.
 
 Runs as it stands, and cell by cell in a notebook. Needs `pip install '.[spark]'` and Java 17.
 """
 
-# %% Where the messages are
+# %% The namespace
 import os
 import tempfile
 from pathlib import Path
@@ -21,7 +21,7 @@ spark = local_session("report", cores=2)
 scratch = tempfile.TemporaryDirectory()
 folder = Path(scratch.name)
 
-# %% Some messages, two of them with the same id, and their capture
+# %% Send messages, two of them with the same id, and capture them
 with connect(CONNECTION_STRING) as connection:
     connection.sender("queue").send_all(
         Message(
@@ -34,14 +34,14 @@ with connect(CONNECTION_STRING) as connection:
 target = capture.Target(folder=str(folder / "captured"), until_empty=True)
 capture.capture(spark, ["queue"], {"connectionString": CONNECTION_STRING}, target)
 
-# %% One table by itself
+# %% Make single tables
 messages = report.measured(capture.read(spark, target.folder))
 for row in report.duplicates(messages).collect():
     print(f"{row.message_id} came {row.times} times to {row.entity}")
 for row in report.session_skew(messages).collect():
     print(f"{row.sessions} sessions, the largest {row.skew:.1f} times the mean")
 
-# %% All of them, and the page
+# %% Make all tables and the page
 made = report.publish(
     capture.read(spark, target.folder), str(folder / "report"), folder / "report" / "report.html", target.folder
 )

@@ -48,7 +48,7 @@ def test_only_one_release_forgets_the_currency() -> None:
 def test_the_demonstration_ends_by_naming_the_files_that_it_made(tmp_path: Path) -> None:
     ended = run("--folder", str(tmp_path), "--orders", "300", "--seconds", "1")
     assert ended.returncode == 0, ended.stderr
-    made = re.findall(rf"^  ({re.escape(str(tmp_path))}\S+)", ended.stdout.partition("This was made:")[2], re.MULTILINE)
+    made = re.findall(rf"^  ({re.escape(str(tmp_path))}\S+)", ended.stdout.partition("Files:")[2], re.MULTILINE)
     assert len(made) == 5
     assert all(Path(each).exists() for each in made)
     (page,) = [each for each in made if each.endswith("report.html")]

@@ -148,7 +148,7 @@ def test_a_message_that_is_too_large_is_refused_alone(broker: BrokerThread) -> N
         box.send(parcel(row, size=300_000 if row == 2 else 10) for row in range(5))
     assert bodies(broker.connection_string) == [0, 1, 3, 4]
     assert refused.rows == [2]
-    assert "takes 262144" in refused[0][1]
+    assert "accepts at most 262144" in refused[0][1]
 
 
 def test_a_batch_that_the_service_refuses_loses_only_the_message_at_fault(broker: BrokerThread) -> None:

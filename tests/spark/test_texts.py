@@ -82,7 +82,7 @@ def test_not_a_number_comes_back_too() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("nonsense", "no JSON"),
+        ("nonsense", "not JSON"),
         ("5", "object with one member"),
         ('{"int":1,"long":2}', "object with one member"),
         ('{"number":1}', "'number' is not an AMQP type; use one of null, boolean"),

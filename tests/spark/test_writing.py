@@ -326,7 +326,7 @@ def test_bad_rows_are_kept_in_a_folder_with_their_reasons(spark: SparkSession, q
     kept = {line["row"]: line for line in map(json.loads, file.read_text().splitlines())}
     assert sorted(kept) == [2, 3, 4]
     assert kept[2]["body"] == "x" * 300_000
-    assert "takes 262144" in kept[2]["reason"]
+    assert "accepts at most 262144" in kept[2]["reason"]
     assert kept[3]["message_id"] == "i" * 129
     assert kept[4]["partition_key"] == "other"
     assert "must be equal to the session_id 's'" in kept[4]["reason"]
