@@ -74,7 +74,7 @@ _CHARACTERS = {
 }
 """Error messages for characters with which no terminal of the grammar begins."""
 _IN_SELECTORS = "'\"!"
-"""The characters of `_CHARACTERS` that selectors know."""
+"""The characters of `_CHARACTERS` whose messages also apply to selectors."""
 
 _VALUE = frozenset(
     {
