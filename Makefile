@@ -22,8 +22,8 @@ SPARK_TESTS = $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorde
 # Without ARGS: what later tests need is made meanwhile, since many tests wait; the package needs a C compiler.
 ifndef ARGS
 MEANWHILE = $(SPARK_CLASSES) $(if $(CAN_COMPILE),compiled)
-CAN_COMPILE = $(shell { command -v cc >/dev/null || [ "$$CI" = true ]; } && echo yes)
 endif
+CAN_COMPILE = $(shell { command -v cc >/dev/null || [ "$$CI" = true ]; } && echo yes)
 
 test: check docs
 	$(MAKE) -j 2 test-python $(MEANWHILE)
@@ -129,8 +129,11 @@ chaos-compiled: compiled
 flips: $(DEV_STAMP)
 	$(BIN)/python -m tools.chaos.flips $(ARGS)
 
-bench: $(DEV_STAMP)
-	$(BIN)/python -m tools.bench $(ARGS)
+# Beside Kafka, both packages are measured if there is a C compiler.
+BOTH_PACKAGES = $(if $(filter spark-peers,$(ARGS)),$(CAN_COMPILE))
+
+bench: $(DEV_STAMP) $(if $(BOTH_PACKAGES),compiled)
+	$(BIN)/python -m tools.bench $(ARGS) $(if $(BOTH_PACKAGES),--compiled build/checkout/src)
 
 # Peeklock as its compiled wheel has it, and as Python, beside the others.
 bench-peers: compiled
