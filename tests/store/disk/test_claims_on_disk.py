@@ -44,7 +44,7 @@ def removed(first: int, last: int, claim: bytes = ONE) -> Changes:
 
 
 def fill(folder: Path) -> Driver:
-    """Nine messages."""
+    """Create a store with nine messages."""
     driver = open_store(folder)
     driver.create(1)
     driver.append(1, *(message(number, b"payload number %d" % number) for number in range(1, 10)))
@@ -62,7 +62,7 @@ def flip(folder: Path, content: bytes) -> None:
 
 
 def keep_out_of_the_index(folder: Path, *commits: Changes) -> None:
-    """Commit these, and put the index back to where it was before: only the log has them."""
+    """Commit changes, and restore the previous index: only the log has the changes."""
     files = {file: file.read_bytes() for file in folder.glob("peeklock.*")}
     driver = open_store(folder)
     for changes in commits:
@@ -75,7 +75,7 @@ def keep_out_of_the_index(folder: Path, *commits: Changes) -> None:
 
 
 def claim_and_die(folder: str) -> None:
-    """In a process of its own."""
+    """Claim messages in a child process, and exit like a kill."""
     driver = fill(Path(folder))
     driver.commit(claimed(2, 5))
     driver.commit(claimed(6, 9, TWO))
@@ -105,7 +105,7 @@ def test_claims_outlive_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_torn_is_not_a_claim(tmp_path: Path) -> None:
-    """As a kill leaves it before the commit is acknowledged."""
+    """A kill left the record incomplete before the commit was acknowledged."""
     fill(tmp_path).store.close()
     files = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     keep_out_of_the_index(tmp_path, claimed(2, 5))
@@ -124,7 +124,7 @@ def test_a_record_that_is_torn_is_not_a_claim(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_the_record_of_a_claim_is_refused(tmp_path: Path) -> None:
-    """Its commit was acknowledged, so it must not be dropped as if it were torn."""
+    """The commit was acknowledged, so its record must not be discarded as incomplete."""
     folder, copy = tmp_path / "data", tmp_path / "copy"
     fill(folder).store.close()
     begin = len((folder / "log-0000000001").read_bytes().rstrip(b"\0"))
@@ -141,7 +141,7 @@ def test_a_flipped_bit_in_the_record_of_a_claim_is_refused(tmp_path: Path) -> No
             driver = open_store(copy)
         except StoreError as error:
             refused += "log-0000000001 is damaged" in str(error)
-        else:  # a bit that means nothing, as of what aligns records
+        else:  # a bit without effect
             assert driver.spans(1, state=CLAIMED) == [(5, 5)]
             assert driver.numbers(1) == [1, 6, 7, 8, 9]
             assert driver.store.claims() == [(1, TWO, b"claim")]
@@ -153,7 +153,7 @@ def test_a_flipped_bit_in_the_record_of_a_claim_is_refused(tmp_path: Path) -> No
 class TestDamagedMessages:
     @pytest.fixture
     def driver(self, tmp_path: Path) -> Driver:
-        """Message 3 was found damaged."""
+        """A store whose message 3 was found damaged."""
         fill(tmp_path).store.close()
         flip(tmp_path, b"payload number 3")
         driver = open_store(tmp_path)
@@ -234,7 +234,7 @@ def test_a_damaged_message_keeps_its_body_when_its_run_is_removed(tmp_path: Path
 class TestUpkeep:
     @pytest.fixture
     def data(self, tmp_path: Path) -> Path:
-        """Messages 2 to 5 and 7 are claimed."""
+        """A folder whose messages 2 to 5 and 7 are claimed."""
         folder = tmp_path / "data"
         driver = fill(folder)
         driver.commit(claimed(2, 5))

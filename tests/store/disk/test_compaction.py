@@ -26,7 +26,8 @@ SMALL = {
     (index_compaction, "_MOVED_BYTES"): 8 * 1024,
 }
 ROOM = 8 * SMALL[segments, "LARGEST"]
-"""What the log may take where little is in it: some waste is let be, and a few segments are written and emptied."""
+"""The most that a log with few messages may occupy: compaction allows some waste, and is still at work in some
+segments."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def opened(folder: Path) -> Driver:
 
 
 def logs(folder: Path) -> dict[str, int]:
-    """Segments and what they take, by name."""
+    """Return the sizes of the segments by name."""
     found = {}
     for file in folder.glob("log-*"):
         with suppress(FileNotFoundError):  # freed just now
@@ -57,14 +58,14 @@ def logs(folder: Path) -> dict[str, int]:
 
 
 def until(driver: Driver, condition: Callable[[], bool]) -> None:
-    """Let messages pass through: the store tidies as it is written."""
+    """Commit and remove messages until the condition is true: compaction continues with each commit."""
     first = 100_001
     for _ in range(400):
         if condition():
             return
         pass_through(driver, range(first, first + 100))
         first += 100
-    raise AssertionError("the log was not tidied")
+    raise AssertionError("no segment was freed")
 
 
 def filled(number: int, shared: Body | None = None) -> StoredMessage:
@@ -72,7 +73,7 @@ def filled(number: int, shared: Body | None = None) -> StoredMessage:
 
 
 def pass_through(driver: Driver, numbers: range, *, leave: int = 0) -> list[StoredMessage]:
-    """Messages that come and go, but for one of so many; those that stay."""
+    """Commit and remove these messages, but leave one out of every `leave`. Return the remaining messages."""
     left = []
     for first in range(numbers.start, numbers.stop, 20):
         messages = [filled(number) for number in range(first, min(first + 20, numbers.stop))]
@@ -163,7 +164,7 @@ def test_bodies_that_stay_are_moved_too(store: Driver, tmp_path: Path) -> None:
 
 @pytest.fixture
 def every_segment_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much of it is needed."""
+    """Compact every segment, however much of it is needed."""
     monkeypatch.setattr(index_compaction, "_SPARSE", 2.0)
 
 
@@ -238,7 +239,7 @@ def test_rewritten_messages_free_the_segment_they_were_in(store: Driver, tmp_pat
 
 
 class Looks:
-    """Counts the segments that are looked at, by a clock that stands still until it is moved."""
+    """Counts the checks of segments, with a clock that stands still until it is moved."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -259,7 +260,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
 
 
 def rewrite(driver: Driver, messages: list[StoredMessage]) -> None:
-    """One by one; the index is asked in between, as by who receives."""
+    """Rewrite messages one by one, with a read of the index after each, as a receiver makes."""
     for each in messages:
         size, before = each.size, each.state
         each.payload, each.state = b"deferred", 1
@@ -287,7 +288,7 @@ def test_segments_are_not_looked_at_again_and_again_while_nothing_was_filled(
 
 
 def test_under_a_steady_load_the_log_is_tidied_without_a_pause(looks: Looks, store: Driver, tmp_path: Path) -> None:
-    """The clock stands still: as if all were written within half a second."""
+    """The clock stands still, so everything is written within half a second."""
     most = 0
     for first in range(1, 4001, 100):
         pass_through(store, range(first, first + 100))
@@ -326,7 +327,7 @@ def test_segments_that_were_left_for_later_are_freed_when_nothing_happens_any_mo
         if len(logs(tmp_path)) == 1:
             return
         store.numbers(1)  # applies nothing, and wakes the thread
-    raise AssertionError("the log was not tidied")
+    raise AssertionError("no segment was freed")
 
 
 def test_a_store_that_dies_while_messages_are_moved_has_them_all(tmp_path: Path) -> None:
@@ -355,7 +356,7 @@ def shared(number: int) -> Body | None:
 
 
 def move_and_die(folder: str, deaths: int) -> None:
-    """In a process of its own: go on until so many segments are freed, and be gone as if killed."""
+    """In a child process: exit like a kill when the segment with the count `deaths` would be freed."""
     for (module, name), value in SMALL.items():
         setattr(module, name, value)
     unlink, rename, left = os.unlink, os.rename, [deaths]

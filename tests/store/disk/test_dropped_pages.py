@@ -29,7 +29,7 @@ def opened(folder: Path) -> Driver:
 
 
 def live(folder: str, life: int, seed: int) -> None:
-    """Commit on such a disk and tell the number of each message that was acknowledged; end while one is in doubt."""
+    """Commit on such a disk, print the number of each acknowledged message, and exit while a commit is in doubt."""
     chance = Random(f"{seed}:{life}")
     (Path(folder) / "data").mkdir(exist_ok=True)
     disk = Disk(Path(folder) / "data", Path(folder) / "unsynced")
@@ -54,7 +54,7 @@ def live(folder: str, life: int, seed: int) -> None:
     sync = os.fdatasync
 
     def fail_and_end(descriptor: int) -> None:
-        """Before the commit is undone: the next process may find it, and must not rely on it."""
+        """Exit before the commit is undone: the next process may find it, and must not assume that it is durable."""
         try:
             sync(descriptor)
         finally:
@@ -65,14 +65,14 @@ def live(folder: str, life: int, seed: int) -> None:
 
 
 class ShowsWhatWasThere(Random):
-    """Chooses the file system that shows what was there before the writes that a sync dropped."""
+    """Chooses a file system that shows the previous contents after a sync dropped writes."""
 
     def random(self) -> float:
         return 0.9
 
 
 def read_while_syncs_of_the_index_fail(folder: str, sound: int) -> None:
-    """What is read must be what was committed, or fail. So many messages come and go before syncs fail."""
+    """A read must return the committed messages or fail. Syncs of the index fail from message number `sound` on."""
     (Path(folder) / "data").mkdir()
     disk = Disk(Path(folder) / "data", Path(folder) / "unsynced")
     disk._chance = ShowsWhatWasThere()

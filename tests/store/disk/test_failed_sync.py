@@ -27,7 +27,7 @@ LARGE = bytes(300_000)
 
 
 def in_child(call: str) -> None:
-    """In a process of its own, which ends as if killed."""
+    """Run a function in a child process, which exits like a kill."""
     paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent), str(Path(__file__).parents[1])]
     child = subprocess.run(
         [sys.executable, "-c", f"import test_failed_sync as t; t.{call}"],
@@ -125,7 +125,7 @@ def test_what_a_start_found_in_the_log_is_not_lost_by_a_power_cut(tmp_path: Path
 
 
 def refuse_folder_syncs(folder: str) -> None:
-    """The next part of the log has its name already, and is not used."""
+    """The next segment of the log already has its name, and is not used."""
     driver, _ = opened_on_disk(folder)
     driver.create(1)
     driver.append(1, message(1), message(2, LARGE), message(3, LARGE))
@@ -156,7 +156,7 @@ def test_a_part_of_the_log_that_could_not_be_made_leaves_nothing_out(tmp_path: P
 
 
 def have_some_syncs_fail(folder: str) -> None:
-    """Those of two commits together and of the first of them alone, but not those of what undoes them."""
+    """Let the syncs of a group of two commits and of the first commit alone fail, but not the syncs that undo them."""
     driver, _ = opened_on_disk(folder)
     driver.create(1)
     driver.append(1, message(1))
@@ -196,7 +196,7 @@ def test_what_was_undone_is_not_there_behind_what_came_in_its_place(tmp_path: Pa
 
 
 def free_what_the_index_never_had(folder: str) -> None:
-    """Messages that go as soon as they came are not in the index, but how far it is applied is."""
+    """Messages that are removed at once are never in the index, but the index has the position that is applied."""
     driver, _ = opened_on_disk(folder)
     driver.create(1)
     first = Path(folder) / "data" / "log-0000000001"

@@ -15,12 +15,12 @@ from peeklock.store.disk.store import DiskStore
 from tools.chaos.disk import Disk, Mode
 
 LARGE = 2 * 1024 * 1024
-"""More than fits into what the log has already."""
+"""More than the free space in the last segment of the log."""
 ROOT = Path(__file__).parents[3]
 
 
 def in_child(call: str) -> None:
-    """In a process of its own, which ends as if killed."""
+    """Run a function in a child process, which exits like a kill."""
     paths = [str(ROOT), str(ROOT / "src"), str(Path(__file__).parent), str(Path(__file__).parents[1])]
     child = subprocess.run(
         [sys.executable, "-c", f"import test_full_at_start as t; t.{call}"],
@@ -43,7 +43,7 @@ def opened(folder: str) -> Driver:
 
 
 def be_killed(folder: str, applied: int, logged: int) -> None:
-    """So many messages are in the index, and so many more only in the log."""
+    """Leave `applied` messages in the index, and `logged` more only in the log."""
     driver = opened(folder)
     driver.create(1)
     for number in range(1, applied + 1):
@@ -55,7 +55,7 @@ def be_killed(folder: str, applied: int, logged: int) -> None:
 
 
 def be_killed_with_a_long_log_of_sqlite(folder: str) -> None:
-    """Its pages are in the database already, and in SQLite's log many times over."""
+    """Leave a long WAL, with many versions of pages that are already in the database."""
     driver = opened(folder)
     driver.create(1)
     driver.append(1, *(message(number) for number in range(1, 501)))

@@ -121,7 +121,7 @@ def test_a_store_whose_index_lost_something_refuses_reads_and_what_grows(
 
 
 def write_and_die(folder: str, step: str) -> None:
-    """The states after each commit are told in a file beside."""
+    """Write the state after each commit to a file beside the folder."""
     database_module._MAX_WAL_BYTES = 150_000
     data = Path(folder) / "data"
     driver = Driver(lambda call: DiskStore(data, call))
@@ -148,7 +148,7 @@ def write_and_die(folder: str, step: str) -> None:
 
 
 def die_at(step: str) -> None:
-    """In the next checkpoint."""
+    """Exit at this step of the next checkpoint."""
     change, sync = Sums.change, database_module.Checkpoints.make
     if step == "sums":
         Sums.change = lambda *arguments: (change(*arguments), os._exit(9))  # type: ignore[assignment]
@@ -206,7 +206,7 @@ def test_to_verify_changes_nothing(tmp_path: Path, step: str) -> None:
 
 @pytest.fixture(scope="module", params=["nothing", "sums", "half the sums", "before the log is cut"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, str]]:
-    """An index as a kill leaves it, and the states that it was in."""
+    """An index after a kill, and the states that it had before."""
     folder = tmp_path_factory.mktemp("written")
     if request.param != "before the log is cut":
         return folder, killed(folder, request.param)
@@ -332,7 +332,7 @@ def test_a_folder_with_nothing_in_it_is_new(tmp_path: Path) -> None:
 
 
 def test_a_database_that_was_being_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the calls is the last one."""
+    """The creation may be interrupted at any of its calls."""
     file = tmp_path / "peeklock.db"
     for last in range(1, 20):
         calls = 0
@@ -403,7 +403,7 @@ def test_a_database_that_another_program_reads_is_written_later(tmp_path: Path) 
 
 
 def verify_copy(folder: Path) -> None:
-    """While the database is open in this process."""
+    """Verify a copy of the folder while the database is open in this process."""
     (folder / "copy").mkdir()
     for name, content in contents(folder).items():
         (folder / "copy" / name).write_bytes(content)
@@ -411,7 +411,7 @@ def verify_copy(folder: Path) -> None:
 
 
 def test_pages_that_sqlite_leaves_out_are_zeros(tmp_path: Path) -> None:
-    """A page that is taken and freed by one transaction is in no log."""
+    """A page that one transaction allocates and frees is not written to the WAL."""
     file = tmp_path / "peeklock.db"
     database = Database(connect(file), file, lambda connection: None)
     connection = database.connected()

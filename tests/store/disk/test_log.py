@@ -29,7 +29,7 @@ NOISE = random.Random(7)
 
 
 class Writing:
-    """A log that is written, one group of records after the other."""
+    """Writes groups of records to a log."""
 
     def __init__(self, folder: Path) -> None:
         self.segments = Segments(folder)
@@ -38,7 +38,7 @@ class Writing:
         self.log = Log(self.segments, synced, Reserve(folder))
 
     def resume(self, folder: Path) -> Examined:
-        """As after a restart, with nothing applied."""
+        """Reopen the log, as after a restart with nothing applied."""
         replay = Replay(self.segments, START, Synced(folder).read())
         examined = replay.examine()
         replay.fix_end(examined, folder)
@@ -46,7 +46,8 @@ class Writing:
         return examined
 
     def commit(self, *ends: bytes, payload: bytes = b"payload", room: int = 0, grows: bool = True) -> list[LogPosition]:
-        """Records that end like this; where each ends. `room` is what they are said to need besides."""
+        """Commit records with these ends in one group. Return their positions. `room` is added to the announced
+        size."""
         self.log.begin(room + (PAYLOAD_HEAD + len(payload)) * len(ends), len(ends), grows=grows)
         places = []
         try:
@@ -64,7 +65,7 @@ class Writing:
 
 
 def with_heads(log: Log, *payloads: bytes) -> list[bytes]:
-    """As the next record has them."""
+    """Return the payloads with the heads that they need in the next record."""
     segment, offset = log.payloads_at()
     parts = []
     for payload in payloads:
@@ -75,7 +76,7 @@ def with_heads(log: Log, *payloads: bytes) -> list[bytes]:
 
 
 def replayed(folder: Path, after: LogPosition = START, synced: int | None = None) -> list[Record]:
-    """As if the file `synced` said so; as it does, if that is not given."""
+    """Replay the log. `synced` replaces the number in the file `synced`."""
     replay = Replay(Segments(folder), after, Synced(folder).read() if synced is None else synced)
     replay.examine()
     return list(replay.records())
@@ -88,7 +89,7 @@ def ends(folder: Path, after: LogPosition = START, synced: int | None = None) ->
 def failing(
     monkeypatch: pytest.MonkeyPatch, name: str, *, when: Callable[..., bool] = lambda *_: True, how: int = errno.EIO
 ) -> None:
-    """From now on; what it is called for is done all the same."""
+    """Let calls of a function of `os` fail from now on, after they have had their effect."""
     function = getattr(os, name)
 
     def fail(*arguments: Any) -> Any:
@@ -172,7 +173,7 @@ def test_what_the_system_writes_only_a_part_of_is_written_on(tmp_path: Path, mon
 
 @pytest.fixture
 def two_groups(tmp_path: Path) -> tuple[Writing, list[LogPosition]]:
-    """Where the records of the second end; those of the first are synced."""
+    """Two groups of records: the writer, and the positions of the second group. The first group is synced."""
     writing = Writing(tmp_path)
     writing.commit(b"one", b"two")
     group = writing.commit(b"three", b"four", b"five")
@@ -202,7 +203,7 @@ def test_a_tail_that_is_torn_at_any_byte_leaves_the_records_before_it(
 def test_a_changed_byte_is_torn_where_nothing_says_that_it_was_synced_and_damage_where_something_does(
     tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]]
 ) -> None:
-    """A payload is damage of its own: its record is taken, and the message reported when it is read."""
+    """A damaged payload affects one message: its record is applied, and the message is reported when it is read."""
     writing, group = two_groups
     file = writing.segments.path(1)
     whole = file.read_bytes()
@@ -236,7 +237,7 @@ def test_damage_in_a_group_that_another_follows_is_known_without_the_file(tmp_pa
 def test_what_was_torn_is_put_aside_and_never_comes_back(
     tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its later records are whole: they would fit behind one that is as long as the first."""
+    """The later records of the group are intact: they would follow a record as long as the first."""
     writing, group = two_groups
     file, start = writing.segments.path(1), group[0].offset - THREE
     whole = file.read_bytes()
@@ -255,7 +256,7 @@ def test_what_was_torn_is_put_aside_and_never_comes_back(
 def test_records_that_may_not_be_durable_are_written_again_before_they_are_given_out(
     tmp_path: Path, two_groups: tuple[Writing, list[LogPosition]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync succeeds for bytes that a failed one dropped before, without writing them."""
+    """After a failed sync dropped bytes, the next sync succeeds without writing them."""
     _, group = two_groups
     written: list[tuple[int, int]] = []
     pwrite = os.pwrite
@@ -287,7 +288,7 @@ def test_a_whole_record_with_another_number_than_the_next_is_not_taken(tmp_path:
 
 @pytest.mark.parametrize("salt", [0, 1])
 def test_a_record_that_who_does_not_know_the_salt_made_is_not_taken(tmp_path: Path, salt: int) -> None:
-    """As a sender could, who guesses number and segment: its bytes may be what a file was used for before."""
+    """A sender may guess commit number and segment, and its payloads may be in the previous contents of a file."""
     writing = Writing(tmp_path)
     (last,) = writing.commit(b"one")
     assert Segments(tmp_path).find(0)[1].salt not in (0, 1)  # of 2**31
@@ -372,7 +373,7 @@ def test_where_there_is_no_room_for_a_long_segment_a_short_one_is_made(
 def test_a_commit_that_failed_is_undone_with_all_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """All of it may be in the file by then, and a record that is as long as the first may follow."""
+    """All records may be in the file, and the next record may be as long as the first one."""
     writing = Writing(tmp_path)
     writing.commit(b"one")
     for _ in range(3):
@@ -412,7 +413,7 @@ def _refuse(write: Callable[..., int], descriptor: int, data: bytes, offset: int
 def test_a_segment_that_may_not_be_durable_hides_nothing_that_is_committed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file is there, but the folder could not be synced."""
+    """The file exists, but the folder could not be synced."""
     writing = Writing(tmp_path)
     writing.commit(b"one")
     for _ in range(2):

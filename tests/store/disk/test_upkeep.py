@@ -33,7 +33,7 @@ def open_store(folder: Path) -> Driver:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Of a store that was closed: nine messages in three entities, two of them with a shared body."""
+    """The folder of a closed store: nine messages in three entities, two of them with a shared body."""
     folder = tmp_path / "data"
     driver = open_store(folder)
     driver.create(1, 2, 3)
@@ -46,7 +46,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Of all that is in it, but for what every look changes."""
+    """Return the hashes of all files, except the ones that every access changes."""
     return {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.iterdir()
@@ -65,7 +65,7 @@ def flip(folder: Path, content: bytes, name: str = "log-*") -> None:
 
 
 def unapplied(folder: Path) -> list[bytes]:
-    """Commit two more that are not in the index; their payloads."""
+    """Commit two more messages that are not in the index. Return their payloads."""
     files = {file: file.read_bytes() for file in folder.glob("peeklock.*")}
     driver = open_store(folder)
     driver.append(1, message(8, b"eighth"))
@@ -79,7 +79,7 @@ def unapplied(folder: Path) -> list[bytes]:
 
 
 def break_head(folder: Path, payload: bytes) -> None:
-    """Of the record that has this payload."""
+    """Damage the head of the record with this payload."""
     (file,) = folder.glob("log-*")
     data = bytearray(file.read_bytes())
     salt = Segments(folder).header(1).salt.to_bytes(4, "little")
@@ -149,7 +149,7 @@ def test_a_damaged_record_a_damaged_page_and_a_missing_segment_are_found(data: P
 
 
 def test_counters_that_do_not_fit_are_found(data: Path) -> None:
-    """As a fault of ours would leave them: the page has its checksum."""
+    """Wrong counters, as a defect of the broker would leave them: the checksum of the page matches."""
     from peeklock.store.disk.index import pages
 
     with closing(sqlite3.connect(data / "peeklock.db")) as connection:
@@ -329,7 +329,7 @@ def test_a_damaged_message_that_the_index_does_not_have_yet_is_found_and_taken_o
 
 
 def test_a_segment_with_a_record_that_cannot_be_read_is_emptied_and_removed(data: Path) -> None:
-    """The record was applied, and all of its messages are sound: none is lost."""
+    """The record was applied, and all of its messages are intact: none is lost."""
     break_head(data, b"payload number 1")
     assert [each.kind for each in check(data).findings] == [Kind.RECORD]
     repaired = repair(data)
