@@ -50,6 +50,16 @@ def test_those_that_are_answered_at_once_do_not_wait() -> None:
         bench.enter(name, at_once=True)
     bench.leaves["slow"]()
     assert len(bench.started) == 10_001
+    assert bench.failures == []
+
+
+def test_however_many_fail_at_once_each_gets_its_own_error() -> None:
+    bench = Bench()
+    bench.enter("slow")
+    for name in map(str, range(5000)):
+        bench.enter(name, MessageNotFound(name))
+    bench.leaves["slow"]()
+    assert [str(failure) for failure in bench.failures] == [*map(str, range(5000))]
 
 
 def test_one_that_fails_lets_the_next_pass(caplog: pytest.LogCaptureFixture) -> None:

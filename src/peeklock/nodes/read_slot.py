@@ -21,6 +21,7 @@ class ReadSlot:
     def __init__(self) -> None:
         self._current: object | None = None
         self._waiting: deque[tuple[Start, Fail]] = deque()
+        self._is_starting = False
 
     def enter(self, start: Start, fail: Fail) -> None:
         """Call `start` now or in its turn, with a function to call when the read is done. `fail` gets its errors."""
@@ -35,21 +36,33 @@ class ReadSlot:
             fail(BrokerError("The connection is closed."))
 
     def _next(self) -> None:
-        while self._waiting and self._current is None:
-            start, fail = self._waiting.popleft()
-            turn = self._current = object()
+        """Start waiting reads until one is under way.
 
-            def leave(turn: object = turn) -> None:
-                if self._current is turn:
-                    self._current = None
-                    self._next()
+        In a loop, because a read that ends at once would otherwise start the next one, up to Python's recursion limit.
+        """
+        if self._is_starting:
+            return
+        self._is_starting = True
+        try:
+            while self._waiting and self._current is None:
+                self._start(*self._waiting.popleft())
+        finally:
+            self._is_starting = False
 
-            try:
-                start(leave)
-            except BrokerError as failure:
-                fail(failure)
-                leave()
-            except Exception:
-                log.exception("a request failed")
-                fail(BrokerError("The broker failed at this request; see its log."))
-                leave()
+    def _start(self, start: Start, fail: Fail) -> None:
+        turn = self._current = object()
+
+        def leave() -> None:
+            if self._current is turn:
+                self._current = None
+                self._next()
+
+        try:
+            start(leave)
+        except BrokerError as failure:
+            fail(failure)
+            leave()
+        except Exception:
+            log.exception("a request failed")
+            fail(BrokerError("The broker failed at this request; see its log."))
+            leave()

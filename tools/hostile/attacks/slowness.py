@@ -108,13 +108,13 @@ def a_stranger_who_stays(victim: Victim) -> None:
     _are_hung_up_on(lines, HEARTBEAT * 8)
 
 
-@attack(answer="closes the connection after 20 s", says="connection dropped.*request did not come", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="connection dropped.*no complete HTTP request", is_slow=True)
 def slow_request_line(victim: Victim) -> None:
     """An HTTP request line, one byte each second."""
     _are_hung_up_on(_dialled(victim, b"GET "), b"/" + b"a" * 100)
 
 
-@attack(answer="closes the connection after 20 s", says="connection dropped.*request did not come", is_slow=True)
+@attack(answer="closes the connection after 20 s", says="connection dropped.*no complete HTTP request", is_slow=True)
 def slow_http_headers(victim: Victim) -> None:
     """HTTP headers that never end, one byte each second."""
     _are_hung_up_on(_dialled(victim, b"GET /health HTTP/1.1\r\nHost: localhost\r\n"), b"X-A: b\r\n" * 20)
