@@ -1,4 +1,4 @@
-"""A broker that the tests of a module share, and the program that they run against it."""
+"""Fixtures: a broker for the tests of a module, and the commands that they run."""
 
 from __future__ import annotations
 

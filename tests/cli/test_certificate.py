@@ -1,4 +1,4 @@
-"""`peeklock certificate`: where clients find what they have to trust."""
+"""Tests of `peeklock certificate`: the path of the authority that clients have to trust."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def printed(folder: Path, *arguments: str) -> Path:
-    """The one line it prints, a path that can be used from anywhere."""
+    """Run the command and return the absolute path that it prints."""
     ended = run(folder, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     (line,) = ended.stdout.splitlines()

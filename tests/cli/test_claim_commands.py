@@ -1,4 +1,4 @@
-"""`peeklock claim`: what clients have set aside is shown, and given back when its client does not come again."""
+"""Tests of `peeklock claim`: list claims, and release claims of clients that no longer run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def send(commands: Commands, address: str, *bodies: str, sessions: str | None = 
 
 @contextmanager
 def claimed(commands: Commands, address: str, name: str = "lake", count: int = 100, claims: int = 1) -> Iterator[UUID]:
-    """Claims whose owner is connected; the id of the last one."""
+    """Make claims with a connected owner, and yield the id of the last one."""
     owner = uuid4()
     with commands.connection() as connection, connection.management(address) as management:
         for _ in range(claims):
@@ -37,7 +37,7 @@ def claimed(commands: Commands, address: str, name: str = "lake", count: int = 1
 
 
 def abandoned(commands: Commands, address: str, name: str = "lake", count: int = 100, claims: int = 1) -> UUID:
-    """As `claimed`; the client is gone."""
+    """Make claims whose owner is no longer connected, and return the id of the last one."""
     with claimed(commands, address, name, count, claims) as id:
         return id
 

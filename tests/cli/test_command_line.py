@@ -1,4 +1,4 @@
-"""What all commands have in common: where they find a namespace, how they fail, what they say about themselves."""
+"""Tests of what all commands share: connection options, errors and exit codes, help texts."""
 
 from __future__ import annotations
 

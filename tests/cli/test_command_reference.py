@@ -1,4 +1,4 @@
-"""The reference page of the command line is that of the commands."""
+"""The reference page of the command line equals the page generated from the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`peeklock config` as a user runs it: files checked, described, and made from a live namespace."""
+"""Tests of `peeklock config`: check files, print the schema, export a running namespace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE = ROOT / "examples" / "config.json"
 
 
 def peeklock(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command that needs no broker."""
+    """Run a command that requires no broker."""
     return subprocess.run(
         [sys.executable, "-m", "peeklock", "config", *arguments],
         env=environment(),
@@ -134,7 +134,7 @@ def test_the_schema_is_printed() -> None:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """A broker whose namespace has something of everything."""
+    """A broker whose namespace has every kind of entity, setting and rule."""
     broker = ServedBroker(tmp_path_factory.mktemp("filled"))
     commands = Commands(broker)
     with commands.administration() as client:
@@ -180,7 +180,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
 
 
 def described(commands: Commands) -> list[Any]:
-    """All that the administration tells of a namespace, but counts and times."""
+    """Return what the administration API returns on a namespace, without counts and times."""
     with commands.administration() as client:
         topics = list(client.entities(Kind.TOPIC))
         subscriptions = [each for topic in topics for each in client.entities(Kind.SUBSCRIPTION, topic=topic.name)]

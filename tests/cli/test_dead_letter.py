@@ -1,4 +1,4 @@
-"""`peeklock dead-letter` and `peeklock purge`: looking into dead letters, sending them again, deleting messages."""
+"""Tests of `peeklock dead-letter` and `peeklock purge`: list, resubmit and delete messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peeklock.client.descriptions import Kind
 
 
 def dead_lettered(commands: Commands, address: str, *messages: tuple[str, str], to: str | None = None) -> None:
-    """Send messages and dead-letter each with a reason: (body, reason)."""
+    """Send messages and dead-letter each one, given as (body, reason)."""
     with commands.connection() as connection:
         sender = connection.sender(to or address)
         for body, _ in messages:

@@ -1,4 +1,4 @@
-"""`peeklock queue`, `topic` and `subscription`: every command of each, its tables, its JSON, its refusals."""
+"""Tests of `peeklock queue`, `topic` and `subscription`: all commands with their tables, JSON and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def new_name() -> str:
 
 
 def options(settings: dict[str, str]) -> list[str]:
-    """The options for settings by their names, as the rule for naming them says."""
+    """Return the options for settings, named after the settings."""
     found = []
     for name, value in settings.items():
         flag = re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()

@@ -1,4 +1,4 @@
-"""`peeklock receive` and `peeklock peek`: what is printed, and what becomes of the messages."""
+"""Tests of `peeklock receive` and `peeklock peek`: the output, and the settlement of messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = ("--wait", "0.2")
 
 
 def sent(commands: Commands, *messages: str | Message, to: str | None = None, **settings: bool | int | str) -> str:
-    """A new queue with these messages in it, or the one that is named."""
+    """Send messages to a new queue, or to the given one, and return its name."""
     queue = to or commands.queue(**settings)
     with commands.connection() as connection, connection.sender(queue) as sender:
         for message in messages:
@@ -30,7 +30,7 @@ def sent(commands: Commands, *messages: str | Message, to: str | None = None, **
 
 
 def counts(commands: Commands, queue: str) -> tuple[int, int]:
-    """Active and dead-lettered."""
+    """Return the numbers of active and dead-lettered messages."""
     with commands.administration() as client:
         runtime = client.get(Kind.QUEUE, queue).runtime
     return int(runtime["ActiveMessageCount"]), int(runtime["DeadLetterMessageCount"])

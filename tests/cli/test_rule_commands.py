@@ -1,4 +1,4 @@
-"""`peeklock rule`: filters and actions, and what they do to messages."""
+"""Tests of `peeklock rule`: filters, actions, and their effect on messages."""
 
 from __future__ import annotations
 

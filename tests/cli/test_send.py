@@ -1,4 +1,4 @@
-"""`peeklock send`: where messages come from, what they carry, how they are grouped."""
+"""Tests of `peeklock send`: sources of messages, their properties, and batches."""
 
 from __future__ import annotations
 

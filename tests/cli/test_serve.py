@@ -1,4 +1,4 @@
-"""`peeklock serve` as a user runs it: a process of its own, its output, its signals, its exit code."""
+"""Tests of `peeklock serve` as a process: output, signals, exit code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by itself."""
+    """Run a command that ends without a signal."""
     return subprocess.run(
         [sys.executable, "-m", "peeklock", *arguments],
         cwd=folder,
@@ -62,7 +62,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def refusal(folder: Path, *arguments: str) -> str:
-    """The one sentence of a broker that does not start."""
+    """Return the error message of a broker that does not start."""
     ended = run(folder, "serve", "--port", "0", *arguments)
     assert ended.returncode == 2, ended.stderr
     assert ended.stdout == ""
@@ -417,7 +417,7 @@ def test_the_tests_of_ctrl_c_pass_when_they_are_started_in_the_background(tmp_pa
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], None]]:
-    """A file system of 32 MiB where the data folder is; to be called with another size."""
+    """Mount a file system of 32 MiB for the data folder; call it to change the size."""
     folder = tmp_path / "data"
     folder.mkdir()
 

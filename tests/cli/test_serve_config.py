@@ -1,4 +1,4 @@
-"""`peeklock serve` and its file: the emulator's sample, SIGHUP, pruning, the environment, the place of the emulator."""
+"""Tests of `peeklock serve` with a configuration file: the emulator's sample, SIGHUP, pruning, the environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text_of(namespace: Entity) -> str:
 
 
 class ConfiguredBroker(ServedBroker):
-    """With a file that tests write anew."""
+    """A broker with a configuration file that tests rewrite."""
 
     def __init__(self, folder: Path, namespace: Entity, *arguments: str) -> None:
         self.file = folder / "config.json"
@@ -47,7 +47,7 @@ class ConfiguredBroker(ServedBroker):
         self.file.write_text(text_of(namespace))
 
     def reload(self, namespace: Entity, outcome: str = FOLLOWED) -> str:
-        """The line of the log that says how it ended."""
+        """Rewrite the file, send SIGHUP, and return the log line with the outcome."""
         self.write(namespace)
         before = self.log.count(outcome)
         self.process.send_signal(signal.SIGHUP)
@@ -90,7 +90,7 @@ def send(broker: ConfiguredBroker, entity: str, *bodies: str, **properties: Any)
 
 
 def receive(broker: ConfiguredBroker, entity: str, subscription: str | None = None) -> list[Any]:
-    """All that is there."""
+    """Receive all messages of an entity."""
     with broker.client as client:
         receiver = (
             client.get_queue_receiver(entity)
@@ -390,7 +390,7 @@ def free_port() -> int:
 
 
 class Started:
-    """A broker that is told everything by its environment."""
+    """A broker that is configured by environment variables only."""
 
     def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         self.process = subprocess.Popen(

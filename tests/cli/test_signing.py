@@ -1,4 +1,4 @@
-"""`peeklock token`: it opens what it is for, for as long as it says."""
+"""Tests of `peeklock token`: the access that the token gives, and its expiry."""
 
 from __future__ import annotations
 

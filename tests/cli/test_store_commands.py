@@ -1,4 +1,4 @@
-"""`peeklock store`: look into a data folder, check it, repair it, copy it, and put a copy back."""
+"""Tests of `peeklock store`: inspect, check, repair, back up and restore a data folder."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def data(made: Path, tmp_path: Path) -> Path:
 
 
 def run(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
-    """What it prints, and what it notes."""
+    """Run the command and return its standard output and standard error."""
     ended = subprocess.run(
         [sys.executable, "-m", "peeklock", "store", *map(str, arguments)],
         env=environment(),

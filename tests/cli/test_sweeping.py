@@ -1,4 +1,4 @@
-"""Resubmitting when the service takes no transaction, and when something goes wrong in the middle: nothing is lost."""
+"""Resubmission without transactions and with failures: no message is lost."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_another_receiver_holds_is_said_to_be_left(
 
 
 def test_a_message_that_comes_back_meanwhile_is_left(broker: BrokerThread, connection: Connection) -> None:
-    """Else two programs, one that resubmits and one that fails, would keep each other busy for ever."""
+    """Otherwise a program that resubmits and one that dead-letters would run forever."""
     act = Resubmitter(connection, DEAD, "queue", new_ids=False)
     consumer = connection.receiver("queue", credit=0)
 

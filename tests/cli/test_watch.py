@@ -1,4 +1,4 @@
-"""`peeklock watch`: counts that are kept up to date."""
+"""Tests of `peeklock watch`: message counts at an interval."""
 
 from __future__ import annotations
 

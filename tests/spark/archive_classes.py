@@ -1,4 +1,4 @@
-"""Writes a file with Spark's classes as Java has them in memory, from which the Sparks of tests then start.
+"""Write an archive of Spark's loaded classes, with which Spark starts faster in tests.
 
 `python tests/spark/archive_classes.py FILE`. Most of what a Spark of a few seconds does is to load classes: with the
 file, it takes three quarters of the CPU.

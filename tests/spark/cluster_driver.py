@@ -1,4 +1,4 @@
-"""A driver for tests: does on a cluster what it is asked for, a line of JSON at a time, and answers with one.
+"""A driver for tests: runs commands on a cluster, a line of JSON each, and answers each with a line of JSON.
 
 A task can be held in its middle: where a request has a `held` path, the first task to come by there writes its process
 id to it, and goes no further.
@@ -22,15 +22,15 @@ from pyspark.sql import functions as F
 from peeklock.spark.session import local_session
 
 ROWS_AT_ONCE = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
-"""So that a writer is handed rows before its task has them all."""
+"""The size of a batch, small enough that a writer gets rows before its task has read all."""
 ROWS_BEHIND = 250
-"""Spark hands rows to a function of Python by the hundred: some have come out of it when it is held."""
+"""The number of rows before a task stops. Spark passes rows to a Python function in hundreds, so some were written."""
 
 Options = dict[str, str]
 
 
 def read(spark: SparkSession, options: Options, held: str | None = None, place: str = "executor") -> list[Any]:
-    """The numbers that bodies begin with, each with where it was read."""
+    """Read the numbers at the start of bodies, each with the process that read it."""
     messages = _holding(spark.read.format("servicebus").options(**options).load(), held)
     return _rows(messages.withColumn("place", PLACES[place]()))
 
@@ -38,7 +38,7 @@ def read(spark: SparkSession, options: Options, held: str | None = None, place: 
 def claim(
     spark: SparkSession, options: Options, folder: str, held: str | None = None, place: str = "executor"
 ) -> list[Any]:
-    """The same, of what was in the queue and is in files now."""
+    """Move the messages of the queue into files, and return the same of these."""
     messages = _holding(spark.readStream.format("servicebus").options(**options).load(), held)
     writer = messages.withColumn("place", PLACES[place]()).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
@@ -47,7 +47,7 @@ def claim(
 
 
 def write(spark: SparkSession, options: Options, rows: int, held: str | None = None) -> None:
-    """Bodies of 4 KB, which begin with a number."""
+    """Make bodies of 4 KB that start with a number."""
     body = F.rpad(F.concat(F.col("id").cast("string"), F.lit(" ")), 4096, "x").alias("body")
     frame = _holding(spark.range(rows, numPartitions=2).select(body), held)
     frame.write.format("servicebus").options(**options).mode("append").save()
@@ -58,12 +58,12 @@ def _rows(frame: DataFrame) -> list[Any]:
 
 
 def _executor() -> Column:
-    """Of a worker: which process forked it. Each executor has one of these."""
+    """Return the process that forked this worker; each executor has one."""
     return F.udf(lambda: os.getppid(), "long", useArrow=False).asNondeterministic()()
 
 
 def _host() -> Column:
-    """The name of the machine."""
+    """Return the name of the machine."""
     return F.udf(socket.gethostname, "string", useArrow=False).asNondeterministic()()
 
 
@@ -71,7 +71,7 @@ PLACES: dict[str, Callable[[], Column]] = {"executor": _executor, "host": _host}
 
 
 def _holding(frame: DataFrame, held: str | None) -> DataFrame:
-    """The same rows; with `held`, one task stops when it has some of its rows behind it."""
+    """Return the same rows; with `held`, one task stops after some of its rows."""
     if held is None:
         return frame
     passed = itertools.count(1)  # each task has a copy
@@ -96,7 +96,7 @@ REQUESTS: dict[str, Callable[..., Any]] = {each.__name__: each for each in (read
 
 
 def main(settings: str = "{}") -> None:
-    """With further settings of Spark, in JSON."""
+    """Start the session, with further Spark settings in JSON."""
     spark = local_session("cluster", settings={**SETTINGS, **ROWS_AT_ONCE, **json.loads(settings)})
     print("started", flush=True)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""A Spark whose executors are processes of their own, for tests: a driver that is started, asked, and killed.
+"""A Spark cluster with executors as processes, for tests that start, control and kill its driver.
 
 The cluster is Spark's own for one machine (`local-cluster`): the driver's JVM starts a JVM for each executor, and each
 executor starts Python workers. Knows which process is which; what the driver does is in the script that it runs.
@@ -42,7 +42,7 @@ class Process(NamedTuple):
 
 
 class Driver:
-    """A script that is a driver, in a process group with its JVM and its executors.
+    """A driver script, in a process group with its JVM and its executors.
 
     It says `started` when it has a Spark, reads from its standard input, and answers by lines.
     """
@@ -55,7 +55,7 @@ class Driver:
         command: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """`command` is what runs the program, and `environment` what it has instead of this process's own."""
+        """`command` runs the program; `environment` replaces the environment of this process."""
         toolchain("java")
         self._log = folder / "driver.log"
         usual = {
@@ -99,7 +99,7 @@ class Driver:
         self.process.stdin.flush()
 
     def stop(self, seconds: float) -> int:
-        """As a user would, by the end of its input; returns the exit code."""
+        """Stop the driver by closing its standard input, and return the exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -108,7 +108,7 @@ class Driver:
             self.kill()
 
     def kill(self) -> None:
-        """The driver, its JVM and its executors, all at once; Python workers end when they have nobody left."""
+        """Kill the driver, its JVM and its executors together; Python workers then end by themselves."""
         with suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -126,11 +126,11 @@ class Driver:
         return self._log.read_text()
 
     def executors(self) -> list[int]:
-        """The executors' JVMs."""
+        """Return the processes of the executors' JVMs."""
         return [each.pid for each in self._descendants() if _EXECUTOR in each.command]
 
     def executor_of(self, worker: int) -> int:
-        """The executor that a Python worker belongs to."""
+        """Return the executor of a Python worker."""
         known = {each.pid: each for each in processes()}
         while _EXECUTOR not in known[worker].command:
             worker = known[worker].parent
@@ -138,7 +138,7 @@ class Driver:
         return worker
 
     def workers_of(self, executor: int) -> list[int]:
-        """An executor's Python workers, without the process that forks them."""
+        """Return the Python workers of an executor, without the process that forks them."""
         running = processes()
         forking = {each.pid for each in running if each.parent == executor and _WORKER in each.command}
         return [each.pid for each in running if each.parent in forking]
@@ -154,20 +154,20 @@ class Driver:
 
 
 def processes() -> list[Process]:
-    """All that run on this machine."""
-    told = subprocess.run(
+    """Return all processes on this machine."""
+    listed = subprocess.run(
         ["ps", "-axww", "-o", "pid=,ppid=,stat=,command="], capture_output=True, text=True, check=True
     )
     found: list[Process] = []
-    for line in told.stdout.splitlines():
+    for line in listed.stdout.splitlines():
         pid, parent, state, *command = line.split(None, 3)
-        if not state.startswith("Z"):  # killed, and its parent has not looked yet
+        if not state.startswith("Z"):  # killed, and not reaped by its parent yet
             found.append(Process(int(pid), int(parent), "".join(command)))
     return found
 
 
 def home(folder: Path) -> Path:
-    """Spark as it is installed, in a folder of ours: executors have their working folders there."""
+    """Link the installed Spark into a folder of the test, in which executors make their working folders."""
     home = folder / "spark"
     if not home.exists():
         home.mkdir()

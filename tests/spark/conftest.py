@@ -1,4 +1,4 @@
-"""A Spark on this machine and brokers in processes of their own, for the tests of the data source."""
+"""Fixtures for the tests of the data source: a local Spark session, and brokers as processes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CONFIG = {
 
 
 STARTS_SPARK = ("cluster", "demo", "examples_spark", "faults", "pipeline_", "session", "source", "table_formats")
-"""Of modules: parts of the names of those that start a Spark in a process of its own."""
+"""Parts of the names of test modules that start Spark in another process."""
 TAKE_LONG = ("faults", "cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start a Spark are run after all the rest, by few processes, a module at a time."""
+    """Run tests that start Spark last, in few processes, one module at a time."""
     folder = Path(__file__).parent
     for item in items:
         if folder in item.path.parents and (_is_of(item, STARTS_SPARK) or "spark" in getattr(item, "fixturenames", ())):
@@ -50,7 +50,7 @@ def _is_of(item: pytest.Item, modules: Iterable[str]) -> bool:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests: its start takes seconds. Workers are processes, which find our source by this path."""
+    """A Spark session for all tests, as its start takes seconds. Its workers find the sources by this path."""
     toolchain("java")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -68,7 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
-    """One broker for the tests of a module, each with entities of its own."""
+    """A broker for the tests of a module; each test has its own entities."""
     broker = ServedBroker(tmp_path_factory.mktemp("broker"))
     yield broker
     broker.stop()
@@ -76,7 +76,7 @@ def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
 
 @pytest.fixture
 def make_queue(bus: ServedBroker) -> Iterator[Callable[..., str]]:
-    """Makes a queue with settings of the administration API, for one test; returns its name."""
+    """Create a queue for one test, with settings of the administration API, and return its name."""
     with AdministrationClient.from_connection_string(bus.connection_string) as administration:
 
         def make(**settings: object) -> str:

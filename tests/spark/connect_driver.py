@@ -1,4 +1,4 @@
-"""A client of Spark Connect, with a local server of its own: what the data source and the pipelines do there.
+"""A client of Spark Connect with a local server, which runs the data source and the pipelines.
 
 `connect_driver.py CONNECTION_STRING QUEUE FOLDER`. Prints one line of JSON. The queue has messages and dead letters,
 and `FOLDER/lake` has captured messages.
@@ -19,11 +19,11 @@ from peeklock.spark.pipelines import capture, dead_letters, replay, report
 from peeklock.spark.pipelines.tables import make_tables
 
 MODES = ("peek", "receiveAndDelete")
-"""Of streams, besides claiming; the last one leaves nothing."""
+"""The other modes of streams. The last one removes all messages."""
 
 
 def stream_once(spark: SparkSession, options: dict[str, str], folder: str) -> int:
-    """How many messages a stream takes that finds two; the checkpoint is read through the server."""
+    """Run a stream on two messages, and return how many it read; the checkpoint is read through the server."""
     rows = spark.createDataFrame([(b"1",), (b"2",)], "body binary")
     rows.write.format("servicebus").options(**{name: value for name, value in options.items() if name != "mode"}).mode(
         "append"
@@ -36,7 +36,7 @@ def stream_once(spark: SparkSession, options: dict[str, str], folder: str) -> in
 
 
 def write_stream(spark: SparkSession, options: dict[str, str], folder: str) -> int:
-    """How many messages there are when the files of a folder were streamed into the empty queue, and taken out."""
+    """Stream the files of a folder into the empty queue, read them back, and return their number."""
     rows = spark.readStream.schema("body binary").parquet(f"{folder}/peek")
     query = rows.select("body").writeStream.format("servicebus").options(**options)
     query.option("checkpointLocation", f"{folder}/to").trigger(availableNow=True).start().awaitTermination()

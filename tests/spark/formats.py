@@ -1,4 +1,4 @@
-"""The table format that tests capture into: `PEEKLOCK_TABLE_FORMAT`, for Sparks that have a build of it."""
+"""The table format that tests capture into: `PEEKLOCK_TABLE_FORMAT`, if it has a build for this Spark."""
 
 from __future__ import annotations
 

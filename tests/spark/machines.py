@@ -1,4 +1,4 @@
-"""Machines for tests: each has a network, a hosts file and a name of its own, and can be cut off or lose power.
+"""Simulated machines for tests: each has its own network, hosts file and name, and can be cut off or killed.
 
 They are namespaces of Linux's kernel (network, mount, host name), joined by a bridge; files and processes are those of
 this machine. Needs root. Nothing of it outlives the processes that hold the namespaces.
@@ -25,7 +25,7 @@ _DAY_SECONDS = "86400"
 
 
 class Namespaces:
-    """A process that does nothing in namespaces of its own."""
+    """An idle process that holds its own Linux namespaces."""
 
     def __init__(self, *kinds: str) -> None:
         unshare, self._nsenter = toolchain("unshare"), toolchain("nsenter")
@@ -43,14 +43,14 @@ class Namespaces:
             missing("namespaces of the kernel cannot be made: machines are simulated as root only")
 
     def command(self, *command: str) -> list[str]:
-        """The command, to be run in there."""
+        """Return the command that runs a command in the namespaces."""
         return [self._nsenter, "--target", str(self.process.pid), *self._kinds, "--", *command]
 
     def run(self, *command: str) -> None:
         subprocess.run(self.command(*command), check=True, capture_output=True, timeout=30)
 
     def members(self) -> list[int]:
-        """All processes in this network but the one that holds it."""
+        """Return all processes in this network, except the process that holds it."""
         network = os.stat(f"/proc/{self.process.pid}/ns/net").st_ino
         assert network != os.stat("/proc/self/ns/net").st_ino  # or else they would be all of this machine's
         found = []
@@ -61,7 +61,7 @@ class Namespaces:
         return found
 
     def kill_all(self) -> None:
-        """SIGKILL to all of them; what one of them starts meanwhile too."""
+        """Kill all of them, and processes that they start meanwhile."""
         until = time.monotonic() + 30
         while members := self.members():
             for each in members:
@@ -96,13 +96,13 @@ class Machine(Namespaces):
         self.run("ip", "link", "set", "eth0", "up")
 
     def know(self, hosts: Mapping[str, str]) -> None:
-        """Names that it finds in its hosts file, and no other machine in theirs."""
+        """Add names to the hosts file of this machine only."""
         file = self.folder / "hosts"
         file.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in hosts.items()))
         self.run("mount", "--bind", str(file), "/etc/hosts")
 
     def plug(self, *, into: bool) -> None:
-        """Put the cable in, or pull it: nobody is told that connections are gone."""
+        """Connect or disconnect the network; open connections get no notice."""
         self._switch.run("ip", "link", "set", self._port, "up" if into else "down")
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:
@@ -110,7 +110,7 @@ class Machine(Namespaces):
 
     @contextmanager
     def network(self) -> Iterator[None]:
-        """This thread's sockets are made on that machine."""
+        """Create this thread's sockets in the network of the machine."""
         libc = ctypes.CDLL(None, use_errno=True)
         with (
             Path("/proc/thread-self/ns/net").open() as own,
@@ -125,7 +125,7 @@ class Machine(Namespaces):
 
 @contextmanager
 def machines(folder: Path, *names: str) -> Iterator[dict[str, Machine]]:
-    """Machines that know each other by their names."""
+    """Machines that resolve each other's names."""
     switch = Namespaces("net")
     found: dict[str, Machine] = {}
     try:

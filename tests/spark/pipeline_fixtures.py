@@ -1,4 +1,4 @@
-"""For tests of the pipelines: something to capture, and the commands.
+"""Fixtures for tests of the pipelines: messages to capture, and the commands.
 
 The commands run in this process, on the Spark that is there: starting one takes seconds.
 """
@@ -21,7 +21,7 @@ from serving import ServedBroker
 
 
 class Capturing:
-    """A queue, a folder, and what is in them."""
+    """A queue to capture, the folder to capture into, and their contents."""
 
     def __init__(self, spark: SparkSession, bus: ServedBroker, folder: Path, *entities: str) -> None:
         self.spark = spark
@@ -54,7 +54,7 @@ class Capturing:
         return sorted(row.body.decode() for row in capture.read(self.spark, str(self.folder)).collect())
 
     def left(self) -> int:
-        """Messages in any state."""
+        """Return the number of messages in any state."""
         with connect(self.bus.connection_string) as connection:
             return sum(len(connection.management(each).peek(1, 100)) for each in self.entities)
 
@@ -79,7 +79,7 @@ class Pipeline(Protocol):
 
 @pytest.fixture
 def pipeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pipeline:
-    """Runs a command as `peeklock` does; without a broker, one is told to be where none is."""
+    """Runs a command as `peeklock` does; without a broker, with the address of a closed port."""
 
     def run(*arguments: str, bus: ServedBroker | None = None) -> Ended:
         nowhere = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey=SAS_KEY_VALUE"
@@ -97,7 +97,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
 @pytest.fixture
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting a Spark fails the test."""
+    """Fail the test if it starts Spark."""
 
     def start(*_: object, **__: object) -> None:
         pytest.fail("a Spark was started")

@@ -1,4 +1,4 @@
-"""Messages as rows, for tests of what pipelines make of them."""
+"""Rows of messages, as input for tests of the pipelines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def at(seconds: float) -> datetime:
 
 
 def message(**columns: Any) -> dict[str, Any]:
-    """One with a number and an id of its own, enqueued at noon."""
+    """Make a row of a message with its own sequence number and id, enqueued at noon."""
     number = columns.get("sequence_number", next(_numbers))
     return {
         "sequence_number": number,
@@ -42,19 +42,19 @@ def message(**columns: Any) -> dict[str, Any]:
 
 
 def failed(**columns: Any) -> dict[str, Any]:
-    """One in a dead-letter queue."""
+    """Make a row of a dead-lettered message."""
     columns = {"entity": "orders", "dead_letter_reason": "Bad", **columns}
     return message(**{**columns, "entity": f"{columns['entity']}/$DeadLetterQueue"})
 
 
 def messages(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
-    """As the connector reads them."""
+    """Make a frame with the columns that the connector reads."""
     names = SCHEMA.fieldNames()
     return spark.createDataFrame([tuple(row.get(name) for name in names) for row in rows], SCHEMA)
 
 
 def captured(spark: SparkSession, rows: Iterable[dict[str, Any]]) -> DataFrame:
-    """As capture keeps them."""
+    """Make a frame with the columns of captured rows."""
     names = CAPTURED.fieldNames()
     return spark.createDataFrame([tuple(row.get(name) for name in names) for row in rows], CAPTURED)
 

@@ -1,4 +1,4 @@
-"""Rows of valid messages in the plainest way, by the codec: what `columns` must agree with."""
+"""Decode valid messages to rows by the codec, as a reference for `columns`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIELDS = (
 
 
 def plain_row(payload: bytes, entity: str, typed: bool) -> dict[str, Any]:
-    """The values as Arrow gives them, with moments as microseconds."""
+    """Convert Arrow values for comparison, with times as microseconds."""
     header: list[Any] = []
     marks: dict[Any, Any] = {}
     fields: dict[str | None, Any] = {}

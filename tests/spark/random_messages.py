@@ -1,4 +1,4 @@
-"""Messages at random, of all types in all places, with the heads of the broker and with others; and broken ones."""
+"""Random messages with values of all types, with heads of the broker and others; and invalid messages."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ FAR = (1 << 62, -(1 << 63), (1 << 63) - 1, 253_402_300_799_999, 253_402_300_800_
 
 
 class RandomMessages:
-    """The same for the same seed."""
+    """Make messages, the same ones for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._number = 0
 
     def payload(self) -> bytes:
-        """A valid message; half of them have a head as the broker writes it."""
+        """Make a valid message; half of them have a head as the broker writes it."""
         while True:
             try:
                 return self._broker_head() + self._bare() if self._often() else self._foreign_head() + self._bare()

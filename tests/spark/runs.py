@@ -1,4 +1,4 @@
-"""Runs of a stream that take all there is and end, alike on every version of Spark."""
+"""Run a stream until its entity is empty, on every version of Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = 90
 
 
 def take_all(writer: DataStreamWriter, checkpoint: Path, target: Path | None = None) -> None:
-    """One AvailableNow run; where Spark ends it after one batch, as many as it takes until there is none."""
+    """Run a query until no message is left; before Spark 4.2 that takes several AvailableNow runs."""
     writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     while True:
         before = _batches(checkpoint)
@@ -26,5 +26,5 @@ def take_all(writer: DataStreamWriter, checkpoint: Path, target: Path | None = N
 
 
 def _batches(checkpoint: Path) -> int:
-    """Those that are done."""
+    """Return the number of finished batches."""
     return len(list((checkpoint / "commits").glob("[0-9]*")))

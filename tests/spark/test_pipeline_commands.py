@@ -1,4 +1,4 @@
-"""What goes wrong in the commands of `peeklock pipeline`: one sentence, the right exit code, and soon."""
+"""Errors of the commands of `peeklock pipeline`: one message, the right exit code, before Spark is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tests of the data source on each series of Spark that it works with, by `make test-spark-versions`.
+"""Run the tests of the data source on each supported series of Spark, for `make test-spark-versions`.
 
 Each version of PySpark has a virtual environment in `.venv-spark`, made at the first run and kept. Needs nothing but
 Python and what the tests of Spark need of the machine: a Java. The newest series is what `make test-spark` is for.
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 VERSIONS: Final = ("4.0.5", "4.1.4", "4.2.1")
-"""The last of each series that is older than what all other tests run with."""
+"""The last version of each older series of Spark."""
 NEWEST: Final = "4.3.0"
-"""For what needs packages that the environment of all other tests does not have."""
+"""The version for scopes whose packages are not in the environment of the other tests."""
 PROJECT: Final = Path(__file__).parents[2]
 FOLDER: Final = PROJECT / ".venv-spark"
 TOOLS: Final = ("hypothesis", "pytest", "websocket-client")
-"""What the tests of Spark import, of all that developing needs."""
+"""The development dependencies that the Spark tests import."""
 TESTS: Final = Path(__file__).parent.relative_to(PROJECT)
 CORE: Final = (
     "test_source.py::test_spark_finds_the_source_without_registration",
@@ -45,7 +45,7 @@ CORE: Final = (
     "test_writing.py::test_a_bad_row_fails_the_write_by_default",
     "test_writing.py::test_a_batch_that_is_replayed_after_a_crash_writes_every_row_once",
 )
-"""Each reader and writer once, with what its version of Spark does in its own way: limits, runs, filters, restarts."""
+"""One test of each reader and writer, and tests of version-specific behaviour: limits, runs, filters, restarts."""
 SCOPES: Final = {
     "core": [str(TESTS / test) for test in CORE],
     "connector": [str(TESTS / f"test_{name}.py") for name in ("source", "peeking", "claiming", "deleting", "writing")],
@@ -54,7 +54,7 @@ SCOPES: Final = {
     **{name: [str(TESTS / f"test_{each}.py") for each in ("table_formats", "faults")] for name in ("delta", "iceberg")},
 }
 FORMATS: Final = ("delta", "iceberg")
-"""Scopes that capture into a table format, which Spark fetches from Maven Central."""
+"""Scopes that capture into a table format, whose packages Spark downloads from Maven Central."""
 LEFT_OUT: Final = {
     "core": "Left out: most tests of the connector, and the pipelines. --scope connector and --scope all have more.",
     "connector": "Left out: the pipelines, kills of processes, clusters. --scope all has them.",
@@ -104,7 +104,7 @@ def main() -> int:
 
 
 def environment(version: str, extra: str = "") -> Path:
-    """The Python of an environment with this PySpark; made when it is not there, or `pyproject.toml` has changed."""
+    """Return the Python of an environment with this PySpark. Makes it if it is missing or `pyproject.toml` changed."""
     folder = FOLDER / f"{version}{extra.strip('[]')}"
     python, done = folder / "bin" / "python", folder / ".installed"
     declared = (PROJECT / "pyproject.toml").read_text()
@@ -123,12 +123,12 @@ def environment(version: str, extra: str = "") -> Path:
 
 
 def requirements(declared: Iterable[str]) -> list[str]:
-    """Those of the tools, as `pyproject.toml` bounds them."""
+    """Return the tools with the version bounds of `pyproject.toml`."""
     return [each for each in declared if re.split(r"[^\w-]", each)[0] in TOOLS]
 
 
 def run_tests(python: Path, arguments: Iterable[str], scope: str) -> int:
-    """A machine without Java leaves nothing to test, so that is a failure and not a reason to skip."""
+    """Run tests with CI=true, so that they fail without Java instead of being skipped."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}  # it would be another version
     if scope in FORMATS:
         kept["PEEKLOCK_TABLE_FORMAT"] = scope
