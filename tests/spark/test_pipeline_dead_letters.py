@@ -138,7 +138,7 @@ def test_a_property_that_the_failed_lack_and_one_that_only_they_have_are_found(s
     bad = [failed(application_properties={"trace": f"t{number}"}) for number in range(4)]
     good = [message(application_properties={"customer": f"c{number}"}) for number in range(4)]
     assert ("customer is missing", 1.0) in causes(spark, bad, good)
-    assert ("trace is there", 1.0) in causes(spark, bad, good)
+    assert ("trace is present", 1.0) in causes(spark, bad, good)
 
 
 def test_members_of_a_json_body_fields_and_the_size_are_looked_at(spark: SparkSession) -> None:

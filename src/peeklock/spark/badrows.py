@@ -22,7 +22,7 @@ FOLDER: Final = "path:"
 
 
 class BadRow(ValueError):
-    """A row cannot be written; the text names it and says why."""
+    """A row cannot be written; the text has its number and the reason."""
 
 
 class BadRows:
@@ -37,7 +37,7 @@ class BadRows:
         folder = Path(way.removeprefix(FOLDER)) if way.startswith(FOLDER) else None
         name = f"{write.replace('/', '-')}.jsonl"
         self._kept = None if folder is None else folder / name
-        # Each attempt has a file of its own until it is done, so that a second attempt leaves no row twice.
+        # Each attempt writes a separate file until it ends, so that a second attempt does not duplicate rows.
         self._attempt = None if folder is None else folder / f".{name}.{uuid4().hex}"
 
     def __enter__(self) -> BadRows:
@@ -68,7 +68,7 @@ class BadRows:
         if self._file is None:
             self._attempt.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._attempt.open("w", encoding="utf-8")
-            log.warning("%s cannot be written and is kept in %s, with those that follow: %s", where, self._kept, reason)
+            log.warning("%s cannot be written and is stored in %s, as are later ones: %s", where, self._kept, reason)
         line = {"reason": reason, "partition": self._partition, "row": row, **values}
         self._file.write(json.dumps(line, ensure_ascii=False, default=_text) + "\n")
 

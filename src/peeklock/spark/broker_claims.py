@@ -70,7 +70,7 @@ class BrokerClaims:
         self._name = _short(options.claim)
         self._owner = uuid4()
         self._found: list[Claim] | None = None
-        """Claims that are in no offset, oldest first; None before the broker was asked for them."""
+        """Claims that are in no offset, oldest first; None before they were listed."""
         self._made: set[str] = set()
         """The ids of those claims that this object made."""
         self._ahead: tuple[dict[str, Any], Asked | None] | None = None
@@ -244,15 +244,15 @@ class BrokerClaims:
         Reading changes nothing, so several readers may read the same messages, and repeatedly. `size` is the expected
         size of a message.
         """
-        gone: Ranges = []
+        missing: Ranges = []
         for page in PackedReading(self._reach, size).read(wanted, _READING):
             if page.messages != ranges.count(page.asked):
                 there = ranges.of_numbers(numbers_of(page.data, self.start.entity))
-                gone = ranges.join(gone, ranges.subtract(page.asked, there))
+                missing = ranges.join(missing, ranges.subtract(page.asked, there))
             if page.messages:
                 yield page.data
-        if gone:
-            raise ClaimLost.of(gone, self.start.entity)
+        if missing:
+            raise ClaimLost.of(missing, self.start.entity)
 
     # --- settling ---
 

@@ -30,7 +30,7 @@ class Folder(Protocol):
 def settle_checkpoint(folder: str | Folder, options: Options | Mapping[str, str]) -> int:
     """Remove the claims of the last durable batch of a checkpoint; returns how many messages that batch had.
 
-    `options` are those of the stream. A folder elsewhere than on this machine is given as a `Folder`.
+    `options` are the options of the stream. A folder that is not on this machine is given as a `Folder`.
     """
     offset = durable_offset(folder, options)
     return 0 if offset is None else settle(options, offset)

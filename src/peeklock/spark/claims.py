@@ -46,10 +46,10 @@ class ClaimLost(SourceFailed):
     """Claimed messages no longer exist; the text names their sequence numbers."""
 
     @classmethod
-    def of(cls, gone: Ranges, entity: str) -> Self:
+    def of(cls, missing: Ranges, entity: str) -> Self:
         return cls(
-            f"{ranges.count(gone)} claimed messages of '{entity}' no longer exist and were not read: "
-            f"sequence numbers {_named(gone)}"
+            f"{ranges.count(missing)} claimed messages of '{entity}' no longer exist and were not read: "
+            f"sequence numbers {_named(missing)}"
         )
 
 
@@ -206,19 +206,19 @@ class Claims:
         Reading changes nothing, so several readers may read the same messages, and repeatedly. `size` is not used.
         """
         left = wanted
-        gone: Ranges = []
+        missing: Ranges = []
         while left:
             try:
-                for page, gone_here, rest in self._pages(left, session_id):
+                for page, missing_here, rest in self._pages(left, session_id):
                     left = rest
                     self._reach.succeeded(_READING)
-                    gone = ranges.join(gone, gone_here)
+                    missing = ranges.join(missing, missing_here)
                     if page:
                         yield page
             except ClientError as error:
                 self._reach.failed(_READING, error)
-        if gone:
-            raise ClaimLost.of(gone, self.start.entity)
+        if missing:
+            raise ClaimLost.of(missing, self.start.entity)
 
     def _pages(self, wanted: Ranges, session_id: str | None) -> Iterator[tuple[list[bytes], Ranges, Ranges]]:
         """Return messages, the missing numbers and the remaining numbers. Requests one page ahead."""
@@ -230,11 +230,11 @@ class Claims:
                 unasked = ranges.subtract(unasked, window)
                 asked.append((window, self._ask(window, session_id)))
             window, request = asked.popleft()
-            page, gone, rest = _sort(window, self._reach.peeked(request))
+            page, missing, rest = _sort(window, self._reach.peeked(request))
             if rest:  # an answer may have fewer messages than requested
                 asked.appendleft((rest, self._ask(rest, session_id)))
             left = ranges.join(rest, ranges.subtract(left, window))
-            yield page, gone, left
+            yield page, missing, left
 
     def _ask(self, window: Ranges, session_id: str | None) -> Asked:
         first = window[0][0]

@@ -51,7 +51,7 @@ def archive() -> Path | None:
 def make_archive(file: Path, java_options: Sequence[str] = ()) -> None:
     """Write the archive, or replace it. Starts Spark in another process; takes up to a minute.
 
-    `java_options` should be those of the sessions that will use it.
+    `java_options` should be the Java options of the sessions that will use it.
     """
     if _has_space(file):
         raise OSError(f"the path of the archive must not contain spaces, but {file} does: set XDG_CACHE_HOME")

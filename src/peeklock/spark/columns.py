@@ -381,7 +381,7 @@ class Columns:
         as long. Unfit when a head has other bytes between its numbers than expected.
         """
         if self._marks is None:
-            raise ValueError("no column of numbers was asked for")
+            raise ValueError("no column of numbers is selected")
         joined = bytearray(b"".join(self._marks))
         zeros = bytes(self.count)
         found: list[bytearray] = []
@@ -422,7 +422,7 @@ def _ends(page: bytes, starts: list[int]) -> list[int]:
 
 
 def _usual(payload: bytes) -> bytes:
-    """Encode a message anew whose descriptors are legal but unusual (a long code, a symbol)."""
+    """Encode a message again whose descriptors are legal but unusual (a long code, a symbol)."""
     rewritten = Message.decode(payload).encode()
     if rewritten == payload:
         raise DecodeError("a message section has no descriptor")

@@ -76,7 +76,7 @@ class Unusual(Exception):
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split into parts of at most MAX_BYTES; a larger row is a part of its own."""
+    """Split into parts of at most MAX_BYTES; a larger row is a separate part."""
     if batch.num_rows > 1 and batch.nbytes > MAX_BYTES:
         half = batch.num_rows // 2
         yield from pieces(batch.slice(0, half))
@@ -90,7 +90,7 @@ def encode(
 ) -> Encoded | None:
     """Encode the messages; None, with no id taken from `stamps`, when a row is unusual.
 
-    `entity` is where all rows go; None: each says so in its column `entity`.
+    `entity` is the destination of all rows; if it is None, the column `entity` has it for each row.
     """
     try:
         return _encode(batch, schema, stamps, entity, typed_json)
@@ -119,7 +119,7 @@ def _encode(
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Those that say something; texts as bytes' own type, since AMQP's texts are UTF-8 as Arrow's are."""
+    """Return the columns with values, with offsets of 32 bits."""
     found = {}
     for name in WRITABLE:
         index = batch.schema.get_field_index(name)
@@ -129,7 +129,7 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _narrow(column: pa.Array) -> pa.Array:
-    """With offsets of 32 bits, which `pieces` has seen to."""
+    """Cast a column to offsets of 32 bits, which suffice for what `pieces` returns."""
     if pa.types.is_large_string(column.type):
         return column.cast(pa.string())
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column

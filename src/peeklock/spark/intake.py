@@ -90,7 +90,7 @@ class Intake:
         receiver.credit = min(room - most, most)
         messages = receiver.receive(most, timeout)
         while messages and len(messages) < most:
-            with suppress(ClientError):  # those that came may be gone from the peer; the next call fails as well
+            with suppress(ClientError):  # the received messages may have been removed; the next call fails too
                 more = receiver.receive(most - len(messages), GATHER_S)
                 if more:
                     messages += more
@@ -135,7 +135,7 @@ def _rest(receiver: Receiver) -> list[ReceivedMessage]:
     try:
         receiver.drain()
     except ClientError:
-        if not receiver.waiting:  # they may be gone from the peer
+        if not receiver.waiting:  # received messages may have been removed
             raise
     return receiver.receive(receiver.waiting) if receiver.waiting else []
 

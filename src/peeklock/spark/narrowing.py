@@ -1,4 +1,4 @@
-"""The sequence numbers and times that a read covers: those of the options, narrowed by filters that Spark pushes down.
+"""The sequence numbers and times that a read covers: the bounds of the options, narrowed by filters from Spark.
 
 A filter can only make the read smaller, and Spark applies it to every row again. So unknown filters are ignored here,
 and an approximate bound is enough.

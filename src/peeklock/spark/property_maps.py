@@ -56,8 +56,8 @@ class PropertyMaps:
     Senders often write the same properties into message after message. So each distinct section is decoded once, into
     an entry, and a row has the number of its entry. Entry 0 has no properties.
 
-    `wants_map` says whether the map column is wanted, `wants_typed` whether the column is wanted that has the values
-    that are no text, with their types.
+    `wants_map` selects the column of all properties, `wants_typed` the column of the values that are not text, with
+    their types.
     """
 
     def __init__(

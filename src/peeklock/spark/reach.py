@@ -36,7 +36,7 @@ CLAIMS: Final = "peeklock:claims"
 
 
 class SourceFailed(Exception):
-    """The entity could not be read within the allowed retries; the text says what failed and why."""
+    """The entity could not be read within the allowed retries; the text has the operation and the reason."""
 
 
 class Asked:

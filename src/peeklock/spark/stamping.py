@@ -54,7 +54,7 @@ class Write:
         if streaming and query and batch:
             write = f"{query}/{batch}"
         elif self.name is not None:
-            # In a `foreachBatch` each batch is a write of its own under the one name.
+            # In a `foreachBatch` each batch is a separate write under the same name.
             write = _digest(f"{self.name}\0{query or ''}\0{batch or ''}".encode())
         else:
             write = self.job

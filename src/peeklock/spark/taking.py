@@ -42,7 +42,7 @@ class TakingReader(DataSourceStreamReader, AvailableNow):
         self._ends: dict[int, int] | None = None
         """The last sequence numbers, by partition, that an AvailableNow run takes; 0 once it was taken."""
         self._looks = 0
-        """How often a Spark before 4.2 asked for the latest offset."""
+        """How often Spark before 4.2 requested the latest offset."""
         self._driver = os.getppid()
         """The process of Spark's driver, which starts this process as its child."""
 

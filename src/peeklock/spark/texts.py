@@ -81,7 +81,7 @@ def plain_json(value: Any) -> str:
 
 
 def plain_bytes(value: Any) -> bytes | None:
-    """Return the body of an amqp-value: binary as it is, text as UTF-8, all else as JSON; null for null."""
+    """Return the body of an amqp-value: binary unchanged, text as UTF-8, all else as JSON; null for null."""
     if value is None:
         return None
     if isinstance(value, bytes):
@@ -116,7 +116,7 @@ def typed_text(value: Any) -> str:
 
 
 def parse_typed(text: str) -> Any:
-    """Parse the output of `typed_text`; ValueError says what is wrong."""
+    """Parse the output of `typed_text`. Raises ValueError for other text."""
     try:
         return _untyped(json.loads(text))
     except json.JSONDecodeError as error:

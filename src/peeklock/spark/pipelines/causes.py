@@ -97,11 +97,11 @@ def facts(frame: DataFrame, *keep: str) -> DataFrame:
     )
     values = F.filter(F.array_distinct(found), lambda each: each["value"].isNotNull())
     nothing = F.lit(None).cast("string")
-    names = F.array_distinct(F.transform(values, lambda each: _said(each["kind"], each["name"], PRESENT, nothing)))
-    every = F.array(_said(F.lit(""), F.lit(""), ANY, nothing))
-    exact = F.transform(values, lambda each: _said(each["kind"], each["name"], VALUE, each["value"]))
-    said = F.concat(exact, names, every)
-    return frame.select(*keep, F.explode(said).alias("fact")).select(*keep, "fact.*")
+    names = F.array_distinct(F.transform(values, lambda each: _statement(each["kind"], each["name"], PRESENT, nothing)))
+    every = F.array(_statement(F.lit(""), F.lit(""), ANY, nothing))
+    exact = F.transform(values, lambda each: _statement(each["kind"], each["name"], VALUE, each["value"]))
+    statements = F.concat(exact, names, every)
+    return frame.select(*keep, F.explode(statements).alias("fact")).select(*keep, "fact.*")
 
 
 def successful(others: DataFrame, failed: DataFrame) -> DataFrame:
@@ -161,7 +161,7 @@ def _size(octets: Column) -> Column:
 # --- counting, on Spark
 
 
-def _said(kind: Column, name: Column, says: str, value: Column) -> Column:
+def _statement(kind: Column, name: Column, says: str, value: Column) -> Column:
     return F.struct(kind.alias("kind"), name.alias("name"), F.lit(says).alias("says"), value.alias("value"))
 
 

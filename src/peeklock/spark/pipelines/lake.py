@@ -111,9 +111,9 @@ class Lake:
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile]) -> bool:
         """Commit new files in place of old ones. False, without a change, if another process has replaced old files."""
-        gone = {each.path for each in old}
+        removed = {each.path for each in old}
         # Before the commit: a needless note does no harm, but a replaced file without a note would never be deleted.
-        self.files.create(f"{REPLACED}/{uuid4().hex}.json", _note(sorted(gone)))
+        self.files.create(f"{REPLACED}/{uuid4().hex}.json", _note(sorted(removed)))
         replaced = False
 
         def change(found: Listing) -> Listing | None:
@@ -122,10 +122,10 @@ class Lake:
             if new and there.issuperset(each.path for each in new):
                 replaced = True  # by this process; its commit was dropped from the log after many others
                 return None
-            replaced = gone <= there
+            replaced = removed <= there
             if not replaced:
                 return None
-            return replace(found, files=(*(each for each in found.files if each.path not in gone), *new))
+            return replace(found, files=(*(each for each in found.files if each.path not in removed), *new))
 
         self.log.rewrite(change)
         return replaced
